@@ -8,7 +8,7 @@ import tyro
 from plm_jax import progress
 from plm_jax.api import models
 from plm_jax.api.similarity import encode
-from plm_jax.cli import inputs, output_files, partial_output
+from plm_jax.cli import inputs, output_files, partial_output, work_identity
 from plm_jax.cli.inputs import display_name, load_on_mesh
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
@@ -67,8 +67,8 @@ def encode_command(
   bucket_check.check_reachable({output: 'file'})
   writer = output_files.open_vectors(output, settings.pooling == 'none')
   trained = static_vectors.load(run) or load_on_mesh(run, mesh)
-  work = partial_output.identify_work(output, [file], trained, settings=settings, mesh=mesh)
-  count = 0
+  work = work_identity.identify_work(output, [file], trained, settings=settings, mesh=mesh)
+  count = skipped = 0
   devices = contextlib.nullcontext()
   if isinstance(trained, LoadedModel):
     devices = models.mesh_context(trained)
@@ -79,11 +79,11 @@ def encode_command(
     for chunk in output_files.split_chunks(texts, inputs.chunk_rows()):
       count += len(chunk)
       if out.skip_chunk(len(chunk)):
-        done.update(len(chunk))
+        skipped += len(chunk)
         continue
       out.write(encode_chunk(trained, chunk, settings))
       out.finish_chunk(len(chunk))
-      done.update(count - done.done)  # for a model that reports no progress itself
+      done.update(count - skipped - done.done)  # for a model that reports no progress itself
     if not count:
       raise SourceError(f'{display_name(file)} has no texts')
   print(f'vectors of {count:,} texts in {output}')

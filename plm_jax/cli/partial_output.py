@@ -16,37 +16,26 @@ starts from scratch. At the end, `OUTPUT.part` gets its final name, and the jour
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 import contextlib
 import dataclasses
-import hashlib
 import importlib
 import json
 import os
 import stat
 import sys
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-import jax
 import numpy as np
 
-import plm_jax
 from plm_jax import errors, storage
-from plm_jax.cli import inputs, output_files
-from plm_jax.config import serialization
-from plm_jax.data.source_files import file_version, find_files
+from plm_jax.cli import output_files
+from plm_jax.cli.work_identity import Work
 from plm_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-  from plm_jax.inference.static_vectors import StaticVectors
-  from plm_jax.loading.loaded_model import LoadedModel
 
 FORMAT = 1
 """format number of journals"""
 PART_SUFFIX, JOURNAL_SUFFIX = '.part', '.part.jsonl'
-
-Work = Mapping[str, str]
-"""digests that identify the work by name: model, task, tokenizer, input, configuration, ..."""
 
 
 class Chunk(NamedTuple):
@@ -309,7 +298,7 @@ def open_text(output: str, work: Work | None, unit: str = 'rows') -> Iterator[Ou
 
   Args:
     output: a file; '': standard output.
-    work: identifies the work (`identify_work`); None: it cannot be resumed.
+    work: identifies the work (`work_identity.identify_work`); None: it cannot be resumed.
     unit: plural noun for the rows in messages.
   """
   if work is None:
@@ -331,7 +320,7 @@ def open_vectors(
     output: a file.
     writer: writes the complete file, see `output_files.open_vectors`.
     ragged: whether chunks are lists of arrays [length, D], and not arrays [N, D].
-    work: identifies the work (`identify_work`); None: it cannot be resumed.
+    work: identifies the work (`work_identity.identify_work`); None: it cannot be resumed.
   """
   if work is None:
     with writer as write:
@@ -381,82 +370,6 @@ def parse_chunk(line: bytes) -> Chunk | None:
   if found is None or type(found.get('rows')) is not int or type(found.get('bytes')) is not int:
     return None
   return Chunk(found['rows'], found['bytes'], found.get('record'))
-
-
-# The identity of the work.
-
-
-def identify_work(
-    output: str, sources: Sequence[str], trained: LoadedModel | StaticVectors,
-    **configuration: Any) -> Work | None:
-  """Compute digests of everything that determines the results.
-
-  Args:
-    output: the output.
-    sources: input files, globs and data sets, without texts.
-    trained: the model.
-    configuration: settings and texts: dataclasses and JSON values.
-
-  Returns:
-    The digests; None if the work cannot be resumed: the output is standard output, a device or in a
-    bucket, or the input can be read only once.
-  """
-  if not output or storage.is_remote(storage.resolve_path(output)) or jax.process_count() > 1:
-    return None
-  if storage.write_target(storage.resolve_path(output)) is None:
-    return None
-  versions = []
-  for source in sources:
-    found = source_versions(source)
-    if found is None:
-      return None
-    versions.append(found)
-  values = {}
-  for name, value in configuration.items():
-    values[name] = serialization.to_plain(value)
-  devices = jax.devices()
-  environment = [
-      plm_jax.__version__, jax.__version__, np.__version__, devices[0].device_kind, len(devices)]
-  model: Any = trained
-  # The table of static vectors is their only parameter.
-  params = model.table if hasattr(trained, 'table') else model.params
-  fields = [getattr(model, name, None) for name in ('model', 'length', 'normalize', 'labels')]
-  return {
-      'model': json_digest([digest_params(params), serialization.to_plain(tuple(fields))]),
-      'task': json_digest(serialization.to_plain(getattr(model, 'task', None))),
-      'tokenizer': model.tokenizer.hash if model.tokenizer else '',
-      'input': json_digest(versions),
-      'configuration': json_digest({**values, 'chunk': inputs.chunk_rows()}),
-      'environment': json_digest(environment)}
-
-
-def source_versions(source: str) -> list[str] | None:
-  """Return texts that change with a source; None: it can be read only once, or not at all."""
-  if source.startswith(('tfds:', 'embedded')):
-    return [source]
-  if source == '-':
-    return None
-  try:
-    return [f'{file} {file_version(file)}' for file in find_files(source)]
-  except errors.UserError:  # reading it raises an error that names the place
-    return None
-
-
-def digest_params(params: Any) -> str:
-  """Compute the sha256 of parameters, with one array at a time in host memory."""
-  digest = hashlib.sha256()
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    if isinstance(leaf, jax.Array):
-      leaf = leaf.copy()  # an array keeps its copy in host memory as long as it exists
-    array = np.asarray(leaf)
-    digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-  return digest.hexdigest()
-
-
-def json_digest(value: Any) -> str:
-  """Compute the sha256 of JSON values; other values count by their repr."""
-  return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 # Records of chunks as JSON.

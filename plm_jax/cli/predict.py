@@ -10,7 +10,7 @@ import tyro
 
 from plm_jax import progress
 from plm_jax.api import models, transfer
-from plm_jax.cli import inputs, output_files, partial_output
+from plm_jax.cli import inputs, output_files, partial_output, work_identity
 from plm_jax.cli.inputs import (
   display_name,
   is_source,
@@ -87,7 +87,7 @@ def predict_command(
   rows = read_chunks(task, file, columns, report, settings.on_error, settings.encoding)
   # Complete chunks are the same whether other rows are refused or skipped.
   reading = dataclasses.replace(settings, columns=columns, on_error='refuse')
-  work = partial_output.identify_work(output, [file], trained, settings=reading, mesh=mesh)
+  work = work_identity.identify_work(output, [file], trained, settings=reading, mesh=mesh)
   with partial_output.open_text(output, work) as out, track_progress(task, output):
     write_predictions(trained, rows, layout, out, scores, settings.batch, settings.pack)
   print_scores(report, scores, sys.stdout if output else sys.stderr)
@@ -246,7 +246,7 @@ def tag_command(
         yield [TAGGING.parse_input(text, 'the text')]
 
   sources_read = [text for text, from_file in zip(texts, are_sources, strict=True) if from_file]
-  work = partial_output.identify_work(
+  work = work_identity.identify_work(
       output, sources_read, trained, texts=texts, batch=batch, columns=training_columns(run))
   with partial_output.open_text(output, work, 'texts') as out, track_progress(task, output):
     count = write_predictions(trained, read_all(), layout, out, None, batch, pack=False)

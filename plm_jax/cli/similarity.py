@@ -9,7 +9,7 @@ import tyro
 
 from plm_jax import progress, storage
 from plm_jax.api import retrieval, similarity, transfer
-from plm_jax.cli import inputs, options, output_files, partial_output
+from plm_jax.cli import inputs, options, output_files, partial_output, work_identity
 from plm_jax.cli.options import command
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
@@ -144,7 +144,7 @@ def rerank_command(
   if not texts:
     raise SourceError(f'{corpus} has no documents')
   trained = transfer.load_for_task(run, 'rerank', 'rerank')
-  work = partial_output.identify_work(
+  work = work_identity.identify_work(
       output, sources_read, trained, queries=queries, top=top, first=first, batch=batch)
   pairs = min(first or len(texts), len(texts))
   per_chunk = max(1, inputs.chunk_rows() // pairs)

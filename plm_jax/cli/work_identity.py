@@ -1,0 +1,96 @@
+"""Identify the work of a command, so that the same command resumes and other work does not."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+import plm_jax
+from plm_jax import errors, storage
+from plm_jax.cli import inputs
+from plm_jax.config import serialization
+from plm_jax.data.source_files import file_version, find_files
+
+if TYPE_CHECKING:
+  from plm_jax.inference.static_vectors import StaticVectors
+  from plm_jax.loading.loaded_model import LoadedModel
+
+Work = Mapping[str, str]
+"""digests that identify the work by name: model, task, tokenizer, input, configuration, ..."""
+
+
+def identify_work(
+    output: str, sources: Sequence[str], trained: LoadedModel | StaticVectors,
+    **configuration: Any) -> Work | None:
+  """Compute digests of everything that determines the results.
+
+  Args:
+    output: the output.
+    sources: input files, globs and data sets, without texts.
+    trained: the model.
+    configuration: settings and texts: dataclasses and JSON values.
+
+  Returns:
+    The digests; None if the work cannot be resumed: the output is standard output, a device or in a
+    bucket, or the input can be read only once.
+  """
+  if not output or storage.is_remote(storage.resolve_path(output)) or jax.process_count() > 1:
+    return None
+  if storage.write_target(storage.resolve_path(output)) is None:
+    return None
+  versions = []
+  for source in sources:
+    found = source_versions(source)
+    if found is None:
+      return None
+    versions.append(found)
+  values = {}
+  for name, value in configuration.items():
+    values[name] = serialization.to_plain(value)
+  devices = jax.devices()
+  environment = [
+      plm_jax.__version__, jax.__version__, np.__version__, devices[0].device_kind, len(devices)]
+  model: Any = trained
+  # The table of static vectors is their only parameter.
+  params = model.table if hasattr(trained, 'table') else model.params
+  fields = [getattr(model, name, None) for name in ('model', 'length', 'normalize', 'labels')]
+  return {
+      'model': json_digest([digest_params(params), serialization.to_plain(tuple(fields))]),
+      'task': json_digest(serialization.to_plain(getattr(model, 'task', None))),
+      'tokenizer': model.tokenizer.hash if model.tokenizer else '',
+      'input': json_digest(versions),
+      'configuration': json_digest({**values, 'chunk': inputs.chunk_rows()}),
+      'environment': json_digest(environment)}
+
+
+def source_versions(source: str) -> list[str] | None:
+  """Return texts that change with a source; None: it can be read only once, or not at all."""
+  if source.startswith(('tfds:', 'embedded')):
+    return [source]
+  if source == '-':
+    return None
+  try:
+    return [f'{file} {file_version(file)}' for file in find_files(source)]
+  except errors.UserError:  # reading it raises an error that names the place
+    return None
+
+
+def digest_params(params: Any) -> str:
+  """Compute the sha256 of parameters, with one array at a time in host memory."""
+  digest = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    if isinstance(leaf, jax.Array):
+      leaf = leaf.copy()  # an array keeps its copy in host memory as long as it exists
+    array = np.asarray(leaf)
+    digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+  return digest.hexdigest()
+
+
+def json_digest(value: Any) -> str:
+  """Compute the sha256 of JSON values; other values count by their repr."""
+  return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
