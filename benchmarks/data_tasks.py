@@ -23,7 +23,7 @@ TRAIN, DEV = 'squad_v1.1_train_part.json.gz', 'squad_v1.1_devA.json.gz'
 STARTS = {'pre-trained': [], 'from scratch': ['--warm-start=']}
 PARTS = 'multilabel', 'retrieval', 'reranking'
 NEGATIVES = 2
-EXAMPLES = 15_000  # comments of GoEmotions to train on
+EXAMPLES = 8_000  # comments of GoEmotions to train on
 QUERIES = 2000
 DEPTH = 10  # paragraphs of BM25 that a reranker sorts
 

@@ -35,18 +35,36 @@ class PredictionFormat:
   """(task, input, prediction) -> text of the file"""
   table: TableFormat | None = None
   """the table whose rows are written, if it has a head"""
+  probabilities: bool = False
+  """whether predictions have the probabilities of all classes"""
 
 
-def prediction_format(output: str, example_format: ExampleFormat) -> PredictionFormat:
-  """Return the format for the ending of a file; raise ConfigError for an unknown ending."""
+def prediction_format(
+    output: str, example_format: ExampleFormat, probabilities: bool = False) -> PredictionFormat:
+  """Return the format for the ending of a file.
+
+  Args:
+    output: the file; '': standard output.
+    example_format: format of the examples.
+    probabilities: whether the probabilities of all classes are written.
+
+  Raises:
+    ConfigError: an unknown ending, or probabilities that do not exist or have no place.
+  """
+  if probabilities and not example_format.has_probabilities:
+    raise ConfigError('--probabilities is for classes, labels and tags, and the model predicts '
+                      f'{example_format.name}')
   ending = output.rpartition('.')[2].lower() if output else 'jsonl'
   if example_format.writes_columns and ending in ('conll', 'tsv'):
+    if probabilities:
+      raise ConfigError('--probabilities of tags are written to .jsonl, got --output='
+                        f'{output}')
     return PredictionFormat(format_conll)
   if ending == 'jsonl':
-    return PredictionFormat(format_json)
+    return PredictionFormat(format_json, probabilities=probabilities)
   if ending == 'tsv':
-    table = TableFormat()
-    return PredictionFormat(table.row, table)
+    table = TableFormat(probabilities)
+    return PredictionFormat(table.row, table, probabilities)
   conll = ' or .conll' if example_format.writes_columns else ''
   raise ConfigError(f'--output is .jsonl or .tsv{conll}, got {output}')
 
@@ -81,8 +99,10 @@ class TableFormat:
   `truth`, which is empty where it is unknown. Tabs and line breaks in texts become spaces.
   """
 
-  def __init__(self):
+  def __init__(self, probabilities: bool = False):
+    """Make a table. probabilities: with a column p(NAME) for each class."""
     self.head: tuple[str, ...] = ()
+    self.probabilities = probabilities
 
   def row(self, task: Task, one: InputExample, prediction: Any) -> str:
     """Return a row, and before the first one the head.
@@ -91,6 +111,9 @@ class TableFormat:
       SourceError: an example has more texts than the first one.
     """
     cells = table_cells(task, one, prediction)
+    if self.probabilities:
+      for name, share in prediction.probabilities.items():
+        cells[f'p({one_line(name)})'] = format_cell(share)
     text = ''
     if not self.head:
       self.head = tuple(cells)

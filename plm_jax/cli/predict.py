@@ -48,6 +48,9 @@ class PredictConfig(ValidatedConfig):
   """batch size"""
   pack: bool = False
   """sequence packing: several short texts share a sequence without attending to each other"""
+  probabilities: bool = False
+  """write the probabilities of all classes: a column per class in .tsv; of all tags of every word
+  in .jsonl (.jsonl always has those of classes and labels)"""
   columns: Columns = Columns()
   """columns to read. Default: the columns of the training data"""
   on_error: OnError = 'refuse'
@@ -81,7 +84,8 @@ def predict_command(
   bucket_check.check_reachable({output: 'file'})
   trained = load_on_mesh(run, mesh)
   task = require_task(trained)
-  layout = output_files.prediction_format(output, task.example_format)
+  layout = output_files.prediction_format(
+      output, task.example_format, settings.probabilities)
   report, scores = sources.ReadReport(), StreamingMetrics(task)
   columns = settings.columns.fill_from(training_columns(run))
   rows = read_chunks(task, file, columns, report, settings.on_error, settings.encoding)
@@ -120,6 +124,8 @@ def write_predictions(
     predictions = predict(examples)
     for one, prediction in zip(chunk, predictions, strict=True):
       named = name_labels(task, one.example, prediction, one.text, one.starts)
+      if layout.probabilities:
+        named = task.example_format.all_probabilities(task, named, prediction)
       output.write(layout.row(task, one, named))
     kept = scores.add(examples, predictions) if scores else None
     output.finish_chunk(len(chunk), kept)

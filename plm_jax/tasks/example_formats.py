@@ -68,6 +68,8 @@ class ExampleFormat:
   """function of the API whose compiled programs predict examples"""
   writes_columns: ClassVar[bool] = False
   """whether predictions are written as words in columns, too"""
+  has_probabilities: ClassVar[bool] = False
+  """whether predictions can be written with the probabilities of all classes"""
   mistakes_title: ClassVar[str] = 'Most confident mistakes'
   """title of `rank_mistakes` in the report"""
 
@@ -196,6 +198,11 @@ class ExampleFormat:
     """Return the cells of a named prediction."""
     return {'label': named.label, 'probability': named.probability}
 
+  def all_probabilities(self, task: Any, named: Any, prediction: Any) -> Any:
+    """Return a named prediction with the probabilities of all classes. Raises ConfigError."""
+    del task, prediction
+    return named
+
   # Analysis of errors.
 
   def is_correct(self, task: Any, example: Example, prediction: Any) -> bool:
@@ -243,6 +250,7 @@ class Classification(ExampleFormat):
       label='label|gold_label|labels|class|category|sentiment')
   expected_input = 'a text, or a pair of texts'
   hides_labels = True
+  has_probabilities = True
 
   def guess_columns(self, columns, row):
     """Fill in the columns; two texts come from the usual pairs of columns."""

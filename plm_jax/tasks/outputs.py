@@ -71,6 +71,8 @@ class Tags(NamedTuple):
   """of each tag"""
   entities: list[Entity]
   """the chunks, if tags are B-X, I-X and O; empty if they are classes of words"""
+  all_probabilities: Sequence[dict[str, float]] = ()
+  """probability of every tag, per word; `predict --probabilities` writes them"""
 
 
 def name_labels(

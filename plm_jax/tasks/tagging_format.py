@@ -11,6 +11,7 @@ from plm_jax.data import tokenizer_fit
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.labeled_files import is_valid_text
 from plm_jax.data.lines import SourceError
+from plm_jax.errors import ConfigError
 from plm_jax.metrics import tag_schemes
 from plm_jax.metrics import tasks as metrics
 from plm_jax.tasks import row_readers
@@ -30,6 +31,7 @@ class Tagging(ExampleFormat):
   """A sentence, as its words, with a tag per word."""
 
   name = 'tagging'
+  has_probabilities = True
   columns = Columns('words|tokens', label='tags|ner_tags|labels|ner|pos_tags|pos')
   expected_input = 'a text, or a list of its words'
   measures = ('entities',)
@@ -105,8 +107,20 @@ class Tagging(ExampleFormat):
   def json_fields(self, one, named, truth):
     """Return the text if it was split into words, the tags, the truth and the entities."""
     fields = {'text': one.text} if one.text else {}
-    entities = [entity._asdict() for entity in named.entities]
-    return fields | named._asdict() | truth | {'entities': entities}
+    fields |= named._asdict() | truth
+    fields['entities'] = [entity._asdict() for entity in named.entities]
+    if not named.all_probabilities:
+      del fields['all_probabilities']
+    return fields
+
+  def all_probabilities(self, task, named, prediction):
+    """Return the tags with the probabilities of all tags of each word."""
+    if len(prediction.all_probabilities) != len(prediction.tags):
+      raise ConfigError('--probabilities needs probabilities of single tags, and a CRF predicts '
+                        'whole rows of tags')
+    shares = prediction.all_probabilities.tolist()
+    return named._replace(
+        all_probabilities=[dict(zip(task.labels, row, strict=True)) for row in shares])
 
   def is_correct(self, task, example, prediction):
     """Tell whether all tags are correct."""
