@@ -7,7 +7,7 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 LEVELS = (
     ('errors', 'environment', 'unicode_words'),
-    ('validation', 'versions', 'progress', 'storage'),
+    ('validation', 'versions', 'progress', 'truncation', 'storage'),
     ('sharding', 'distributed'),
     ('layers', 'metrics', 'checkpoints'),
     ('tokenizers', 'optim', 'architectures'),

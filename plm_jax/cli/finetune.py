@@ -122,10 +122,23 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     config = tyro.cli(
         FinetuneRun, default=default, args=rest, prog=called, description=about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
-  if init and config.warm_start != init:
+  return check_start(config, init), int(seeds)
+
+
+def check_start(config: FinetuneRun, init: str) -> FinetuneRun:
+  """Return the run with the tokenizer of `init`, where --warm-start= drops only its parameters.
+
+  Raises:
+    ConfigError: the run starts from another model than `init`.
+  """
+  if not init or config.warm_start == init:
+    return config
+  if config.warm_start:
     raise ConfigError(f'--init={init} and --warm-start={config.warm_start} are two models to start '
                       'from: give --init alone, which sets the other')
-  return config, int(seeds)
+  if config.data.tokenizer:
+    return config
+  return validation.with_paths(config, {'data.tokenizer': init})
 
 
 def run_sweep(

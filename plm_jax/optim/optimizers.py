@@ -27,12 +27,16 @@ class OptimConfig(ValidatedConfig):
   limits = intervals(
       warmup='[0, 1e18]', horizon='[0, 1e18]', cooldown='[0, 1e18]', floor='[0, 1]',
       warmup_start='[0, 1]', b1='[0, 1)', b2='[0, 1)', ema='[0, 1)', eps='[0, 1]',
-      decay_power='[0, 10]', momentum='[0, 1)', layer_decay='(0, 1]')
+      decay_power='[0, 10]', momentum='[0, 1)', muon_momentum='[0, 1)', muon_rms='[0, 10]',
+      muon_rate='(0, 1e6]', layer_decay='(0, 1]')
 
-  kind: Literal['adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad'] = 'adamw'
+  kind: Literal[
+      'adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad', 'lion', 'muon'] = 'adamw'
   """Optimizer. adamw: Adam with decoupled weight decay; stable_adamw: AdamW with Adafactor's update
   clipping instead of gradient clipping (Wortsman et al. 2023, algorithm 2); lamb (You et al. 2020);
-  adafactor (Shazeer and Stern 2018, as in T5); adagrad (Duchi et al. 2011)."""
+  adafactor (Shazeer and Stern 2018, as in T5); adagrad (Duchi et al. 2011);
+  lion (Chen et al. 2023); muon: orthogonalized momentum for hidden matrices (Jordan et al. 2024),
+  and AdamW for embeddings, heads, biases and norms."""
   peak: float = 1e-4
   """Peak learning rate, at the end of the warmup. With Adafactor it is multiplied by the size of
   the parameter (see parameter_scale)."""
@@ -96,6 +100,14 @@ class OptimConfig(ValidatedConfig):
   section 8)."""
   momentum: float = 0.0
   """Decay rate of the mean of Adafactor's updates. 0: no momentum."""
+  muon_momentum: float = 0.95
+  """Decay rate of Muon's mean of gradients, of which it takes the Nesterov momentum."""
+  muon_rms: float = 0.2
+  """Root mean square of Muon's updates before the learning rate: 0.2 is that of AdamW, so that both
+  have the same learning rate and weight decay (Moonlight: Liu et al. 2025, section 2.2). 0: the
+  scale of Jordan et al. 2024, sqrt(max(1, outputs / inputs))."""
+  muon_rate: float = 1.0
+  """Learning rate of Muon's matrices, as a multiple of that of the other parameters."""
   accumulator: float = 1.0
   """Initial value of Adagrad's sums of squared gradients (ELMo: 1)."""
   ema: float = 0.0

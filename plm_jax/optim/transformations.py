@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from plm_jax.layers.kernels import cpu
+from plm_jax.optim import muon
 from plm_jax.optim.optimizers import OptimConfig, Pace, make_schedule
 from plm_jax.optim.trainable import (
   ParameterError,
@@ -22,8 +23,8 @@ from plm_jax.optim.trainable import (
 
 def make_optimizer(
     config: OptimConfig, steps: int, frozen: Sequence[str] = (), pace: Pace = (),
-    parts: Sequence[Sequence[str]] = (), select: ParameterSelection | None = None
-    ) -> optax.GradientTransformation:
+    parts: Sequence[Sequence[str]] = (), select: ParameterSelection | None = None,
+    matrices: muon.Dimensions | None = None) -> optax.GradientTransformation:
   """Make the optimizer of a run, in the order of the released code.
 
   The order is: gradient clipping, the optimizer's direction, decoupled weight decay, LAMB's trust
@@ -37,6 +38,7 @@ def make_optimizer(
     pace: phases of the run, as for `make_schedule`.
     parts: groups of parameters with an optimizer of their own, as for `clip_gradients`.
     select: trainable parameters; None: config.only without `frozen`.
+    matrices: hidden matrices, for Muon.
 
   Returns:
     the transformation, which raises ParameterError for a pattern, or an exempt name, that matches
@@ -45,7 +47,7 @@ def make_optimizer(
   clip = optax.identity()
   if config.clip:
     clip = clip_gradients(config.clip, parts, config.clip_by)
-  moved = [make_direction(config), add_weight_decay(config, steps, pace)]
+  moved = [make_direction(config, matrices or {}), add_weight_decay(config, steps, pace)]
   if config.kind == 'stable_adamw':
     moved = [stabilize_updates(optax.chain(*moved), config)]
   ratio = optax.identity()
@@ -176,7 +178,8 @@ def compute_global_norm(tree) -> jax.Array:
   return jnp.sqrt(jnp.array(squares).sum())
 
 
-def make_direction(config: OptimConfig) -> optax.GradientTransformation:
+def make_direction(
+    config: OptimConfig, matrices: muon.Dimensions) -> optax.GradientTransformation:
   """Make the optimizer's direction: the gradient before weight decay and learning rate."""
   if config.kind == 'adafactor':
     # The constants of section 8.
@@ -194,9 +197,15 @@ def make_direction(config: OptimConfig) -> optax.GradientTransformation:
     return updates
   if config.kind == 'adagrad':
     return optax.scale_by_rss(config.accumulator, config.eps)
+  if config.kind == 'lion':
+    return optax.scale_by_lion(config.b1, config.b2)
+  adam = scale_by_plain_adam(config.b1, config.b2, config.eps)
   if config.bias_correction:
-    return optax.scale_by_adam(config.b1, config.b2, config.eps)
-  return scale_by_plain_adam(config.b1, config.b2, config.eps)
+    adam = optax.scale_by_adam(config.b1, config.b2, config.eps)
+  if config.kind == 'muon':
+    return muon.scale_by_muon_and_adam(
+        matrices, adam, config.muon_momentum, config.muon_rms, config.muon_rate)
+  return adam
 
 
 def add_weight_decay(

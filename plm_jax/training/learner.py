@@ -2,7 +2,8 @@
 import jax
 
 from plm_jax.config.run import RunConfig
-from plm_jax.loading.build import build_model
+from plm_jax.loading.build import build_model, parameter_shapes
+from plm_jax.optim import muon
 from plm_jax.optim.trainable import ParameterSelection
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tokenizers.contract import Vocab
@@ -17,9 +18,12 @@ def make_learner(config: RunConfig, vocab: Vocab) -> Learner:
   """
   model, objective = build_model(config, vocab), config.objective
   select = make_selection(config)
+  matrices = None
+  if config.optim.kind == 'muon':
+    matrices = muon.matrix_dimensions(parameter_shapes(config, model))
   optimizer = make_optimizer(
       config.optim, config.train.steps, pace=config.train.steps_and_tokens,
-      parts=objective.optimizer_hints.groups, select=select)
+      parts=objective.optimizer_hints.groups, select=select, matrices=matrices)
   carry = objective.carry(config.model, config.train.phases[0].batch)
   return Learner(
       model, objective, optimizer, vocab, config.seed, config.train.accumulate, select,

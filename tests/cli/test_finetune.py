@@ -179,6 +179,8 @@ def test_two_models_to_start_from_are_refused(encoder):
     finetune.parse('classification', [*args, '--warm-start=other'], '')
   config, _ = finetune.parse('classification', [*args, f'--warm-start={encoder.folder}'], '')
   assert config.warm_start == str(encoder.folder)
+  scratch, _ = finetune.parse('classification', [*args, '--warm-start='], '')
+  assert not scratch.warm_start and scratch.data.tokenizer == str(encoder.folder) and scratch.model == config.model
 
 
 def test_a_task_has_its_help_before_there_is_a_model(capsys):

@@ -1,0 +1,108 @@
+"""Muon: orthogonalized momentum for hidden matrices (Jordan et al. 2024), and Adam for the rest.
+
+The update of a matrix is its Nesterov momentum, orthogonalized by five Newton-Schulz iterations.
+Embeddings, heads, biases and norms have Adam. Which axes of a parameter are the rows and the
+columns of a matrix follows from its logical axes: layers are stacked, and attention's kernels have
+an axis of heads.
+"""
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+
+from plm_jax.optim.trainable import path_names
+
+MATRICES = ('kernel', 'input', 'recurrent', 'project')
+"""names of parameters that can be matrices"""
+WIDE = ('width', 'mlp')
+"""logical axes that are a side of a matrix by themselves"""
+
+Dimensions = Mapping[tuple[str, ...], MuonDimensionNumbers]
+"""path of each hidden matrix -> its axes"""
+
+
+def matrix_dimensions(boxed: Any) -> Dimensions:
+  """Find the hidden matrices among parameters.
+
+  Args:
+    boxed: parameters, or their shapes, boxed with their logical axes.
+  """
+  found = {}
+  leaves, _ = jax.tree_util.tree_flatten_with_path(
+      boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+  for path, leaf in leaves:
+    names = tuple(path_names(path))
+    is_hidden = names[-1] in MATRICES and not names[0].startswith('heads') and (
+        'embeddings' not in names)
+    if is_hidden and isinstance(leaf, nn.LogicallyPartitioned):
+      dimensions = find_sides(leaf.names)
+      if dimensions:
+        found[names] = dimensions
+  return found
+
+
+def find_sides(axes: tuple[str | None, ...]) -> MuonDimensionNumbers | None:
+  """Find the two sides of a matrix by its logical axes; None: it is no hidden matrix.
+
+  Other axes count single matrices, such as layers and gates.
+
+  >>> find_sides((None, 'width', 'heads', None))
+  MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2, 3))
+  >>> find_sides((None, 'width', None, 'mlp'))
+  MuonDimensionNumbers(reduction_axis=(1,), output_axis=(3,))
+  """
+  sides = []
+  for number, axis in enumerate(axes):
+    if axis == 'heads':
+      sides.append((number, number + 1))  # the size of a head follows
+    elif axis in WIDE:
+      sides.append((number,))
+  if len(sides) == 1 and sides[0] != (0, 1) and len(axes) > 1:
+    # A matrix with one named side, next to it the other.
+    own = sides[0][0]
+    sides = [(own,), (own + 1,)] if own + 1 < len(axes) else [(own - 1,), (own,)]
+  if len(sides) != 2 or 'vocab' in axes:
+    return None
+  return MuonDimensionNumbers(reduction_axis=sides[0], output_axis=sides[1])
+
+
+def scale_by_muon_and_adam(
+    dimensions: Dimensions, adam: optax.GradientTransformation, momentum: float = 0.95,
+    rms: float = 0.2, rate: float = 1.0) -> optax.GradientTransformation:
+  """Make Muon's direction for hidden matrices, and Adam's for all other parameters.
+
+  Args:
+    dimensions: the hidden matrices.
+    adam: the direction of other parameters.
+    momentum: decay rate of the mean of gradients.
+    rms: root mean square of an update: updates are multiplied by rms * sqrt(max(rows, columns))
+      (Liu et al. 2025, equation 4: 0.2, that of AdamW). 0: multiply by sqrt(max(1, columns / rows))
+      for a matrix [rows, columns] whose rows are inputs (Jordan et al. 2024).
+    rate: factor on the updates of hidden matrices.
+  """
+  def axes_of(tree: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: dimensions[tuple(path_names(path))], tree)
+
+  def scale(updates: Any, params: Any = None) -> Any:
+    del params
+    def scale_matrix(path, x):
+      own = dimensions[tuple(path_names(path))]
+      rows, columns = (
+          int(np.prod([x.shape[axis] for axis in axes]))
+          for axes in (own.reduction_axis, own.output_axis))  # pyright: ignore
+      factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
+      return x * (rate * factor)
+    return jax.tree_util.tree_map_with_path(scale_matrix, updates)
+
+  def labels(tree: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: 'muon' if tuple(path_names(path)) in dimensions else 'adam', tree)
+
+  muon = optax.chain(
+      scale_by_muon(beta=momentum, weight_dimension_numbers=axes_of), optax.stateless(scale))
+  return optax.partition({'muon': muon, 'adam': adam}, labels)
