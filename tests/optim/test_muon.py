@@ -1,0 +1,175 @@
+"""Muon: which parameters are matrices, its update against numpy in float64, and the same update on eight devices."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from optax.contrib import MuonDimensionNumbers
+import pytest
+import tiny
+
+import plm_jax
+from plm_jax.loading.build import build_model, parameter_shapes
+from plm_jax.optim.muon import find_sides, matrix_dimensions, scale_by_muon_and_adam
+from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.trainable import path_names
+from plm_jax.optim.transformations import make_optimizer
+from plm_jax.sharding import MeshConfig, make_mesh
+from plm_jax.training.learner import placeholder_vocab
+from plm_jax.validation import with_overrides
+
+ARCHITECTURES = (
+    'bert_base', 'albert_base', 'roberta_base', 'electra_base', 'deberta_base', 'deberta_v2_xlarge', 'xlnet_base',
+    'modernbert_base', 'neobert_base', 'ltg_bert_strict', 'gpt_bert_strict', 'elmo_medium', 'gpt2_small', 'llama3_8b',
+    'palm_8b', 'glm_base', 't5_small', 't5_v1_1_small', 'bart_base')
+STEPS = (3.4445, -4.775, 2.0315)
+
+
+def shapes_of(name):
+  config = plm_jax.recipe(name, scale='test')
+  return parameter_shapes(config, build_model(config, placeholder_vocab(config)))
+
+
+def leaves_of(tree):
+  """Path -> leaf without its box."""
+  flat, _ = jax.tree_util.tree_flatten_with_path(tiny.unbox(tree))
+  return {tuple(path_names(path)): leaf for path, leaf in flat}
+
+
+def orthogonalized(matrix):
+  """Five Newton-Schulz iterations in float64."""
+  x = matrix / (np.linalg.norm(matrix) + 1e-8)
+  if tall := len(x) > len(x.T):
+    x = x.T
+  for _ in range(5):
+    square = x @ x.T
+    x = STEPS[0] * x + (STEPS[1] * square + STEPS[2] * square @ square) @ x
+  return x.T if tall else x
+
+
+def expected_update(grads, axes, rms):
+  """The update after several gradients [N, ...] of a parameter, matrix by matrix."""
+  grads = np.asarray(grads, np.float64)
+  mean = np.zeros_like(grads[0])
+  for grad in grads:
+    mean = 0.95 * mean + 0.05 * grad
+  last = len(grads)
+  ahead = 0.95 * mean / (1 - 0.95 ** (last + 1)) + 0.05 * grads[-1] / (1 - 0.95 ** last)
+  inner = (*axes.reduction_axis, *axes.output_axis)
+  outer = [axis for axis in range(ahead.ndim) if axis not in inner]
+  moved = ahead.transpose(*outer, *inner)
+  rows = int(np.prod([ahead.shape[axis] for axis in axes.reduction_axis]))
+  columns = int(np.prod([ahead.shape[axis] for axis in axes.output_axis]))
+  matrices = moved.reshape(-1, rows, columns)
+  factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
+  made = np.stack([orthogonalized(matrix) for matrix in matrices]) * factor
+  return made.reshape(moved.shape).transpose(np.argsort([*outer, *inner]))
+
+
+@pytest.mark.parametrize(('axes', 'rows', 'columns'), [
+    ((None, 'width', 'heads', None), (1,), (2, 3)), ((None, 'heads', None, 'width'), (1, 2), (3,)),
+    ((None, 'width', 'mlp'), (1,), (2,)), ((None, 'mlp', 'width'), (1,), (2,)), (('width', None), (0,), (1,)),
+    ((None, 'width', None, 'mlp'), (1,), (3,)), (('mlp', 'width'), (0,), (1,)), ((None, None, 'width'), (1,), (2,))])
+def test_sides_of_a_matrix(axes, rows, columns):
+  assert find_sides(axes) == MuonDimensionNumbers(rows, columns)
+
+
+@pytest.mark.parametrize('axes', [('vocab', 'width'), ('width', 'vocab'), ('width',), (None,)])
+def test_what_is_no_matrix(axes):
+  assert find_sides(axes) is None
+
+
+@pytest.mark.parametrize('name', ARCHITECTURES)
+def test_hidden_matrices_of_every_architecture(name):
+  """All kernels of the blocks, and no embedding, head, bias or norm."""
+  boxed = shapes_of(name)
+  found, leaves = matrix_dimensions(boxed), leaves_of(boxed)
+  assert found
+  for path, leaf in leaves.items():
+    if path in found:
+      assert not path[0].startswith('heads') and 'embeddings' not in path and path[-1] not in ('bias', 'scale')
+      own = (*found[path].reduction_axis, *found[path].output_axis)
+      assert len({*own}) == len(own) and max(own) < leaf.ndim
+    elif path[-1] == 'kernel' and {'layers', 'block'} <= {*path}:
+      pytest.fail(f'{"/".join(path)} {leaf.shape} is no matrix')
+  inside = [path for path in found if {'layers', 'block'} <= {*path}]
+  assert bool(inside) == (name != 'elmo_medium')
+
+
+@pytest.mark.parametrize('rms', [0.2, 0.0])
+@pytest.mark.parametrize('name', ['bert_base', 'deberta_v2_xlarge', 'xlnet_base', 'elmo_medium', 'llama3_8b', 't5_small'])
+def test_updates_are_those_of_numpy(name, rms):
+  boxed = shapes_of(name)
+  dimensions, leaves = matrix_dimensions(boxed), leaves_of(boxed)
+  random = np.random.default_rng(0)
+  grads = jax.tree.map(lambda x: random.normal(size=(3, *x.shape)).astype(np.float32), tiny.unbox(boxed))
+  transform = scale_by_muon_and_adam(dimensions, optax.scale_by_adam(), rms=rms)
+  params = jax.tree.map(lambda x: jnp.zeros(x.shape), tiny.unbox(boxed))
+  state = transform.init(params)
+  with jax.default_matmul_precision('highest'):
+    for step in range(3):
+      updates, state = jax.jit(transform.update)(jax.tree.map(lambda x, step=step: x[step], grads), state)
+  found, given = leaves_of(updates), leaves_of(grads)
+  for path in leaves:
+    if path in dimensions:
+      wanted = expected_update(given[path], dimensions[path], rms)
+      np.testing.assert_allclose(found[path], wanted, atol=2e-5 * np.abs(wanted).max(), err_msg='/'.join(path))
+  plain = optax.scale_by_adam()
+  state = plain.init(params)
+  for step in range(3):
+    adam, state = plain.update(jax.tree.map(lambda x, step=step: x[step], grads), state)
+  adam = leaves_of(adam)
+  for path in leaves.keys() - dimensions.keys():
+    np.testing.assert_allclose(found[path], adam[path], rtol=1e-5, atol=1e-6)
+
+
+def test_orthogonal_updates_have_the_size_of_adamw():
+  """Singular values are between 0.5 and 1.5, and the root mean square is about 0.2."""
+  random = np.random.default_rng(0)
+  axes = MuonDimensionNumbers((0,), (1,))
+  transform = scale_by_muon_and_adam({('kernel',): axes}, optax.identity())
+  grad = {'kernel': jnp.asarray(random.normal(size=(96, 32)), jnp.float32)}
+  update, _ = transform.update(grad, transform.init(grad))
+  assert 0.12 < float(jnp.sqrt(jnp.square(update['kernel']).mean())) < 0.28
+  values = np.linalg.svd(np.asarray(update['kernel']) / (0.2 * 96 ** 0.5), compute_uv=False)
+  assert values.min() > 0.5 and values.max() < 1.5
+
+
+@pytest.mark.parametrize('mesh', [MeshConfig(1, fsdp=8), MeshConfig(1, tensor=2, fsdp=4)])
+def test_eight_devices_make_the_update_of_one(mesh):
+  """Parameters and gradients are split over their sides; layers, heads and widths divide evenly."""
+  random = np.random.default_rng(0)
+  layouts = {'attention': (None, 'fsdp', 'tensor', None), 'out': (None, 'tensor', None, 'fsdp'), 'up': (None, 'fsdp', 'tensor')}
+  sides = {'attention': ((1,), (2, 3)), 'out': ((1, 2), (3,)), 'up': ((1,), (2,))}
+  shapes = {'attention': (2, 32, 4, 8), 'out': (2, 4, 8, 32), 'up': (2, 32, 64)}
+  transform = scale_by_muon_and_adam(
+      {(name,): MuonDimensionNumbers(*own) for name, own in sides.items()}, optax.identity())
+  grads = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+  with jax.default_matmul_precision('highest'):
+    step = jax.jit(lambda x: transform.update(x, transform.init(x))[0])
+    alone = step(grads)
+    devices = make_mesh(mesh)
+    spread = {name: jax.device_put(x, jax.NamedSharding(devices, jax.P(*layouts[name]))) for name, x in grads.items()}
+    with jax.set_mesh(devices):
+      together = step(spread)
+  for name, x in alone.items():
+    np.testing.assert_allclose(together[name], x, atol=1e-5 * np.abs(np.asarray(x)).max())
+
+
+@pytest.mark.slow
+def test_a_run_learns(tmp_path):
+  config = plm_jax.recipe('bert_base', scale='test')
+  config = with_overrides(config, {'optim': {'kind': 'muon', 'peak': 1e-3}, 'output': str(tmp_path / 'run')})
+  from plm_jax.runs import run as runs
+  result = runs.run(config)
+  assert result.finished and result.heldout['mlm'] < 7.6
+
+
+def test_lion_takes_the_sign_of_a_mean():
+  config = OptimConfig(kind='lion', peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, b1=0.9, b2=0.99)
+  optimizer = make_optimizer(config, 10)
+  params = {'kernel': jnp.zeros(3)}
+  state = optimizer.init(params)
+  for grad in ([1.0, -2.0, 0.5], [-3.0, -1.0, -1.0]):
+    updates, state = optimizer.update({'kernel': jnp.array(grad)}, state, params)
+  # 0.9 * mean + 0.1 * gradient, of the mean 0.01 * [1, -2, 0.5]
+  np.testing.assert_allclose(updates['kernel'], -0.1 * np.sign(np.array([0.009 - 0.3, -0.018 - 0.1, 0.0045 - 0.1])))
