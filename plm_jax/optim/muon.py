@@ -6,13 +6,12 @@ columns of a matrix follows from its logical axes: layers are stacked, and atten
 an axis of heads.
 """
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import numpy as np
 import optax
-from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from plm_jax.optim.trainable import path_names
 
@@ -21,7 +20,15 @@ MATRICES = ('kernel', 'input', 'recurrent', 'project')
 WIDE = ('width', 'mlp')
 """logical axes that are a side of a matrix by themselves"""
 
-Dimensions = Mapping[tuple[str, ...], MuonDimensionNumbers]
+
+class Sides(NamedTuple):
+  """Axes of a parameter that are the sides of a matrix; other axes count matrices."""
+
+  inputs: tuple[int, ...]
+  outputs: tuple[int, ...]
+
+
+Dimensions = Mapping[tuple[str, ...], Sides]
 """path of each hidden matrix -> its axes"""
 
 
@@ -45,15 +52,15 @@ def matrix_dimensions(boxed: Any) -> Dimensions:
   return found
 
 
-def find_sides(axes: tuple[str | None, ...]) -> MuonDimensionNumbers | None:
+def find_sides(axes: tuple[str | None, ...]) -> Sides | None:
   """Find the two sides of a matrix by its logical axes; None: it is no hidden matrix.
 
   Other axes count single matrices, such as layers and gates.
 
   >>> find_sides((None, 'width', 'heads', None))
-  MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2, 3))
+  Sides(inputs=(1,), outputs=(2, 3))
   >>> find_sides((None, 'width', None, 'mlp'))
-  MuonDimensionNumbers(reduction_axis=(1,), output_axis=(3,))
+  Sides(inputs=(1,), outputs=(3,))
   """
   sides = []
   for number, axis in enumerate(axes):
@@ -67,7 +74,7 @@ def find_sides(axes: tuple[str | None, ...]) -> MuonDimensionNumbers | None:
     sides = [(own,), (own + 1,)] if own + 1 < len(axes) else [(own - 1,), (own,)]
   if len(sides) != 2 or 'vocab' in axes:
     return None
-  return MuonDimensionNumbers(reduction_axis=sides[0], output_axis=sides[1])
+  return Sides(*sides)
 
 
 def scale_by_muon_and_adam(
@@ -84,17 +91,17 @@ def scale_by_muon_and_adam(
       for a matrix [rows, columns] whose rows are inputs (Jordan et al. 2024).
     rate: factor on the updates of hidden matrices.
   """
+  from optax import contrib
+
   def axes_of(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: dimensions[tuple(path_names(path))], tree)
+        lambda path, _: contrib.MuonDimensionNumbers(*dimensions[tuple(path_names(path))]), tree)
 
   def scale(updates: Any, params: Any = None) -> Any:
     del params
     def scale_matrix(path, x):
-      own = dimensions[tuple(path_names(path))]
-      rows, columns = (
-          int(np.prod([x.shape[axis] for axis in axes]))
-          for axes in (own.reduction_axis, own.output_axis))  # pyright: ignore
+      rows, columns = (int(np.prod([x.shape[axis] for axis in axes]))
+                       for axes in dimensions[tuple(path_names(path))])
       factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
       return x * (rate * factor)
     return jax.tree_util.tree_map_with_path(scale_matrix, updates)
@@ -104,5 +111,6 @@ def scale_by_muon_and_adam(
         lambda path, _: 'muon' if tuple(path_names(path)) in dimensions else 'adam', tree)
 
   muon = optax.chain(
-      scale_by_muon(beta=momentum, weight_dimension_numbers=axes_of), optax.stateless(scale))
+      contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes_of),
+      optax.stateless(scale))
   return optax.partition({'muon': muon, 'adam': adam}, labels)

@@ -3,13 +3,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from optax.contrib import MuonDimensionNumbers
 import pytest
 import tiny
 
 import plm_jax
 from plm_jax.loading.build import build_model, parameter_shapes
-from plm_jax.optim.muon import find_sides, matrix_dimensions, scale_by_muon_and_adam
+from plm_jax.optim.muon import Sides, find_sides, matrix_dimensions, scale_by_muon_and_adam
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.trainable import path_names
 from plm_jax.optim.transformations import make_optimizer
@@ -54,11 +53,11 @@ def expected_update(grads, axes, rms):
     mean = 0.95 * mean + 0.05 * grad
   last = len(grads)
   ahead = 0.95 * mean / (1 - 0.95 ** (last + 1)) + 0.05 * grads[-1] / (1 - 0.95 ** last)
-  inner = (*axes.reduction_axis, *axes.output_axis)
+  inner = (*axes.inputs, *axes.outputs)
   outer = [axis for axis in range(ahead.ndim) if axis not in inner]
   moved = ahead.transpose(*outer, *inner)
-  rows = int(np.prod([ahead.shape[axis] for axis in axes.reduction_axis]))
-  columns = int(np.prod([ahead.shape[axis] for axis in axes.output_axis]))
+  rows = int(np.prod([ahead.shape[axis] for axis in axes.inputs]))
+  columns = int(np.prod([ahead.shape[axis] for axis in axes.outputs]))
   matrices = moved.reshape(-1, rows, columns)
   factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
   made = np.stack([orthogonalized(matrix) for matrix in matrices]) * factor
@@ -70,7 +69,7 @@ def expected_update(grads, axes, rms):
     ((None, 'width', 'mlp'), (1,), (2,)), ((None, 'mlp', 'width'), (1,), (2,)), (('width', None), (0,), (1,)),
     ((None, 'width', None, 'mlp'), (1,), (3,)), (('mlp', 'width'), (0,), (1,)), ((None, None, 'width'), (1,), (2,))])
 def test_sides_of_a_matrix(axes, rows, columns):
-  assert find_sides(axes) == MuonDimensionNumbers(rows, columns)
+  assert find_sides(axes) == Sides(rows, columns)
 
 
 @pytest.mark.parametrize('axes', [('vocab', 'width'), ('width', 'vocab'), ('width',), (None,)])
@@ -87,7 +86,7 @@ def test_hidden_matrices_of_every_architecture(name):
   for path, leaf in leaves.items():
     if path in found:
       assert not path[0].startswith('heads') and 'embeddings' not in path and path[-1] not in ('bias', 'scale')
-      own = (*found[path].reduction_axis, *found[path].output_axis)
+      own = (*found[path].inputs, *found[path].outputs)
       assert len({*own}) == len(own) and max(own) < leaf.ndim
     elif path[-1] == 'kernel' and {'layers', 'block'} <= {*path}:
       pytest.fail(f'{"/".join(path)} {leaf.shape} is no matrix')
@@ -125,7 +124,7 @@ def test_updates_are_those_of_numpy(name, rms):
 def test_orthogonal_updates_have_the_size_of_adamw():
   """Singular values are between 0.5 and 1.5, and the root mean square is about 0.2."""
   random = np.random.default_rng(0)
-  axes = MuonDimensionNumbers((0,), (1,))
+  axes = Sides((0,), (1,))
   transform = scale_by_muon_and_adam({('kernel',): axes}, optax.identity())
   grad = {'kernel': jnp.asarray(random.normal(size=(96, 32)), jnp.float32)}
   update, _ = transform.update(grad, transform.init(grad))
@@ -142,7 +141,7 @@ def test_eight_devices_make_the_update_of_one(mesh):
   sides = {'attention': ((1,), (2, 3)), 'out': ((1, 2), (3,)), 'up': ((1,), (2,))}
   shapes = {'attention': (2, 32, 4, 8), 'out': (2, 4, 8, 32), 'up': (2, 32, 64)}
   transform = scale_by_muon_and_adam(
-      {(name,): MuonDimensionNumbers(*own) for name, own in sides.items()}, optax.identity())
+      {(name,): Sides(*own) for name, own in sides.items()}, optax.identity())
   grads = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
   with jax.default_matmul_precision('highest'):
     step = jax.jit(lambda x: transform.update(x, transform.init(x))[0])
