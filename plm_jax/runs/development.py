@@ -91,6 +91,8 @@ def write_errors(folder: epath.Path, task: Task, found: Predictions) -> None:
     task: the task.
     found: labeled examples with their predictions.
   """
+  if not found:
+    return
   form, lines = task.example_format, []
   for example, prediction in form.rank_mistakes(task, found):
     named = name_labels(task, example, prediction)
@@ -98,7 +100,7 @@ def write_errors(folder: epath.Path, task: Task, found: Predictions) -> None:
     place = {'where': example.where} if example.where else {}
     lines.append(json.dumps(fields | place, ensure_ascii=False) + '\n')
   storage.write(folder / ERRORS_FILE, ''.join(lines))
-  counts = form.count_confusion(task, found) if found else None
+  counts = form.count_confusion(task, found)
   if counts is not None:
     rows = ['\t'.join(['true \\ predicted', *task.labels])]
     for name, row in zip(task.labels, counts.tolist(), strict=True):
