@@ -101,13 +101,23 @@ def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
     assert any(map(pattern.search, templates)), message
 
 
+# The commands and blocks of Chinese pages are those of the English ones, with other names and texts.
+LANGUAGES = pytest.mark.parametrize('language', ['en', pytest.param('zh', marks=pytest.mark.release)])
+
+
+def pages_of(language: str) -> list[pathlib.Path]:
+  """Return the pages in a language."""
+  return [path for path in PAGES if (language == 'zh') == (DOCS / 'zh' in path.parents)]
+
+
 @pytest.mark.slow
-def test_every_command_runs(tmp_path, monkeypatch):
+@LANGUAGES
+def test_every_command_runs(tmp_path, monkeypatch, language):
   """In one folder, page by page; a run that a page before has made is gone on with."""
   monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed, done = World(), [], set()
-  for path in PAGES:
+  for path in pages_of(language):
     for line in commands_of(path):
       if line in done or (any(word in line for word in ELSEWHERE) and not line.startswith('scripts/')):
         continue
@@ -142,11 +152,12 @@ def test_commands_of_compilation_are_understood():
 
 
 @pytest.mark.slow
-def test_every_python_block_runs(tmp_path, monkeypatch):
+@LANGUAGES
+def test_every_python_block_runs(tmp_path, monkeypatch, language):
   """The blocks of a page run one after another in a folder of the page, with runs of the smallest scale."""
   monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
   real = plm_jax.recipe
-  for path in PAGES:
+  for path in pages_of(language):
     if not blocks_of(path) or path.name in BLOCKS_ELSEWHERE:
       continue
     folder = tmp_path / '-'.join(path.relative_to(DOCS).with_suffix('').parts)
