@@ -48,6 +48,18 @@ def report(found: Truncation) -> None:
 
 
 @contextlib.contextmanager
+def together() -> Iterator[None]:
+  """Report the numbers of several calls as those of one."""
+  found = Truncation()
+  token = CURRENT.set(found)
+  try:
+    yield
+  finally:
+    CURRENT.reset(token)
+  report(found)
+
+
+@contextlib.contextmanager
 def collect(prints: bool = True) -> Iterator[None]:
   """Collect the numbers of a command, and print them at its end if texts were truncated."""
   found = Truncation()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plm_jax import progress
+from plm_jax import progress, truncation
 from plm_jax.api import models, similarity, transfer
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.retrieval import RetrievalData, read_beir, score_retrieval
@@ -193,9 +193,10 @@ def search_documents(
 def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> np.ndarray:
   """Encode texts after a prompt, as vectors of norm 1, float32 [N, D]."""
   parts = []
-  for start in range(0, len(texts), CHUNK):
-    some = [prompt + text for text in texts[start:start + CHUNK]]
-    parts.append(similarity.encode(trained, some, cut=True))
+  with truncation.together():
+    for start in range(0, len(texts), CHUNK):
+      some = [prompt + text for text in texts[start:start + CHUNK]]
+      parts.append(similarity.encode(trained, some, cut=True))
   vectors = np.concatenate(parts).astype(np.float32)
   return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
@@ -228,7 +229,7 @@ def rerank_found(
   """Score retrieved documents by a cross-encoder, the best first; arguments as for `retrieve`."""
   trained, ranked = transfer.load_for_task(model, 'rerank', 'rerank'), {}
   total = sum(len(hits) for hits in found.values())
-  with progress.track('pairs', total):
+  with progress.track('pairs', total), truncation.together():
     for query, hits in found.items():
       names = [name for name, _ in hits]
       scored, = similarity.rerank(

@@ -151,6 +151,11 @@ def test_truncated_texts_are_told_once(capsys):
     for text in texts:
       plm_jax.predict(model, text)
   assert capsys.readouterr().err.strip() == line
+  with warnings.catch_warnings(record=True) as caught, truncation.together():
+    warnings.simplefilter('always')
+    for text in texts:
+      plm_jax.predict(model, text)
+  assert [str(warning.message) for warning in caught if warning.category is UserWarning] == [line]
   with warnings.catch_warnings(), truncation.collect(prints=False):
     warnings.simplefilter('error')
     predict(model, [Example((texts[0],))])
