@@ -171,17 +171,13 @@ def finetuned(given: tuple[list[str], str]) -> dict[str, float]:
 def tuned(folder: str, precision: float, file: str) -> dict[str, float]:
   """Return the scores of a multi-label run on a file with the thresholds that were tuned on it."""
   import plm_jax
+  from plm_jax.metrics.multilabel import f1_metrics
   rows = read_rows(file)
   predictions = plm_jax.predict(folder, [row['text'] for row in rows])
-  chosen = [{*prediction.labels} for prediction in predictions]
-  counts = {}  # label -> found and true, found, true
-  for truth, found in zip((row['labels'] for row in rows), chosen, strict=True):
-    for label in {*truth} | found:
-      both, predicted, right = counts.get(label, (0, 0, 0))
-      counts[label] = both + (label in found and label in truth), predicted + (label in found), right + (label in truth)
-  total = [sum(column) for column in zip(*counts.values(), strict=True)]
-  return {'average_precision': precision, 'tuned_micro_f1': 200 * total[0] / (total[1] + total[2]),
-          'tuned_macro_f1': 200 * sum(both / (found + right) for both, found, right in counts.values()) / len(counts)}
+  names = sorted({name for row in rows for name in row['labels']})
+  truth = [[name in row['labels'] for name in names] for row in rows]
+  found = f1_metrics(truth, [[name in one.labels for name in names] for one in predictions])
+  return {'average_precision': precision, 'tuned_micro_f1': found['micro_f1'], 'tuned_macro_f1': found['macro_f1']}
 
 
 def evaluated(given: tuple[str, str, str]) -> dict[str, float]:

@@ -48,25 +48,28 @@ def report(found: Truncation) -> None:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-  """Report the numbers of several calls as those of one."""
+def count() -> Iterator[Truncation]:
+  """Count what is reported inside, instead of reporting it."""
   found = Truncation()
   token = CURRENT.set(found)
   try:
-    yield
+    yield found
   finally:
     CURRENT.reset(token)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+  """Report several calls as one."""
+  with count() as found:
+    yield
   report(found)
 
 
 @contextlib.contextmanager
-def collect(prints: bool = True) -> Iterator[None]:
-  """Collect the numbers of a command, and print them at its end if texts were truncated."""
-  found = Truncation()
-  token = CURRENT.set(found)
-  try:
+def print_at_end() -> Iterator[None]:
+  """Print one line at the end of a command if texts were truncated."""
+  with count() as found:
     yield
-  finally:
-    CURRENT.reset(token)
-  if prints and found.truncated:
+  if found.truncated:
     print(found, file=sys.stderr)

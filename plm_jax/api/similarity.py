@@ -21,7 +21,7 @@ from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.metrics.embeddings import normalize_vectors
 from plm_jax.metrics.nearest import find_nearest
 from plm_jax.sharding import MeshConfig
-from plm_jax.tasks.document_windows import Windows, check_windows
+from plm_jax.tasks.document_windows import WindowPooling, check_windows
 
 TextPooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_mean']
 Model = models.Model | StaticVectors
@@ -41,21 +41,22 @@ class Hit(NamedTuple):
 @overload
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: TextPooling = 'own',
-    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0) -> np.ndarray:
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0
+) -> np.ndarray:
   """Return one vector per text [N, D]."""
 
 
 @overload
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
-    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0
 ) -> list[np.ndarray]:
   """Return one vector per token of each text [L, D]."""
 
 
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'own',
-    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0
 ) -> np.ndarray | list[np.ndarray]:
   """Encode texts as vectors (embeddings), for search, clustering or classifiers.
 

@@ -19,7 +19,7 @@ from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import bucket_check
-from plm_jax.tasks.document_windows import Windows
+from plm_jax.tasks.document_windows import WindowPooling
 from plm_jax.validation import ValidatedConfig, intervals
 
 
@@ -36,7 +36,7 @@ class EncodeConfig(ValidatedConfig):
   or else mean pooling; none: no pooling, write all token vectors"""
   cut: bool = False
   """truncate texts that are too long; without this option or --windows, they are an error"""
-  windows: Windows = 'off'
+  windows: WindowPooling = 'off'
   """vector of a text that is too long. mean, max: the mean or the maximum of the vectors of its
   windows; off: see --cut"""
   stride: int = 0

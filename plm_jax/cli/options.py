@@ -51,7 +51,7 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
           called = name.upper() if positional else flag_name(name)
           check_argument(called, value, kinds[name], limits.get(name))
         name = function.__name__.removesuffix('_command').replace('_', '-')
-        with progress.command_scope(name), truncation.collect():
+        with progress.command_scope(name), truncation.print_at_end():
           return function(*args, **kwargs)
 
     run.paths = paths  # pyright: ignore[reportAttributeAccessIssue]

@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
   """A line of the journal: a chunk whose results are complete."""
 
   rows: int
-  """number of complete rows, those of earlier chunks included"""
+  """number of complete rows, including earlier chunks"""
   bytes: int
   """size of the data at the end of the chunk"""
   record: Any

@@ -50,7 +50,7 @@ class PredictConfig(ValidatedConfig):
   """sequence packing: several short texts share a sequence without attending to each other"""
   probabilities: bool = False
   """write the probabilities of all classes: a column per class in .tsv; of all tags of every word
-  in .jsonl (.jsonl always has those of classes and labels)"""
+  in .jsonl (.jsonl always has the classes and labels)"""
   columns: Columns = Columns()
   """columns to read. Default: the columns of the training data"""
   on_error: OnError = 'refuse'

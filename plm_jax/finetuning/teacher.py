@@ -18,8 +18,8 @@ from plm_jax.tasks.sentence_embedding import EmbeddingTask
 def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> LabeledDataset:
   """Add the vectors of the teacher, or of the guide, to the training features.
 
-  A teacher's are those of each example's first text, a guide's those of all texts. Training
-  examples are returned unchanged if the loss has neither.
+  The teacher encodes the first text of each example, the guide all texts. Training examples are
+  returned unchanged if the loss has neither.
 
   Args:
     task: the task.
@@ -71,7 +71,7 @@ def encode_distinct(
     prompts = trained.prompts
     texts = [prompts.get(role, '') + text for role, text in zip(roles, texts, strict=True)]
   distinct = list(dict.fromkeys(texts))
-  with truncation.collect(prints=False):
+  with truncation.count():
     if has_sentence_vectors(trained):
       vectors: Any = encode_sentences(trained, distinct)
     else:

@@ -16,7 +16,7 @@ from plm_jax.inference.prompts import Prompt, check_prompts, encode_prompt, prom
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.tasks.document_windows import Windows, combine_windows, window_starts
+from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import delimiters
 from plm_jax.truncation import Truncation
@@ -30,7 +30,7 @@ CPU_BATCH_TOKENS = 2048
 
 def encode(
     trained: LoadedModel, texts: Sequence[Prompt], layer: int = -1, pooling: Pooling = 'mean',
-    cut: bool = False, tokens: int = 8192, windows: Windows = 'off', stride: int = 0,
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0,
 ) -> np.ndarray | list[np.ndarray]:
   """Encode texts as vectors; of an encoder-decoder, the encoder is used.
 

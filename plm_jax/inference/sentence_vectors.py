@@ -13,7 +13,7 @@ from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.progress import Progress
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
-from plm_jax.tasks.document_windows import Windows, combine_windows, window_starts
+from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tasks.input_formats import InputFormat, InputRow, get_input_format
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.truncation import Truncation
@@ -25,7 +25,7 @@ def has_sentence_vectors(trained: LoadedModel) -> bool:
 
 
 def encode_sentences(
-    trained: LoadedModel, texts: Sequence[str], tokens: int = 8192, windows: Windows = 'off',
+    trained: LoadedModel, texts: Sequence[str], tokens: int = 8192, windows: WindowPooling = 'off',
     stride: int = 0) -> np.ndarray:
   """Compute the sentence embeddings of texts -> float32 [N, W].
 

@@ -9,7 +9,7 @@ import numpy as np
 NUM_BINS = 15
 LARGEST_TEMPERATURE = 100.0
 LOWEST_LOG = -700.0
-"""logarithm in place of that of 0"""
+"""smallest logarithm of a probability, which stands for log(0)"""
 
 
 class Bin(NamedTuple):
@@ -45,12 +45,12 @@ def calibration_error(bins: list[Bin]) -> float:
   """Compute the expected calibration error (ECE) in percent: the mean distance of confidence and
   accuracy over all decisions.
 
-  >>> calibration_error(confidence_bins([0.9, 0.9, 0.6], [1, 0, 1]))
+  >>> round(calibration_error(confidence_bins([0.9, 0.9, 0.6], [1, 0, 1])), 6)
   40.0
   """
   total = sum(one.count for one in bins)
   error = sum(abs(one.confidence - one.accuracy) * one.count for one in bins)
-  return float(round(100 * error / max(1, total), 9))
+  return 100 * error / max(1, total)
 
 
 def log_probabilities(probabilities: Any) -> np.ndarray:

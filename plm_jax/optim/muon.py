@@ -1,9 +1,9 @@
 """Muon: orthogonalized momentum for hidden matrices (Jordan et al. 2024), and Adam for the rest.
 
 The update of a matrix is its Nesterov momentum, orthogonalized by five Newton-Schulz iterations.
-Embeddings, heads, biases and norms have Adam. Which axes of a parameter are the rows and the
-columns of a matrix follows from its logical axes: layers are stacked, and attention's kernels have
-an axis of heads.
+Embeddings, heads, biases and norms are updated by Adam. Which axes of a parameter are the rows and
+the columns of a matrix follows from its logical axes: layers are stacked, and attention's kernels
+have an axis of heads.
 """
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ def find_sides(axes: tuple[str | None, ...]) -> Sides | None:
       sides.append((number, number + 1))  # the size of a head follows
     elif axis in WIDE:
       sides.append((number,))
-  if len(sides) == 1 and sides[0] != (0, 1) and len(axes) > 1:
+  if len(sides) == 1 and len(sides[0]) == 1 and len(axes) > 1:
     # A matrix with one named side, next to it the other.
     own = sides[0][0]
     sides = [(own,), (own + 1,)] if own + 1 < len(axes) else [(own - 1,), (own,)]
@@ -87,7 +87,7 @@ def scale_by_muon_and_adam(
     adam: the direction of other parameters.
     momentum: decay rate of the mean of gradients.
     rms: root mean square of an update: updates are multiplied by rms * sqrt(max(rows, columns))
-      (Liu et al. 2025, equation 4: 0.2, that of AdamW). 0: multiply by sqrt(max(1, columns / rows))
+      (Liu et al. 2025, equation 4: 0.2, as in AdamW). 0: multiply by sqrt(max(1, columns / rows))
       for a matrix [rows, columns] whose rows are inputs (Jordan et al. 2024).
     rate: factor on the updates of hidden matrices.
   """

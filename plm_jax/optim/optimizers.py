@@ -103,9 +103,9 @@ class OptimConfig(ValidatedConfig):
   muon_momentum: float = 0.95
   """Decay rate of Muon's mean of gradients, of which it takes the Nesterov momentum."""
   muon_rms: float = 0.2
-  """Root mean square of Muon's updates before the learning rate: 0.2 is that of AdamW, so that both
-  have the same learning rate and weight decay (Moonlight: Liu et al. 2025, section 2.2). 0: the
-  scale of Jordan et al. 2024, sqrt(max(1, outputs / inputs))."""
+  """Root mean square of Muon's updates before the learning rate. Updates of AdamW have about 0.2,
+  so that both can share learning rate and weight decay (Moonlight: Liu et al. 2025, section 2.2).
+  0: the scale of Jordan et al. 2024, sqrt(max(1, outputs / inputs))."""
   muon_rate: float = 1.0
   """Learning rate of Muon's matrices, as a multiple of that of the other parameters."""
   accumulator: float = 1.0

@@ -163,7 +163,7 @@ def next_commands(
 def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
   """Write the report of a fine-tuning run, and print its results."""
   config = ready.config
-  with hosts.barrier('report'), truncation.collect(prints=False):
+  with hosts.barrier('report'), truncation.count():
     if jax.process_index() != 0:
       return
     headline = {}

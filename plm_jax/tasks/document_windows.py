@@ -7,13 +7,13 @@ import numpy as np
 from plm_jax.errors import ConfigError
 from plm_jax.validation import short_repr
 
-Windows = Literal['off', 'mean', 'max']
+WindowPooling = Literal['off', 'mean', 'max']
 """how the outputs of the windows of a document are combined; off: a document is truncated"""
 
 
-def check_windows(windows: Windows, stride: int) -> None:
+def check_windows(windows: WindowPooling, stride: int) -> None:
   """Raise ConfigError for windows and a stride that do not exist."""
-  if windows not in get_args(Windows):
+  if windows not in get_args(WindowPooling):
     raise ConfigError(f'windows is off, mean or max, got {short_repr(windows)}')
   if stride < 0:
     raise ConfigError(f'stride is 0 or more, got {stride}')
@@ -40,7 +40,8 @@ def window_starts(size: int, room: int, stride: int = 0) -> list[int]:
 
 
 def combine_windows(
-    outputs: Sequence[np.ndarray], document: np.ndarray, windows: Windows) -> list[np.ndarray]:
+    outputs: Sequence[np.ndarray], document: np.ndarray, windows: WindowPooling
+) -> list[np.ndarray]:
   """Combine the outputs of the windows of each document.
 
   Args:

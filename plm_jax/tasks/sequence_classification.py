@@ -14,7 +14,7 @@ from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tasks import METRICS
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.tasks.calibration import CalibratedTask, Decisions
-from plm_jax.tasks.document_windows import Windows, combine_windows, window_starts
+from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tasks.example_formats import CLASSIFICATION, REGRESSION
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.input_formats import InputRow, collect_rows
@@ -58,7 +58,7 @@ class SequenceTask(CalibratedTask):
   focal: float = 0.0
   """exponent gamma of the focal loss, which gives less weight to examples that are classified well
   (Lin et al. 2017, equation 4: 2). 0: cross-entropy"""
-  windows: Windows = 'off'
+  windows: WindowPooling = 'off'
   """sliding windows for texts that are longer than a row. off: a text is truncated; mean, max: a
   text is the mean or the largest of the logits of its windows. Each window learns the label, with a
   weight of 1 / windows. Of two texts, the second is divided"""

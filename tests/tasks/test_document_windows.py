@@ -147,7 +147,7 @@ def test_truncated_texts_are_told_once(capsys):
   line = '2 of 3 texts were too long and lost their end, 37.9% of all tokens'
   with pytest.warns(UserWarning, match=line):
     plm_jax.predict(model, texts)
-  with truncation.collect():
+  with truncation.print_at_end():
     for text in texts:
       plm_jax.predict(model, text)
   assert capsys.readouterr().err.strip() == line
@@ -156,7 +156,7 @@ def test_truncated_texts_are_told_once(capsys):
     for text in texts:
       plm_jax.predict(model, text)
   assert [str(warning.message) for warning in caught if warning.category is UserWarning] == [line]
-  with warnings.catch_warnings(), truncation.collect(prints=False):
+  with warnings.catch_warnings(), truncation.count():
     warnings.simplefilter('error')
     predict(model, [Example((texts[0],))])
     plm_jax.predict(in_windows('classification', windows='mean'), texts)
