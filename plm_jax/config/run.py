@@ -1,4 +1,4 @@
-"""Define the configuration of a run, check it, and compare it with that of a run to resume.
+"""Define the configuration of a run, and check it.
 
 Configurations are frozen dataclasses. The command line and a run's config.json are made from their
 fields, and the docstring of a field is its `--help`.
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import dataclasses
 import os
 from typing import Any, Literal
-
-import numpy as np
 
 from plm_jax import storage, validation
 from plm_jax.architectures.deberta import DebertaConfig
@@ -33,7 +31,7 @@ from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim.optimizers import OptimConfig, make_schedule
+from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.kinds import Tasks
@@ -409,79 +407,3 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
   if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
     raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
                       'share each, not all 0')
-
-
-# Resume: which options of a run may change between two commands.
-
-MAY_DIFFER_ON_RESUME = {
-    'mode', 'topology', 'search', 'output', 'mesh', 'hosts', 'prompts', 'warm_start',
-    'train.log_every', 'train.eval_every', 'train.eval_batches', 'train.save_every', 'train.keep',
-    'train.max_nonfinite_steps', 'train.best', 'train.early', 'train.accumulate', 'train.resume',
-    'train.changed_data', 'train.wandb', 'data.prepare.workers', 'tuning.expand',
-    # These are resolved into phases and the learning rate.
-    'data.epochs', 'data.least_steps', 'data.baseline', 'data.warmup', 'data.evaluations',
-    'data.tokenizer'}
-"""options that may differ when a run resumes, since they do not change its updates"""
-for _model in ('model', 'objective.model'):
-  for _stack in ('stack', 'decoder', 'source'):
-    MAY_DIFFER_ON_RESUME |= {f'{_model}.{_stack}.remat', f'{_model}.{_stack}.scan'}
-  MAY_DIFFER_ON_RESUME |= {f'{_model}.block.init.tables', f'{_model}.block.init.matrices'}
-
-SCHEDULE_FIELDS = (
-    'train.phases', 'optim.peak', 'optim.warmup', 'optim.horizon', 'optim.cooldown', 'optim.clock',
-    'optim.schedule', 'optim.power', 'optim.floor', 'optim.warmup_start')
-"""options of the schedule: the part after the newest checkpoint may differ"""
-
-
-def differences(old: Any, new: Any) -> list[str]:
-  """List the fields outside MAY_DIFFER_ON_RESUME that differ, as 'field: old -> new'."""
-  return validation.differences(old, new, MAY_DIFFER_ON_RESUME)
-
-
-def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
-  """List the reasons why `new` cannot resume `old` at step `done`; none if it can.
-
-  A run may become longer or shorter, and the rest of it may use another learning rate. Its phases
-  and its learning rate up to step `done` must be the same.
-
-  Returns:
-    Differences as 'field: old -> new', and a sentence on finished steps that they would change.
-  """
-  found = differences(old, new)
-  course = []
-  for line in found:
-    if line.partition(':')[0] in SCHEDULE_FIELDS:
-      course.append(line)
-  others = [line for line in found if line not in course]
-  if not course:
-    return others
-  changed = ''
-  if new.objective.step_traits.needs_progress and old.train.steps != new.train.steps:
-    changed = 'whose shares of masks another number of steps would change'
-  elif completed_phases(old.train.phases, done) != completed_phases(new.train.phases, done):
-    changed = 'whose rows these phases would change'
-  elif not np.array_equal(past_learning_rates(old, done), past_learning_rates(new, done)):
-    changed = 'whose learning rate this would change'
-  if not changed:
-    return others
-  return others + course + [f'{done:,} steps are done, {changed}']
-
-
-def completed_phases(
-    phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | None:
-  """Return (steps, length, batch) of the phases up to step `done`; None if they end before it."""
-  found = []
-  for phase in phases:
-    if done > 0:
-      found.append((min(phase.steps, done), phase.length, phase.batch))
-      done -= phase.steps
-  if done <= 0:
-    return found
-  return None
-
-
-def past_learning_rates(config: RunConfig, done: int) -> np.ndarray:
-  """Compute the learning rates of the steps before `done`, or of a sample of 10,000 of them."""
-  sample = np.linspace(0, max(done - 1, 0), min(done, 10_000)).astype(np.int64)
-  rate = make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens)
-  return np.asarray(rate(np.unique(sample)))

@@ -312,17 +312,16 @@ def find_tokenizer(folder: epath.PathLike) -> Tokenizer | None:
 def config_mismatches(folder: epath.Path, config: RunConfig, tokenizer: Tokenizer,
                       recorded: dict[str, Any]) -> list[str]:
   """List how config.json and the tokenizer of a run differ from what a checkpoint recorded."""
-  from plm_jax.config import run as config_lib
-  from plm_jax.config import serialization
+  from plm_jax.config import resume, serialization
   problems = []
   if recorded.get('tokenizer') != tokenizer.hash:
     problems.append(f'{folder / "tokenizer"} is damaged: it is not the tokenizer that the run was '
                     'trained with')
   # How long a run is may change after its newest checkpoint.
-  differences = config_lib.differences(serialization.from_json(recorded.get('config')), config)
+  differences = resume.differences(serialization.from_json(recorded.get('config')), config)
   changed = []
   for line in differences:
-    if line.partition(':')[0] not in config_lib.SCHEDULE_FIELDS:
+    if line.partition(':')[0] not in resume.SCHEDULE_FIELDS:
       changed.append(line)
   if changed:
     problems.append(f'{folder / "config.json"} is damaged: it is not what the run was trained with '

@@ -16,8 +16,8 @@ import numpy as np
 from plm_jax import sharding, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
-from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
+from plm_jax.config.resume import resume_obstacles
 from plm_jax.config.run import Phase, PretrainRun, RunConfig
 from plm_jax.distributed import hosts
 from plm_jax.errors import UserError
@@ -272,7 +272,7 @@ def check_same_run(
   """
   old = serialization.from_json(
       meta['config'], f'the checkpoint of step {step} in {config.folder}')
-  changed = config_lib.resume_obstacles(old, config, step)
+  changed = resume_obstacles(old, config, step)
   if meta['tokenizer'] != tokenizer.hash:
     changed.append(f'tokenizer: {meta["tokenizer"][:12]} -> {tokenizer.hash[:12]}')
   if changed:

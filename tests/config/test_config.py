@@ -4,6 +4,7 @@ import json
 import pytest
 
 from plm_jax import recipes
+from plm_jax.config.resume import differences, resume_obstacles
 from plm_jax.config.run import (
   ConfigError,
   DataConfig,
@@ -12,8 +13,6 @@ from plm_jax.config.run import (
   TrainConfig,
   batch_size_ramp,
   check,
-  differences,
-  resume_obstacles,
 )
 from plm_jax.config.serialization import FORMAT, dump, from_json, to_json, to_plain
 from plm_jax.data.prepare_config import PrepareConfig
