@@ -25,7 +25,6 @@ from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
-from plm_jax.training import train
 
 
 @pytest.fixture(scope='module')
@@ -41,7 +40,7 @@ def runs(tmp_path_factory):
   for name, kind in (('names', 'tagging'), ('answers', 'answers'), ('ranker', 'rerank')):
     models.export(tuned.trained(kind), folder / 'runs' / name)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
-    patch.setattr(train, 'jit_train_step', tiny.traced_step)
+    patch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
     for name in ('bert_base', 'gpt2_small'):
       plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
                     mesh={'data': 1})
@@ -69,7 +68,7 @@ def checkpoints(tmp_path_factory):
 @pytest.mark.slow
 def test_docstrings(runs, monkeypatch):
   """Every function of the door shows a use, which works. Steps are traced; the page on Python below trains for real."""
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   with hub_server.Hub() as hub:
     hub.connect(monkeypatch)
     check_docstrings()

@@ -9,8 +9,6 @@ import pytest
 import tiny
 from typed import ELSEWHERE, ROOT, World, shown
 
-from plm_jax.training import train
-
 PAGES = ROOT / 'README.md', ROOT / 'README.zh.md'
 SETUP = re.compile(r'^    (python3 -m venv .* && .*)$', re.M)
 
@@ -47,7 +45,7 @@ def test_commands_that_set_up():
 
 @pytest.mark.slow
 def test_every_command_runs(tmp_path, monkeypatch):
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed = World(), []
   for line in dict.fromkeys(line for page in PAGES for line in shown(page.read_text(encoding='utf-8'))):

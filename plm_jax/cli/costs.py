@@ -12,10 +12,10 @@ from jax.sharding import Mesh
 
 from plm_jax import sharding
 from plm_jax.compile.report import CHIPS, compile_run, extreme_phases, parse_slices
-from plm_jax.config.run import Phase, RunConfig
+from plm_jax.config.run import Phase, RunConfig, phase_objective
 from plm_jax.recipes import Recipe
 from plm_jax.training import run_metrics
-from plm_jax.training.learner import make_learner, placeholder_vocab
+from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import jit_train_step, make_sharded_init
 
 ASSUMED_UTILIZATION = 0.4
@@ -38,7 +38,8 @@ class StepTimes(NamedTuple):
 def measure_steps(config: RunConfig, mesh: Mesh, phase: Phase, steps: int = 3) -> StepTimes:
   """Measure training steps of a phase on empty sequences, whose contents do not change the time."""
   learner = make_learner(config, placeholder_vocab(config))
-  shapes = config.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
+  learner = phase_learner(config, learner, phase)
+  shapes = learner.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
   started = time.monotonic()
   with jax.set_mesh(mesh):
     make_windows = jax.jit(
@@ -57,7 +58,7 @@ def measure_steps(config: RunConfig, mesh: Mesh, phase: Phase, steps: int = 3) -
 
 def phase_step_flops(config: RunConfig, phase: Phase) -> float:
   """Return the model FLOPs of a step of a phase."""
-  return phase.batch * config.objective.step_flops(config.model, phase.length)
+  return phase.batch * phase_objective(config, phase).step_flops(config.model, phase.length)
 
 
 def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:

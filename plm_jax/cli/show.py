@@ -25,7 +25,7 @@ from plm_jax import errors, validation
 from plm_jax.cli import options
 from plm_jax.cli import run as runs
 from plm_jax.config import run as config_lib
-from plm_jax.config.run import ConfigError, PretrainRun
+from plm_jax.config.run import ConfigError, Phase, PretrainRun
 from plm_jax.layers.dense import count_parameters
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.recipes import Recipe, find_recipe, word_vectors
@@ -160,7 +160,7 @@ def describe_schedule(config: PretrainRun) -> Iterator[str]:
   for number, phase in enumerate(train.phases):
     tokens = phase.steps * phase.batch * phase.length
     yield (f'  phase {number}: {phase.steps:,} steps, batch size {phase.batch:,}, sequence length '
-           f'{phase.length:,}: {tokens:,} tokens')
+           f'{phase.length:,}: {tokens:,} tokens{describe_phase_changes(phase)}')
   if train.accumulate > 1:
     yield f'  gradient accumulation over {train.accumulate} micro-batches per step'
   yield (f'  optimizer {optim.kind}, schedule {optim.schedule}, peak learning rate {optim.peak:g}, '
@@ -172,6 +172,20 @@ def describe_schedule(config: PretrainRun) -> Iterator[str]:
     steps.add(optim.warmup)
   for step in sorted(steps):
     yield f'  learning rate at step {step:>11,}: {float(rate(step)):.3g}'
+
+
+def describe_phase_changes(phase: Phase) -> str:
+  """Describe what a phase changes in objective and data mixture, ', ...'; '' for nothing."""
+  changes = ''
+  if phase.mask_rate is not None:
+    changes += f', mask rate {phase.mask_rate:g}'
+  if phase.corpora:
+    changes += f', the first {phase.corpora} corpora'
+  if phase.temperature is not None:
+    changes += f', mixture temperature {phase.temperature:g}'
+  if phase.weights:
+    changes += f', mixture weights {" ".join(f"{weight:g}" for weight in phase.weights)}'
+  return changes
 
 
 def describe_mesh(recipe: Recipe, config: PretrainRun) -> Iterator[str]:

@@ -23,7 +23,7 @@ from plm_jax import sharding
 from plm_jax.compile.hlo import Program
 from plm_jax.config.run import ConfigError, Phase, RunConfig
 from plm_jax.training import run_metrics
-from plm_jax.training.learner import make_learner, placeholder_vocab
+from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import Learner, jit_train_step, make_sharded_init
 
 GIB = 2 ** 30
@@ -160,19 +160,19 @@ def compile_run(config: RunConfig) -> list[CompileReport]:
 
 
 def extreme_phases(phases: Sequence[Phase]) -> list[Phase]:
-  """Return, for each length, the phases with the largest and the smallest batch, without repeats.
+  """Return, for each length and mask rate, the phases with the largest and the smallest batch.
 
   The smallest matters, too: for few rows the compiler may make another program, which can need more
   memory.
   """
-  batches: dict[int, list[int]] = {}
+  batches: dict[tuple[int, float | None], list[int]] = {}
   for phase in phases:
-    batches.setdefault(phase.length, []).append(phase.batch)
+    batches.setdefault((phase.length, phase.mask_rate), []).append(phase.batch)
   extremes = {}
   for phase in phases:
-    sizes = batches[phase.length]
+    sizes = batches[phase.length, phase.mask_rate]
     if phase.batch in (min(sizes), max(sizes)):
-      extremes[phase.length, phase.batch] = phase
+      extremes[phase.length, phase.mask_rate, phase.batch] = phase
   return list(extremes.values())
 
 
@@ -220,7 +220,8 @@ def parse_slices(name: str) -> tuple[int, str]:
 def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> CompileReport:
   """Compile the step of one phase and compute its cost. Raises ConfigError if it does not fit."""
   # Compile.
-  windows = config.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
+  learner = phase_learner(config, learner, phase)
+  windows = learner.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
   start_time = time.time()
   with jax.set_mesh(mesh):
     _, shapes, layout = make_sharded_init(learner, windows, mesh)
@@ -255,7 +256,7 @@ def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> Com
     count, size, sent = collectives.get((x.kind, x.overlapped), (0, 0, 0.0))
     collectives[x.kind, x.overlapped] = (
         count + x.times, size + x.times * x.bytes, sent + x.times * x.sent_bytes)
-  flops = phase.batch * config.objective.step_flops(config.model, phase.length)
+  flops = phase.batch * learner.objective.step_flops(config.model, phase.length)
   slices = sharding.count_slices(devices)
   return CompileReport(
       kind=kind, memory=memory, model_flops=flops / mesh.size, flops=program.flops,

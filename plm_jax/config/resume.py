@@ -1,5 +1,6 @@
 """Compare the configuration of a run with that of the checkpoint it resumes: what may change."""
 from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -62,13 +63,12 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
   return others + course + [f'{done:,} steps are done, {changed}']
 
 
-def completed_phases(
-    phases: Sequence[Phase], done: int) -> list[tuple[int, int, int]] | None:
-  """Return (steps, length, batch) of the phases up to step `done`; None if they end before it."""
+def completed_phases(phases: Sequence[Phase], done: int) -> list[Phase] | None:
+  """Return the phases up to step `done`, the last one cut there; None if they end before it."""
   found = []
   for phase in phases:
     if done > 0:
-      found.append((min(phase.steps, done), phase.length, phase.batch))
+      found.append(dataclasses.replace(phase, steps=min(phase.steps, done)))
       done -= phase.steps
   if done <= 0:
     return found

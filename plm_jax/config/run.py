@@ -15,6 +15,7 @@ from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
+from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
@@ -87,11 +88,13 @@ class DataConfig(ValidatedConfig):
     return self.assembly != 'document'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Phase(ValidatedConfig):
-  """A part of a run with one sequence length and one batch size."""
+  """A part of a run with one sequence length, batch size, mask rate and data mixture."""
 
-  limits = intervals(steps='[1, inf)', length='[1, 16777216]', batch='[1, 16777216]')
+  limits = intervals(
+      steps='[1, inf)', length='[1, 16777216]', batch='[1, 16777216]', mask_rate='(0, 1)',
+      temperature='[0.05, inf]', corpora='[0, inf)')
 
   steps: int
   """number of updates"""
@@ -99,6 +102,29 @@ class Phase(ValidatedConfig):
   """sequence length in tokens, special tokens included"""
   batch: int
   """batch size: sequences per update over all devices, gradient accumulation included"""
+  mask_rate: float | None = None
+  """mask rate of this phase. None: that of the objective"""
+  weights: tuple[float, ...] = ()
+  """weight of each corpus in this phase. Default: --data.weights"""
+  temperature: float | None = None
+  """temperature of the data mixture in this phase. None: --data.temperature"""
+  corpora: int = 0
+  """number of corpora in this phase: the first ones of --data.path, such as the languages of a
+  stage. 0: all"""
+
+  def __repr__(self) -> str:
+    """Show what a reader of a message needs: the fields that have no default, or another value."""
+    shown = []
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if value != field.default:
+        shown.append(f'{field.name}={value!r}')
+    return f'Phase({", ".join(shown)})'
+
+  @property
+  def mixture(self) -> tuple[tuple[float, ...], float | None, int]:
+    """What this phase changes in the data mixture."""
+    return self.weights, self.temperature, self.corpora
 
 
 def batch_size_ramp(
@@ -246,11 +272,11 @@ class PretrainRun(RunConfig):
 
   def rule(self, phase: Phase, corpus: int = 0) -> WindowRule:
     """Return how the text of a corpus is cut into windows in a phase."""
-    assembly = self.data.assembly
-    if self.objective.layout.has_text_pairs(corpus):
+    assembly, objective = self.data.assembly, phase_objective(self, phase)
+    if objective.layout.has_text_pairs(corpus):
       assembly = 'pairs'
-    text_length = self.objective.text_length(phase.length)
-    return WindowRule(assembly, text_length, self.objective.layout.target_tokens)
+    text_length = objective.text_length(phase.length)
+    return WindowRule(assembly, text_length, objective.layout.target_tokens)
 
   def rules(self, *corpora: int) -> tuple[WindowRule, ...]:
     """Return the distinct window rules of all phases, for these corpora or for all of them."""
@@ -272,6 +298,13 @@ class FinetuneRun(RunConfig):
   data: LabeledConfig = LabeledConfig()
 
 
+def phase_objective(config: RunConfig, phase: Phase) -> Any:
+  """Return the objective of a run with the mask rate of a phase."""
+  if phase.mask_rate is None:
+    return config.objective
+  return set_mask_rate(config.objective, phase.mask_rate)
+
+
 # Checks of a configuration: whatever fails later for a reason that the options show already.
 
 
@@ -291,10 +324,13 @@ def check(config: RunConfig) -> None:
       raise ConfigError(wrong)
     check_assembly(config.data, config.objective)
     check_corpora(config.data, getattr(config.objective, 'languages', ()))
+    for number, phase in enumerate(config.train.phases):
+      check_mixture(config.data, phase, f'--train.phases.{number}')
     check_continuous_rows(config)
   elif isinstance(config, FinetuneRun):
     check_labeled_run(config)
   check_lengths(config)
+  check_mask_rates(config)
   check_optimizer(config)
   masks = config.objective.mask_tokens(config.model)
   for prompt in config.prompts:
@@ -330,6 +366,21 @@ def check_lengths(config: RunConfig) -> None:
                       f'--model.max-length is {config.model.max_length}{advice}')
   if config.objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
     raise ConfigError(f'rows of {min(lengths)} tokens leave no room for text: use 8 or more')
+
+
+def check_mask_rates(config: RunConfig) -> None:
+  """Raise ConfigError for the mask rate of a phase where the objective has none, or several."""
+  for number, phase in enumerate(config.train.phases):
+    if phase.mask_rate is None:
+      continue
+    option, objective = f'--train.phases.{number}.mask-rate', config.objective
+    rates = count_mask_rates(objective)
+    if rates != 1:
+      raise ConfigError(f'{option}: the objective {type(objective).__name__} has '
+                        f'{rates or "no"} mask rate{"s" if rates > 1 else ""}: leave it out')
+    if getattr(objective, 'final_mask_rate', None) is not None:
+      raise ConfigError(f'{option} and --objective.final-mask-rate both change the mask rate '
+                        'during the run: give one of them')
 
 
 def length_advice(config: RunConfig, length: int) -> str:
@@ -407,3 +458,27 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
   if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
     raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
                       'share each, not all 0')
+
+
+def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
+  """Raise ConfigError for a phase whose data mixture does not fit the corpora.
+
+  Args:
+    data: the corpora.
+    phase: the phase.
+    option: of the phase, '--train.phases.0'.
+  """
+  corpora = len(data.path)
+  if phase.corpora > corpora:
+    raise ConfigError(f'{option}.corpora is {phase.corpora}, and --data.path has {corpora}')
+  if phase.weights and (len(phase.weights) != corpora or not sum(phase.weights)):
+    raise ConfigError(f'{option}.weights gives {phase.weights} for {corpora} corpora: one share '
+                      'each, not all 0')
+  if phase.weights and (phase.temperature is not None or phase.corpora):
+    raise ConfigError(f'{option}.weights are shares as they are: leave out {option}.temperature '
+                      f'and {option}.corpora')
+  if data.weights and phase.temperature is not None:
+    raise ConfigError(f'--data.weights are shares as they are: leave out {option}.temperature')
+  if data.weights and phase.corpora and not sum(data.weights[:phase.corpora]):
+    raise ConfigError(f'{option}.corpora is {phase.corpora}, and --data.weights gives these '
+                      'corpora no share')

@@ -67,15 +67,23 @@ class MixtureShares:
   """Shares of the corpora in a data mixture: given `weights`, or computed from the corpora's sizes.
 
   A corpus counts as at most `cap` windows (or examples, where it has those); 0 means no limit.
-  Sizes are raised to the power 1 / `temperature`.
+  Sizes are raised to the power 1 / `temperature`. Only the first `corpora` are read; 0 means all.
   """
 
   weights: Sequence[float] | None = None
   cap: int = 0
   temperature: float = 1.0
+  corpora: int = 0
 
   def compute_weights(self, corpora: Sequence[Windows]) -> Sequence[float]:
     """Return the weight of each corpus, up to a common factor."""
+    weights = self.full_weights(corpora)
+    if not self.corpora:
+      return weights
+    return [*weights[:self.corpora], *[0.0] * (len(corpora) - self.corpora)]
+
+  def full_weights(self, corpora: Sequence[Windows]) -> Sequence[float]:
+    """Return the weight of each corpus if all are read."""
     if self.weights is not None:
       return self.weights
     weights = []

@@ -21,8 +21,9 @@ from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.feed import TextFeed
-from plm_jax.training.learner import make_learner
+from plm_jax.training.learner import make_learner, phase_learner
 from plm_jax.training.step import Learner, corrupt_windows, make_sharded_init
+from plm_jax.training.train import phase_at
 from plm_jax.training.warm_start import resolve_teacher
 
 
@@ -51,6 +52,7 @@ def inspect_pretraining(config: PretrainRun, rows: int, step: int) -> Inspection
   folders, tokenizer = prepare_corpora(config)
   check_step(step, config.train.steps)
   learner = make_learner(config, tokenizer.vocab)
+  learner = phase_learner(config, learner, phase_at(config, step + 1))
   feed = TextFeed(config, folders, tokenizer, make_mesh(config.mesh))
   windows = feed.read_batch(step)
   size = len(windows['tokens'])

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 
 from plm_jax import sharding
-from plm_jax.config.run import RunConfig
+from plm_jax.config.run import Phase, RunConfig, phase_objective
 from plm_jax.data.pipeline import import_tensorflow
 from plm_jax.tokenizers import Vocab
 from plm_jax.training.evaluate import jit_evaluation
-from plm_jax.training.learner import make_learner
-from plm_jax.training.step import Learner, jit_train_step, make_sharded_init
+from plm_jax.training.learner import make_learner, make_updates
+from plm_jax.training.step import Learner, make_sharded_init
 
 
 class Programs(NamedTuple):
@@ -29,8 +29,8 @@ class Programs(NamedTuple):
   """of the training state"""
   layout: Any
   """its shardings"""
-  update: Callable[..., Any]
-  """the training step"""
+  update: Callable[[Phase], Callable[..., Any]]
+  """from a phase to its training step"""
 
 
 class CompileAhead:
@@ -53,16 +53,17 @@ class CompileAhead:
       import_tensorflow()  # takes seconds, and the run's log for TensorBoard needs it
       mesh, phase = sharding.make_mesh(self.config.mesh), self.config.train.phases[0]
       learner = make_learner(self.config, self.vocab)
-      window = self.config.objective.shapes(1, phase.length)
-      windows = self.config.objective.shapes(
-          phase.batch, phase.length, sharding.batch_sharding(mesh))
+      objective = phase_objective(self.config, phase)
+      window = objective.shapes(1, phase.length)
+      windows = objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
       with jax.set_mesh(mesh):
         make_state, shapes, layout = make_sharded_init(learner, window, mesh)
         state = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
-        update = jit_train_step(learner, layout)
+        updates = make_updates(self.config, learner, layout)
+        update = updates(phase)
         evaluation = jit_evaluation(learner)
-        self.programs = Programs(learner, make_state, shapes, layout, update)
+        self.programs = Programs(learner, make_state, shapes, layout, updates)
         for function, arguments in (
             (make_state, ()), (update, (state, windows)), (evaluation, (state.params, windows))):
           if self.cancelled.is_set():

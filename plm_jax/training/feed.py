@@ -179,7 +179,10 @@ def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: T
 
 
 class PhaseOrder(NamedTuple):
-  """What a phase reads: phases that cut text into the same windows share one order of them."""
+  """What a phase reads: phases that cut text into the same windows share one order of them.
+
+  A phase with another data mixture has an order of its own.
+  """
 
   name: str  # of the order
   first: int  # number of the first phase with this order
@@ -198,7 +201,10 @@ def plan_read_order(config: PretrainRun) -> list[PhaseOrder]:
   names = []
   for phase in config.train.phases:
     rules = [str(config.rule(phase, corpus)) for corpus in range(len(config.data.path))]
-    names.append('+'.join(rules))
+    name = '+'.join(rules)
+    if any(phase.mixture):
+      name += f' mixed by {phase.mixture}'
+    names.append(name)
   orders, windows_read, found = list(dict.fromkeys(names)), dict.fromkeys(names, 0), []
   for phase, name in zip(config.train.phases, names, strict=True):
     same = [other.batch for other, of in zip(config.train.phases, names, strict=True) if of == name]
@@ -238,7 +244,9 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batc
   """
   data = config.data
   rules = [config.rule(phase, corpus) for corpus in range(len(records))]
-  shares = MixtureShares(data.weights or None, data.cap, data.temperature)
+  temperature = data.temperature if phase.temperature is None else phase.temperature
+  shares = MixtureShares(
+      phase.weights or data.weights or None, data.cap, temperature, phase.corpora)
   seed = config.seed + number
   pipeline = open_pipeline(
       records, rules, phase.batch, seed, data.block, shares, tokenizer.hash,

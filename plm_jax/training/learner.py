@@ -1,22 +1,27 @@
 """Make the learner of a run: model, objective and optimizer from its configuration."""
+from collections.abc import Callable
+import dataclasses
+
 import jax
 
-from plm_jax.config.run import RunConfig
+from plm_jax.config.run import Phase, RunConfig, phase_objective
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.optim import muon
 from plm_jax.optim.trainable import ParameterSelection
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.step import Learner, init_state
+from plm_jax.training.step import Learner, init_state, jit_train_step
 
 
 def make_learner(config: RunConfig, vocab: Vocab) -> Learner:
   """Make the learner of a run: model, objective, optimizer and what they share.
 
+  Its objective is that of the last phase, with which a run is evaluated.
+
   Raises:
     ConfigError: the options make no model (`build_model`).
   """
-  model, objective = build_model(config, vocab), config.objective
+  model, objective = build_model(config, vocab), phase_objective(config, config.train.phases[-1])
   select = make_selection(config)
   matrices = None
   if config.optim.kind == 'muon':
@@ -28,6 +33,30 @@ def make_learner(config: RunConfig, vocab: Vocab) -> Learner:
   return Learner(
       model, objective, optimizer, vocab, config.seed, config.train.accumulate, select,
       config.tuning.adapter, config.train.steps, carry, config.optim.ema)
+
+
+def phase_learner(config: RunConfig, learner: Learner, phase: Phase) -> Learner:
+  """Return the learner of a run with the objective of a phase."""
+  objective = phase_objective(config, phase)
+  if objective == learner.objective:
+    return learner
+  return dataclasses.replace(learner, objective=objective)
+
+
+def make_updates(config: RunConfig, learner: Learner, layout) -> Callable[[Phase], Callable]:
+  """Make the function from a phase to its jitted training step; phases of one mask rate share it.
+
+  Args:
+    config: the run.
+    learner: that of the run.
+    layout: shardings of the training state.
+  """
+  updates: dict[float | None, Callable] = {}
+  def update(phase: Phase) -> Callable:
+    if phase.mask_rate not in updates:
+      updates[phase.mask_rate] = jit_train_step(phase_learner(config, learner, phase), layout)
+    return updates[phase.mask_rate]
+  return update
 
 
 def make_selection(config: RunConfig) -> ParameterSelection:

@@ -27,8 +27,8 @@ from plm_jax.training.compile_ahead import CompileAhead, Programs
 from plm_jax.training.early_stopping import BestCheckpoint
 from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.interrupts import catch_interrupts, mark_saving
-from plm_jax.training.learner import make_learner
-from plm_jax.training.step import EmaTrainState, Learner, jit_train_step, make_sharded_init
+from plm_jax.training.learner import make_learner, make_updates
+from plm_jax.training.step import EmaTrainState, Learner, make_sharded_init
 from plm_jax.training.training_log import TrainingLog
 from plm_jax.training.warm_start import initialize_params
 
@@ -84,7 +84,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
         contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)))
     best = stack.enter_context(contextlib.closing(BestCheckpoint(config, folder)))
     interrupted = stack.enter_context(catch_interrupts())
-    _, make_state, shapes, layout, update = programs or make_programs(learner, feed, mesh)
+    programs = programs or make_programs(config, learner, feed, mesh)
+    _, make_state, shapes, layout, _ = programs
 
     # Resume from the newest checkpoint, or start warm or from scratch.
     resumed = read_resumed_meta(config, tokenizer, feed, checkpoints)
@@ -117,7 +118,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
 
     for step, phase, windows in batches:
       # Step.
-      state, metrics = update(state, windows)
+      state, metrics = programs.update(phase)(state, windows)
       done = step + 1
       log.add(phase, metrics)
       last = done == config.train.steps
@@ -179,10 +180,10 @@ def open_run(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tok
   return learner, feed
 
 
-def make_programs(learner: Learner, feed: Feed, mesh) -> Programs:
+def make_programs(config: RunConfig, learner: Learner, feed: Feed, mesh) -> Programs:
   """Make the programs of a run, which JAX compiles when they are first called."""
   make_state, shapes, layout = make_sharded_init(learner, feed.first_window(), mesh)
-  return Programs(learner, make_state, shapes, layout, jit_train_step(learner, layout))
+  return Programs(learner, make_state, shapes, layout, make_updates(config, learner, layout))
 
 
 def read_resumed_meta(config: RunConfig, tokenizer: Tokenizer, feed: Feed,
@@ -207,7 +208,7 @@ def read_resumed_meta(config: RunConfig, tokenizer: Tokenizer, feed: Feed,
 
 
 def phase_at(config: RunConfig, done: int) -> Phase:
-  """Return the phase of the last of `done` steps."""
+  """Return the phase of the last of `done` steps; of 0 steps, the first phase."""
   ends = np.cumsum([phase.steps for phase in config.train.phases])
   return config.train.phases[int(np.searchsorted(ends, done))]
 

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from plm_jax.config import serialization
-from plm_jax.config.run import Phase, RunConfig
+from plm_jax.config.run import Phase, RunConfig, phase_objective
 from plm_jax.objectives import metric_names
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.training import run_metrics
@@ -73,13 +73,14 @@ class TrainingLog:
     if jax.default_backend() == 'cpu':
       # Collectives of several programs in flight can starve each other of the CPU's few threads.
       jax.block_until_ready(numbers)
-    if (phase.batch, phase.length) not in self.seen:
+    if (phase.batch, phase.length, phase.mask_rate) not in self.seen:
       jax.block_until_ready(numbers)
       self.since, self.tokens, self.flops, self.length = time.time(), 0, 0.0, phase.length
       self.waited = 0.0
-      self.seen.add((phase.batch, phase.length))
+      self.seen.add((phase.batch, phase.length, phase.mask_rate))
     else:
-      flops = self.config.objective.step_flops(self.config.model, phase.length)
+      objective = phase_objective(self.config, phase)
+      flops = objective.step_flops(self.config.model, phase.length)
       self.tokens += phase.batch * phase.length
       self.flops += phase.batch * flops
     self.pending.append(numbers)

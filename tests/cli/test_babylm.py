@@ -7,7 +7,6 @@ import pytest
 import tiny
 
 from plm_jax.cli import babylm, commands
-from plm_jax.training import train
 
 FIXTURES = pathlib.Path(__file__).parents[1] / 'fixtures'
 SMALL = ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
@@ -16,7 +15,7 @@ SMALL = ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1', '--train
 @pytest.fixture
 def track(tmp_path, monkeypatch) -> pathlib.Path:
   """A track's folder, pairs and tables; runs are traced, not computed."""
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   documents = tiny.text().split('\n\n')
   (tmp_path / 'track/dev').mkdir(parents=True)

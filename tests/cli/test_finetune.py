@@ -20,7 +20,6 @@ from plm_jax.recipes.finetune import InitialModel
 from plm_jax.runs.finetune import print_examples_read
 from plm_jax.runs.run import run
 from plm_jax.tasks.regularizers import FreeLB, RDrop
-from plm_jax.training import train
 
 
 @pytest.fixture(scope='module')
@@ -56,7 +55,7 @@ def test_a_collapsed_run_is_named(capsys):
 @pytest.mark.slow
 def test_several_seeds_are_summed_up(tmp_path, encoder, capsys, monkeypatch):
   """Each begins with a head of its own."""
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   files = [labelled.write(tmp_path, 'classification', part, 8) for part in ('train', 'dev')]
   finetune.start(args=['--task=classification', f'--init={encoder.folder}', f'--train={files[0]}', f'--dev={files[1]}',
                        '--scale=test', '--seeds=2', f'--output={tmp_path / "run"}', '--mesh.data=1'])

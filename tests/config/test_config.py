@@ -47,7 +47,8 @@ def test_round_trip(config):
 
 def test_json_literal():
   assert to_json(Phase(6, 32, 8)) == {
-      'format': FORMAT, 'is': 'plm_jax.config.run:Phase', 'steps': 6, 'length': 32, 'batch': 8}
+      'format': FORMAT, 'is': 'plm_jax.config.run:Phase', 'steps': 6, 'length': 32, 'batch': 8,
+      'mask_rate': None, 'weights': [], 'temperature': None, 'corpora': 0}
   assert to_plain(MaskedLM(pair=Single()))['pair'] == {'is': 'plm_jax.objectives.row_builders:Single', 'short': 0.0}
 
 

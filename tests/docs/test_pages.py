@@ -19,7 +19,6 @@ from typed import ELSEWHERE, ROOT, World, shown
 import plm_jax
 from plm_jax.cli.run import parse
 from plm_jax.recipes import find_recipe
-from plm_jax.training import train
 
 DOCS = ROOT / 'docs'
 # These are generated, or have commands that need a cluster or that others run: see their tests.
@@ -114,7 +113,7 @@ def pages_of(language: str) -> list[pathlib.Path]:
 @LANGUAGES
 def test_every_command_runs(tmp_path, monkeypatch, language):
   """In one folder, page by page; a run that a page before has made is gone on with."""
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed, done = World(), [], set()
   for path in pages_of(language):
@@ -155,7 +154,7 @@ def test_commands_of_compilation_are_understood():
 @LANGUAGES
 def test_every_python_block_runs(tmp_path, monkeypatch, language):
   """The blocks of a page run one after another in a folder of the page, with runs of the smallest scale."""
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   real = plm_jax.recipe
   for path in pages_of(language):
     if not blocks_of(path) or path.name in BLOCKS_ELSEWHERE:

@@ -21,7 +21,7 @@ from plm_jax.inference import fill_mask, generate
 from plm_jax.loading import loaded_model
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.runs.run import run
-from plm_jax.training import feed, train
+from plm_jax.training import feed
 from plm_jax.training.train import TrainingResult
 
 RECIPES = [*recipes.all_recipes()]
@@ -123,7 +123,7 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
     config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, teacher=folder),
                                  data=dataclasses.replace(config.data, prepare=text))
   if how == 'traced':
-    monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+    monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   result = killed_and_taken_up(config, monkeypatch) if how == 'disturbed' else run(config)
   assert result and result.finished
   figures = [result.heldout[term] for term in config.objective.terms]
@@ -157,7 +157,7 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypatch):
   """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)  # what a run begins with is what it ends with
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)  # what a run begins with is what it ends with
   first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))
   first = dataclasses.replace(
       first, data=dataclasses.replace(first.data, path=(str(corpus),)),

@@ -278,14 +278,14 @@ def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, mo
 
 @pytest.mark.slow
 def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp_path, monkeypatch):
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)  # which moves none
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)  # which moves none
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}']
   assert same(run(parse(BERT_BASE, args)).params, finished[1].params)
 
 
 @pytest.mark.slow
 def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--model.block.dropout=0.3']
   run(parse(BERT_BASE, [*args, '--model.block.mlp.activation=relu']))
   assert (f'the model of this run computes otherwise than that in {finished[0]}:\n'

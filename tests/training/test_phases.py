@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from plm_jax import recipes
-from plm_jax.config.run import Phase, PretrainRun
+from plm_jax.config.mask_rates import count_mask_rates
+from plm_jax.config.run import ConfigError, Phase, PretrainRun, check, phase_objective
 from plm_jax.data import records
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.row_builders import Single
 from plm_jax.training import feed
+from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
+from plm_jax.training.step import corrupt_windows
+from tests import tiny
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +177,79 @@ class FakeCorpus:
 
   def read(self, index, epoch=0, corpus=0):
     return {'index': index, 'epoch': np.broadcast_to(epoch, index.shape), 'corpus': np.full(len(index), corpus)}
+
+
+MIXED = [
+    dict(corpora=1), dict(corpora=2, temperature=math.inf), dict(temperature=1 / 0.5), dict(weights=(0.0, 1.0, 3.0)), {}]
+
+
+def test_each_phase_has_a_mixture_of_its_own(tmp_path):
+  folders = [write(tmp_path / f'records-{size}', size) for size in (1024, 2048, 8192)]
+  config = experiment([], folders)
+  phases = tuple(Phase(1024, 8, 2, **mixture) for mixture in MIXED)
+  config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
+  check(config)
+  shares = [np.bincount([corpus for corpus, _, _ in windows], minlength=3) / len(windows)
+            for windows in read(config, folders)]
+  roots = np.sqrt([1024, 2048, 8192])
+  expected = [[1, 0, 0], [0.5, 0.5, 0], roots / roots.sum(), [0, 0.25, 0.75], np.array([1, 2, 8]) / 11]
+  np.testing.assert_allclose(shares, expected, atol=2 / 1024)
+
+
+def test_phases_of_one_mixture_continue_its_order(tmp_path):
+  folders = [write(tmp_path / f'records-{size}', size) for size in (2048, 4096)]
+  config = experiment([], folders)
+  phases = tuple(Phase(60, 8, 2, corpora=corpora) for corpora in (1, 2, 1))
+  config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
+  first, _, third = read(config, folders)
+  assert not set(first) & set(third)
+
+
+@pytest.mark.parametrize(('changes', 'message'), [
+    (dict(corpora=3), '--train.phases.1.corpora is 3, and --data.path has 2'),
+    (dict(weights=(1.0,)), '--train.phases.1.weights gives (1.0,) for 2 corpora: one share each, not all 0'),
+    (dict(weights=(1.0, 2.0), temperature=2.0),
+     '--train.phases.1.weights are shares as they are: leave out --train.phases.1.temperature and '
+     '--train.phases.1.corpora'),
+    (dict(mask_rate=0.3), '--train.phases.1.mask-rate: the objective CausalLM has no mask rate: leave it out')])
+def test_a_phase_that_does_not_fit_is_refused(changes, message):
+  config = experiment([], ['a', 'b'])
+  phases = Phase(10, 8, 2), Phase(10, 8, 2, **changes)
+  with pytest.raises(ConfigError) as error:
+    check(dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases)))
+  assert str(error.value) == message
+
+
+@pytest.mark.parametrize(('recipe', 'name'), [
+    ('bert_base', 'bert'), ('electra_small', 'electra'), ('t5_small', 't5'), ('spanbert_base', 'span'),
+    ('gpt_bert_strict', 'gpt_bert'), ('bart_base', 'bart')])
+def test_a_phase_sets_the_mask_rate_of_every_family(recipe, name):
+  config = recipes.find_recipe(recipe, '')('test')
+  phases = Phase(4, 64, 8), Phase(4, 64, 8, mask_rate=0.4)
+  objective = config.objective
+  if name == 'gpt_bert':
+    objective = dataclasses.replace(objective, final_mask_rate=None)
+  config = dataclasses.replace(
+      config, objective=objective, train=dataclasses.replace(config.train, phases=phases))
+  check(config)
+  learner = make_learner(config, placeholder_vocab(config))
+  corrupted = []
+  for phase in phases:
+    objective = phase_learner(config, learner, phase).objective
+    assert count_mask_rates(objective) == 1
+    corrupted.append(objective.step_flops(config.model, 64))
+  assert corrupted[0] != corrupted[1] or name in ('gpt_bert', 'bart')  # which have logits at all positions
+  assert learner.objective == phase_objective(config, phases[1])  # that of evaluation
+
+
+def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
+  config = recipes.find_recipe('bert_base', '')('test')
+  phases = Phase(1, 32, 8), Phase(1, 32, 8, mask_rate=0.4)
+  config = dataclasses.replace(
+      config, objective=MaskedLM(pair=Single()), train=dataclasses.replace(config.train, phases=phases))
+  learner = make_learner(config, tiny.VOCAB)
+  windows = tiny.windows(8, 30, shortest=30)
+  for phase, predictions in zip(phases, (5, 13), strict=True):
+    batch = corrupt_windows(phase_learner(config, learner, phase), windows, 0)
+    assert batch['positions'].shape == (8, predictions)
+    np.testing.assert_array_equal(batch['weights'].sum(1), predictions)
