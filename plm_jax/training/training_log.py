@@ -52,7 +52,7 @@ class TrainingLog:
     self.length, self.waited = 0, 0.0
     self.heldout: tuple[str, str] | None = None  # name and text of the first held-out metric
     self.latest: dict[str, Any] = {}  # training metrics that were shown last
-    self.seen: set[tuple[int, int]] = set()  # shapes of batches
+    self.seen: set[tuple[int, int, float | None]] = set()  # shapes of batches
 
   def time_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield batches, and add up how long the loop waits for them."""
