@@ -4,15 +4,21 @@ The update of a matrix is its Nesterov momentum, orthogonalized by five Newton-S
 Embeddings, heads, biases and norms are updated by Adam. Which axes of a parameter are the rows and
 the columns of a matrix follows from its logical axes: layers are stacked, and attention's kernels
 have an axis of heads.
+
+On a mesh, a matrix is split over devices, and the iterations multiply it with itself. So the
+matrices of a stack are dealt out to the devices that share them: each has whole matrices, and
+momentum and updates are sent once each, instead of a matrix in every iteration.
 """
 from collections.abc import Mapping
+import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import numpy as np
+import jax.numpy as jnp
 import optax
 
+from plm_jax import sharding
 from plm_jax.optim.trainable import path_names
 
 MATRICES = ('kernel', 'input', 'recurrent', 'project')
@@ -91,16 +97,10 @@ def scale_by_muon_and_adam(
       for a matrix [rows, columns] whose rows are inputs (Jordan et al. 2024).
     rate: factor on the updates of hidden matrices.
   """
-  from optax import contrib
-
-  def axes_of(tree: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: contrib.MuonDimensionNumbers(*dimensions[tuple(path_names(path))]), tree)
-
   def scale(updates: Any, params: Any = None) -> Any:
     del params
     def scale_matrix(path, x):
-      rows, columns = (int(np.prod([x.shape[axis] for axis in axes]))
+      rows, columns = (math.prod(x.shape[axis] for axis in axes)
                        for axes in dimensions[tuple(path_names(path))])
       factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
       return x * (rate * factor)
@@ -110,7 +110,69 @@ def scale_by_muon_and_adam(
     return jax.tree_util.tree_map_with_path(
         lambda path, _: 'muon' if tuple(path_names(path)) in dimensions else 'adam', tree)
 
+  def orthogonalize_all(updates: Any, params: Any = None) -> Any:
+    del params
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: orthogonalize(x, dimensions[tuple(path_names(path))]), updates)
+
   muon = optax.chain(
-      contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes_of),
-      optax.stateless(scale))
+      nesterov_momentum(momentum), optax.stateless(orthogonalize_all), optax.stateless(scale))
   return optax.partition({'muon': muon, 'adam': adam}, labels)
+
+
+class MomentumState(NamedTuple):
+  """State of `nesterov_momentum`."""
+
+  count: jax.Array  # int32, updates so far
+  mean: Any  # of gradients
+
+
+def nesterov_momentum(decay: float) -> optax.GradientTransformation:
+  """Make the Nesterov momentum of Muon, with bias correction (Jordan et al. 2024; Dozat 2016)."""
+  def init(params: Any) -> MomentumState:
+    return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
+
+  def update(grads: Any, state: MomentumState, params: Any = None) -> tuple[Any, MomentumState]:
+    del params
+    count = optax.safe_increment(state.count)
+    mean = optax.tree.update_moment(grads, state.mean, decay, 1)
+    ahead = optax.tree.bias_correction(mean, decay, optax.safe_increment(count))
+    now = optax.tree.bias_correction(grads, decay, count)
+    direction = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, ahead, now)
+    return direction, MomentumState(count, mean)
+
+  return optax.GradientTransformation(init, update)
+
+
+def orthogonalize(x: jax.Array, sides: Sides) -> jax.Array:
+  """Orthogonalize the matrices in x by five Newton-Schulz iterations.
+
+  Args:
+    x: one matrix or several.
+    sides: axes that are the sides of a matrix.
+  """
+  from optax import contrib
+
+  # Without momentum, Muon's direction is the orthogonalized gradient; its state is not needed.
+  newton_schulz = contrib.scale_by_muon(
+      beta=0.0, nesterov=False, weight_dimension_numbers=contrib.MuonDimensionNumbers(*sides))
+  x = deal_out(x, sides)
+  return deal_out(newton_schulz.update(x, newton_schulz.init(x))[0], sides)
+
+
+def deal_out(x: jax.Array, sides: Sides) -> jax.Array:
+  """Shard x by whole matrices, along its longest axis that counts matrices.
+
+  Where there are fewer matrices than devices that share them, x stays as it is, and the compiler
+  splits each product.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  counting = [axis for axis in range(x.ndim) if axis not in sides.inputs + sides.outputs]
+  if mesh.empty or not counting:
+    return x
+  names: list[str | None] = [None] * x.ndim
+  longest = max(counting, key=lambda axis: x.shape[axis])
+  names[longest] = 'matrices'
+  if sharding.partition_spec(names, x.shape, mesh)[longest] is None:
+    return x
+  return sharding.constrain(x, *names)
