@@ -24,9 +24,8 @@ from plm_jax.validation import ValidatedConfig, intervals
 MESH_AXES = ('data', 'fsdp', 'tensor')
 
 # Logical axis -> mesh axes. An axis that is not listed, or whose size the mesh axes do not divide,
-# is not split. `pieces` is the vocabulary axis of logits; `matrices` counts matrices that Muon
-# updates. The vocabulary is not padded to a multiple of the mesh: token ids, tables and checkpoints
-# keep the published size.
+# is not split. `pieces` is the vocabulary axis of logits. The vocabulary is not padded to a
+# multiple of the mesh: token ids, tables and checkpoints keep the published size.
 AXIS_RULES: dict[str, tuple[str, ...]] = {
     'batch': ('data', 'fsdp'),
     'width': ('fsdp',),
@@ -35,12 +34,11 @@ AXIS_RULES: dict[str, tuple[str, ...]] = {
     'vocab': ('tensor',),
     'stream': ('tensor',),
     'pieces': ('tensor',),
-    'matrices': ('fsdp', 'tensor'),
 }
 # Axes of activations that are split whatever their size: the compiler pads the last part. Where no
 # mesh divides a vocabulary (GPT-2's 50,257), the token table is not split over `tensor`. Logits
 # are: they take most of the memory of activations.
-PADDED_AXES = frozenset({'pieces', 'matrices'})
+PADDED_AXES = frozenset({'pieces'})
 
 
 class MeshError(UserError):

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 import optax
 
-from plm_jax import sharding
 from plm_jax.optim.trainable import path_names
 
 MATRICES = ('kernel', 'input', 'recurrent', 'project')
@@ -156,23 +156,35 @@ def orthogonalize(x: jax.Array, sides: Sides) -> jax.Array:
   # Without momentum, Muon's direction is the orthogonalized gradient; its state is not needed.
   newton_schulz = contrib.scale_by_muon(
       beta=0.0, nesterov=False, weight_dimension_numbers=contrib.MuonDimensionNumbers(*sides))
-  x = deal_out(x, sides)
-  return deal_out(newton_schulz.update(x, newton_schulz.init(x))[0], sides)
+  stages = dealt_shardings(x.shape, sides)
+  for stage in stages:
+    x = jax.lax.with_sharding_constraint(x, stage)
+  x, _ = newton_schulz.update(x, newton_schulz.init(x))
+  for stage in reversed(stages):
+    x = jax.lax.with_sharding_constraint(x, stage)
+  return x
 
 
-def deal_out(x: jax.Array, sides: Sides) -> jax.Array:
-  """Shard x by whole matrices, along its longest axis that counts matrices.
+def dealt_shardings(shape: tuple[int, ...], sides: Sides) -> list[PartitionSpec]:
+  """Return the shardings through which matrices are dealt out, along their longest counting axis.
 
-  Where there are fewer matrices than devices that share them, x stays as it is, and the compiler
-  splits each product.
+  The axes of the mesh change places one after another: to move both at once, the compiler would
+  first send everything to every device. An empty list: there are fewer matrices than devices that
+  share them, so that the compiler splits each product instead.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  counting = [axis for axis in range(x.ndim) if axis not in sides.inputs + sides.outputs]
+  counting = [axis for axis in range(len(shape)) if axis not in sides.inputs + sides.outputs]
   if mesh.empty or not counting:
-    return x
-  names: list[str | None] = [None] * x.ndim
-  longest = max(counting, key=lambda axis: x.shape[axis])
-  names[longest] = 'matrices'
-  if sharding.partition_spec(names, x.shape, mesh)[longest] is None:
-    return x
-  return sharding.constrain(x, *names)
+    return []
+  longest = max(counting, key=lambda axis: shape[axis])
+  axes = [axis for axis in ('fsdp', 'tensor') if mesh.shape[axis] > 1]
+  if not axes or shape[longest] < mesh.shape[axes[0]]:
+    return []
+
+  def deal(axes: Any, others: Any) -> PartitionSpec:
+    return PartitionSpec(*(axes if axis == longest else others for axis in range(len(shape))))
+
+  if len(axes) == 1:
+    return [deal(axes[0], None)]
+  whole = tuple(axes) if shape[longest] % math.prod(mesh.shape[axis] for axis in axes) == 0 else axes[0]
+  return [deal(axes[0], PartitionSpec.UNCONSTRAINED), deal(whole, None)]
