@@ -159,7 +159,8 @@ def orthogonalize(x: jax.Array, sides: Sides) -> jax.Array:
   stages = dealt_shardings(x.shape, sides)
   for stage in stages:
     x = jax.lax.with_sharding_constraint(x, stage)
-  x, _ = newton_schulz.update(x, newton_schulz.init(x))
+  updated: Any = newton_schulz.update(x, newton_schulz.init(x))
+  x = updated[0]
   for stage in reversed(stages):
     x = jax.lax.with_sharding_constraint(x, stage)
   return x
@@ -186,5 +187,6 @@ def dealt_shardings(shape: tuple[int, ...], sides: Sides) -> list[PartitionSpec]
 
   if len(axes) == 1:
     return [deal(axes[0], None)]
-  whole = tuple(axes) if shape[longest] % math.prod(mesh.shape[axis] for axis in axes) == 0 else axes[0]
-  return [deal(axes[0], PartitionSpec.UNCONSTRAINED), deal(whole, None)]
+  divides = shape[longest] % math.prod(mesh.shape[axis] for axis in axes) == 0
+  dealt = deal(tuple(axes) if divides else axes[0], None)
+  return [deal(axes[0], PartitionSpec.UNCONSTRAINED), dealt]
