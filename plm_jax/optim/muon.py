@@ -132,12 +132,12 @@ def nesterov_momentum(decay: float) -> optax.GradientTransformation:
   def init(params: Any) -> MomentumState:
     return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
 
-  def update(grads: Any, state: MomentumState, params: Any = None) -> tuple[Any, MomentumState]:
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MomentumState]:
     del params
-    count = optax.safe_increment(state.count)
-    mean = optax.tree.update_moment(grads, state.mean, decay, 1)
+    count: Any = optax.safe_increment(state.count)
+    mean = optax.tree.update_moment(updates, state.mean, decay, 1)
     ahead = optax.tree.bias_correction(mean, decay, optax.safe_increment(count))
-    now = optax.tree.bias_correction(grads, decay, count)
+    now = optax.tree.bias_correction(updates, decay, count)
     direction = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, ahead, now)
     return direction, MomentumState(count, mean)
 
