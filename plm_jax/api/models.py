@@ -234,16 +234,16 @@ def perplexity(
     ConfigError, SourceError: a window that does not fit, missing files, or texts with nothing to
       predict.
   """
-  from plm_jax.evaluation import perplexity as sliding
   from plm_jax.evaluation import diffusion_bound, scoring
+  from plm_jax.evaluation import perplexity as sliding
   trained = ensure_loaded(model)
   masked = trained.generates_by_unmasking or samples != 0
   if masked and trained.lm_head_name:
     raise ConfigError('samples is for masked language models, and this model predicts next tokens: '
                       'leave samples out')
   if masked and (stride or not start or samples < 0):
-    raise ConfigError('a masked language model is measured on windows that do not overlap: leave '
-                      f'stride and start out, and give 1 sample or more (got stride {stride}, start '
+    raise ConfigError('a masked language model is measured on windows that do not overlap, with 1 '
+                      f'sample or more: leave stride and start out (got stride {stride}, start '
                       f'{start}, samples {samples})')
   if not masked:
     scorer = scoring.make_scorer(trained, start, trained.mesh)

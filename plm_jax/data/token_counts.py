@@ -32,7 +32,7 @@ def frequency_ranks(folders: Sequence[epath.Path]) -> np.ndarray:
   Raises:
     RecordsError: records cannot be read.
   """
-  counts = sum(load_or_count(folder) for folder in folders)
+  counts = np.sum([load_or_count(folder) for folder in folders], axis=0)
   ranks = np.empty(len(counts), np.int32)
   ranks[np.argsort(-counts, kind='stable')] = np.arange(len(counts))
   return ranks

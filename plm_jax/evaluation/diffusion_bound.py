@@ -6,8 +6,8 @@ A masked language model defines the mean of all autoregressive models that it is
 the tokens. The mean of their negative log-likelihoods is the evidence bound of masked diffusion. It
 is estimated from random masks: n of a window's L tokens are masked, n is uniform from 1 to L, and
 the cross-entropy of the masked tokens has the weight L / n (LLaDA: Nie et al. 2025, equation 14;
-Ou et al. 2024). The samples of a window have evenly spaced n, and the result depends on the seed and
-the texts alone.
+Ou et al. 2024). The samples of a window have evenly spaced n, and the result depends on the seed
+and the texts alone.
 """
 from collections.abc import Callable, Sequence
 import contextlib

@@ -261,8 +261,9 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
   """
   model, tokenizer = trained.model, trained.tokenizer
   if 'mlm' in trained.heads and not trained.lm_head_name:
-    raise CheckpointError('the model was trained to fill masks, not to generate text: order random '
-                          'or confidence generates with it all the same, by iterative unmasking')
+    raise CheckpointError('the model has no language-modelling head: text cannot be generated '
+                          'without it, unless its masks are filled one after another, which order '
+                          'random or confidence does')
   if not trained.lm_head_name or not tokenizer:
     lacking = 'language-modelling head'
     if trained.lm_head_name:

@@ -12,8 +12,14 @@ import tiny
 from plm_jax import validation
 from plm_jax.models import deberta, gpt_bert, ltg_bert, modernbert
 from plm_jax.objectives import PROGRESS
-from plm_jax.objectives.masked_diffusion import MaskedDiffusion, draw_times, frequency_probabilities, suppress_mask
+from plm_jax.objectives.masked_diffusion import (
+  MaskedDiffusion,
+  draw_times,
+  frequency_probabilities,
+  suppress_mask,
+)
 from plm_jax.objectives.row_builders import FullSentences
+from plm_jax.recipes import mdlm
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.step import init_state, train_step
 
@@ -126,7 +132,7 @@ def test_random_masks_of_evaluation_converge_to_the_bound():
   assert found == pytest.approx(exact_bound(logits), rel=3e-3)
 
 
-@pytest.mark.parametrize('schedule, stratified, alpha', [
+@pytest.mark.parametrize(('schedule', 'stratified', 'alpha'), [
     ('linear', True, lambda t: 1 - t), ('linear', False, lambda t: 1 - t),
     ('cosine', True, lambda t: np.cos(np.pi / 2 * t))])
 def test_random_masks_of_training_converge_to_the_integral(schedule, stratified, alpha):
@@ -216,9 +222,10 @@ def shapes_of_a_step(model):
 
 
 @pytest.mark.parametrize('model', [
-    tiny.config(), modernbert.base(), deberta.base(), ltg_bert.base(),
-    validation.with_paths(gpt_bert.base(), {'head.shifted': False})],
-    ids=['bert', 'modernbert', 'deberta', 'ltg-bert', 'gpt-bert'])
+    pytest.param(tiny.config(), id='bert'), pytest.param(modernbert.base(), id='modernbert', marks=pytest.mark.slow),
+    pytest.param(deberta.base(), id='deberta', marks=pytest.mark.slow),
+    pytest.param(ltg_bert.base(), id='ltg-bert', marks=pytest.mark.slow),
+    pytest.param(mdlm.base(), id='gpt-bert', marks=pytest.mark.slow)])
 def test_encoders_of_every_kind_learn_it(model):
   _, metrics = shapes_of_a_step(model)
   assert {'diffusion', 'diffusion_accuracy', 'grad_norm'} <= metrics.keys()
