@@ -124,9 +124,9 @@ def draw_masks(random: np.random.Generator, size: int, samples: int) -> np.ndarr
   return masks
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 5))
 def weighted_losses(
-    logits_of: Callable[[Any, Any], jax.Array], params: Any, batch: Any, labels, weights, mask,
+    logits_of: Callable[[Any, Any], jax.Array], params: Any, batch: Any, labels, weights, mask: int,
 ) -> jax.Array:
   """Compute the weighted cross-entropy of each row, [rows]; see `BoundEstimator.logits`."""
   logits = suppress_mask(logits_of(params, batch).astype(np.float32), mask)
