@@ -54,7 +54,8 @@ PAGES = {
     'modern_encoders': Page(
         'Recent encoders: ModernBERT, NeoBERT, cramming, BabyLM',
         'These encoders have recent architectures or are made for a small compute budget.',
-        ('modernbert', 'ettin', 'neobert', 'mosaicbert', 'cramming', 'ltg_bert', 'gpt_bert')),
+        ('modernbert', 'ettin', 'neobert', 'mosaicbert', 'cramming', 'ltg_bert', 'gpt_bert',
+         'mdlm')),
     'decoders': Page(
         'Decoders: GPT, LLaMA, PaLM, GLM',
         'These decoders generate text from left to right.',

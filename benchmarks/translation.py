@@ -157,7 +157,7 @@ class PlmJax:
 
     from plm_jax.layers.dense import count_parameters
     from plm_jax.sharding import make_mesh
-    from plm_jax.training.feed import open_phase, stream_batches
+    from plm_jax.training.feed import make_token_info, open_phase, stream_batches
     from plm_jax.training.learner import make_learner
     from plm_jax.training.step import jit_train_step, make_sharded_init
 
@@ -165,7 +165,7 @@ class PlmJax:
     mesh = make_mesh(config.mesh)
     learner = make_learner(config, tokenizer.vocab)
     pipeline = open_phase(config, folders, tokenizer, config.train.phases[0], 0)
-    self.stream = stream_batches(config, [pipeline], tokenizer, 0, mesh)
+    self.stream = stream_batches(config, [pipeline], make_token_info(config, folders, tokenizer), 0, mesh)
     with jax.set_mesh(mesh):
       make, _, layout = make_sharded_init(learner, pipeline.batch(0, slice(1)), mesh)
       self.state = make()

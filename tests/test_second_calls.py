@@ -79,11 +79,15 @@ CASES = [
         model, texts(number), max_new=4, beams=2, number=2), True),
     Case('generate', 'gpt2', lambda model, number, _: plm_jax.generate(
         model, texts(number), max_new=4, temperature=1.0, seed=number, stop=('x',)), True),
+    Case('generate', 'bert', lambda model, number, _: plm_jax.generate(
+        model, texts(number), max_new=4, order='random', temperature=1.0, seed=number), True),
     Case('stream', 'gpt2', lambda model, number, _: [*plm_jax.stream(model, texts(number)[0], max_new=4)]),
     *(Case('score', kind, lambda model, number, _: plm_jax.score(model, [
         (text + (' [MASK]' if model.family == 'glm' else ''), ' ana') for text in texts(number)]), kind != 'gpt2')
       for kind in LM),
     Case('perplexity', 'gpt2', lambda model, number, _: plm_jax.perplexity(model, texts(number), length=16)),
+    Case('perplexity', 'bert', lambda model, number, _: plm_jax.perplexity(
+        model, texts(number), samples=2, seed=number), True),
     *(Case('likelihood', kind, lambda model, number, _: plm_jax.likelihood(model, texts(number)), kind != 'bert')
       for kind in BOTH),
     *(Case('minimal_pairs', kind, lambda model, number, _: plm_jax.minimal_pairs(model, pairs(number)), kind != 'bert')

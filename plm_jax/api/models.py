@@ -108,11 +108,13 @@ def generate(
     seed: int = 0, **options: Any) -> list[list[Continuation]]:
   """Generate continuations of texts; an encoder-decoder generates outputs for its inputs.
 
+  A masked language model writes max_new tokens by iterative unmasking.
+
   >>> (found,), = plm_jax.generate('runs/gpt2_small-laptop', 'Returns the', max_new=8)
   >>> text, reason = 'Returns the' + found.text, found.ended
 
   Args:
-    model: a decoder, a GLM or an encoder-decoder
+    model: a decoder, a GLM, an encoder-decoder, or a model of masked diffusion
     prompts: texts, or their token ids
     config: generation settings: greedy search, sampling, beam search, length; None: the settings in
       the checkpoint's generation_config.json, or greedy search without that file
@@ -200,22 +202,29 @@ def score(model: Model, pairs: Sequence[tuple[str, str]], start: bool = True) ->
 
 
 def perplexity(
-    model: Model, texts: str | Sequence[str], length: int = 0, stride: int = 0, start: bool = True
+    model: Model, texts: str | Sequence[str], length: int = 0, stride: int = 0, start: bool = True,
+    samples: int = 0, seed: int = 0,
 ) -> Perplexity:
   """Measure the perplexity of texts under a decoder, by a sliding window.
+
+  For a model of masked diffusion it is an upper bound, estimated from random masks of windows that
+  do not overlap.
 
   >>> found = plm_jax.perplexity('runs/gpt2_small-laptop', 'corpus.txt', length=32)
   >>> found.per_token > found.per_byte > 1
   True
 
   Args:
-    model: a decoder
+    model: a decoder, or a model of masked diffusion
     texts: files and globs, separated by commas, where each file is a text, and each line of a
       .jsonl file; or a list of texts
     length: tokens per window; 0: as many as the model reads
     stride: tokens between the starts of two windows; 0: half of the length
     start: whether a text begins with the token that begins texts in training; without it, the
       first token of a text is not predicted
+    samples: random masks per window of a masked language model; 0: 16 for a model of masked
+      diffusion. With a number, any masked language model is measured
+    seed: random seed of the masks
 
   Returns:
     Perplexity per token, per word and per byte, and their counts.
@@ -225,12 +234,23 @@ def perplexity(
     ConfigError, SourceError: a window that does not fit, missing files, or texts with nothing to
       predict.
   """
+  from plm_jax.evaluation import diffusion_bound, scoring
   from plm_jax.evaluation import perplexity as sliding
-  from plm_jax.evaluation import scoring
   trained = ensure_loaded(model)
-  scorer = scoring.make_scorer(trained, start, trained.mesh)
+  masked = trained.generates_by_unmasking or samples != 0
+  if masked and trained.lm_head_name:
+    raise ConfigError('samples is for masked language models, and this model predicts next tokens: '
+                      'leave samples out')
+  if masked and (stride or not start or samples < 0):
+    raise ConfigError('a masked language model is measured on windows that do not overlap, with 1 '
+                      f'sample or more: leave stride and start out (got stride {stride}, start '
+                      f'{start}, samples {samples})')
+  if not masked:
+    scorer = scoring.make_scorer(trained, start, trained.mesh)
   if isinstance(texts, str):
     texts = sliding.read_texts(texts)
+  if masked:
+    return diffusion_bound.estimate_bound(trained, texts, length, samples, seed)
   return sliding.perplexity(scorer, texts, length, stride)
 
 

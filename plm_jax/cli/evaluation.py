@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 import tyro
 
 from plm_jax.api import models
-from plm_jax.cli import output_files
+from plm_jax.cli import options, output_files
 from plm_jax.cli.options import command
 from plm_jax.evaluation import few_shot, scoring
 from plm_jax.evaluation.few_shot import FewShotConfig
@@ -38,11 +38,13 @@ def load_scorer(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Score
   return scoring.make_scorer(trained, start, trained.mesh)
 
 
-@command()
+@command(seed=options.SEED_LIMITS)
 def perplexity_command(
     checkpoint: tyro.conf.Positional[str], text: tyro.conf.Positional[str], length: int = 0,
-    stride: int = 0, start: bool = True, mesh: MeshConfig = MeshConfig()) -> None:
-  """Prints the perplexity of texts under a decoder, measured by a sliding window.
+    stride: int = 0, start: bool = True, samples: int = 0, seed: int = 0,
+    mesh: MeshConfig = MeshConfig()) -> None:
+  """Prints the perplexity of texts under a decoder, measured by a sliding window, or an upper bound
+  of it under a model of masked diffusion.
 
   Args:
     checkpoint: run folder or transformers checkpoint
@@ -53,9 +55,15 @@ def perplexity_command(
       --length
     start: start each text with the start token, as in training. Without it, the first token of a
       text is not predicted
+    samples: random masks per window of a masked language model. 0: 16 for a model of masked
+      diffusion. With a number, any masked language model is measured
+    seed: random seed of the masks
     mesh: devices over which the batch, or a large model, is split
   """
-  found = models.perplexity(models.load(checkpoint, mesh), text, length, stride, start)
+  found = models.perplexity(
+      models.load(checkpoint, mesh), text, length, stride, start, samples, seed)
+  if found.is_bound:
+    print('upper bounds, estimated from random masks:')
   print(f'{found.tokens:,} tokens, {found.words:,} words, {found.bytes:,} bytes')
   values = {
       'perplexity per token': found.per_token, 'perplexity per word': found.per_word,

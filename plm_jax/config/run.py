@@ -25,6 +25,7 @@ from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
+from plm_jax.objectives.masked_diffusion import MaskedDiffusion
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.objectives.plm import PermutationLM
@@ -48,7 +49,7 @@ Model = (
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM |
     BlankInfilling | MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM |
-    MaskedNextToken)
+    MaskedNextToken | MaskedDiffusion)
 
 
 @dataclasses.dataclass(frozen=True)

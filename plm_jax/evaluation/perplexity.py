@@ -31,6 +31,8 @@ class Perplexity:
   """words, separated by white space, of which at least a part is predicted"""
   bytes: int
   """UTF-8 bytes of the characters of which at least a part is predicted"""
+  is_bound: bool = False
+  """whether `nats` is an estimate of an upper bound (masked diffusion)"""
 
   @property
   def per_token(self) -> float:
@@ -67,16 +69,7 @@ def perplexity(
   Raises:
     ConfigError: the window is too long, the stride leaves out tokens, or no token is predicted.
   """
-  texts = [text for text in texts if text.strip()]
-  if not texts:
-    raise ConfigError('there is no text to measure')
-  for text in texts:
-    try:
-      text.encode()
-    except UnicodeEncodeError as error:
-      raise ConfigError(f'the text {short_repr(text, 40)} is not UTF-8, at character '
-                        f'{error.start}') from error
-
+  texts = keep_texts(texts)
   # Without a begin-of-text token the first token is given, not predicted, as in transformers.
   begin = scorer.start_ids(1)
   ids = [[*begin, *some] for some in scorer.tokenizer.encode_batch(texts)]
@@ -103,6 +96,21 @@ def perplexity(
       tokens=sum(len(span.ids) - span.first for span in spans),
       words=sum(len(text.split()) for text in predicted),
       bytes=sum(len(text.encode()) for text in predicted))
+
+
+def keep_texts(texts: Iterable[str]) -> list[str]:
+  """Leave out empty texts. Raises ConfigError where nothing is left, or for one that is not UTF-8.
+  """
+  kept = [text for text in texts if text.strip()]
+  if not kept:
+    raise ConfigError('there is no text to measure')
+  for text in kept:
+    try:
+      text.encode()
+    except UnicodeEncodeError as error:
+      raise ConfigError(f'the text {short_repr(text, 40)} is not UTF-8, at character '
+                        f'{error.start}') from error
+  return kept
 
 
 def text_after_first_token(tokenizer: Tokenizer, text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.windows import Windows
 from plm_jax.errors import ConfigError
-from plm_jax.inference import engine, glm_infill, search
+from plm_jax.inference import engine, glm_infill, search, unmasking
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
 from plm_jax.inference.encoder_steps import EncoderSteps
@@ -60,13 +60,16 @@ def generate(
 ) -> list[list[Continuation]]:
   """Generate config.number texts for each prompt: continuations, or outputs of an encoder-decoder.
 
-  Prompts of different lengths go through the model together.
+  Prompts of different lengths go through the model together. A masked language model generates by
+  iterative unmasking.
 
   Raises:
     CheckpointError: the model has no language modeling head or no tokenizer.
     ConfigError: a prompt is too long for the model, or empty where the tokenizer has no
       begin-of-text token.
   """
+  if unmasking.unmasks(trained, config):
+    return unmask(trained, prompts, config, seed)
   if config.beams > 1:
     return beam_search(trained, prompts, config)
   # Stop sequences are found in the decoded text, on the host: check every 16 tokens.
@@ -92,6 +95,9 @@ def stream(
   """
   if config.beams > 1:
     raise ConfigError('beams are compared when they have ended: they cannot be streamed')
+  if unmasking.unmasks(trained, config):
+    raise ConfigError('a masked language model does not generate from left to right: its text '
+                      'cannot be streamed')
   sent = [''] * len(prompts) * config.number
   for rows in iterate_continuations(trained, prompts, config, seed, chunk=1):
     texts, deltas = [], []
@@ -214,6 +220,18 @@ def iterate_continuations(
     state = engine.advance(steps, drop_text_options(config), ids, params, state, until_array)
 
 
+def unmask(
+    trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig, seed: int,
+) -> list[list[Continuation]]:
+  """Generate with a masked language model, by iterative unmasking (`unmasking`)."""
+  given, found = unmasking.generate_tokens(trained, prompts, config, seed)
+  texts = []
+  for prompt, rows in zip(given, found.reshape(len(given), config.number, -1), strict=True):
+    texts.append([decode_continuation(
+        trained.tokenizer, prompt, tokens.tolist(), config, going=False) for tokens in rows])
+  return texts
+
+
 def beam_search(
     trained: LoadedModel, prompts: Sequence[Prompt], config: GenerationConfig,
 ) -> list[list[Continuation]]:
@@ -242,6 +260,10 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
     (steps, ids of the vocabulary, parameters, batch, token ids of each prompt).
   """
   model, tokenizer = trained.model, trained.tokenizer
+  if 'mlm' in trained.heads and not trained.lm_head_name:
+    raise CheckpointError('the model has no language-modelling head: text cannot be generated '
+                          'without it, unless its masks are filled one after another, which order '
+                          'random or confidence does')
   if not trained.lm_head_name or not tokenizer:
     lacking = 'language-modelling head'
     if trained.lm_head_name:

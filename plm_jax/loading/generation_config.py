@@ -39,7 +39,7 @@ class GenerationConfig(ValidatedConfig):
   limits = intervals(
       max_new='[1, 1048576]', top_p='(0, 1]', min_p='[0, 1]', beams='[1, 4096]',
       length_penalty='[-100, 100]', number='[1, 65536]', repetition_penalty='(0, inf)',
-      forced_first='[-1, inf)', forced_last='[-1, inf)')
+      forced_first='[-1, inf)', forced_last='[-1, inf)', steps='[0, 1048576]')
 
   max_new: int = 64
   """Maximum number of new tokens."""
@@ -82,6 +82,13 @@ class GenerationConfig(ValidatedConfig):
   start: bool = True
   """Prepend the start token to each prompt, as in training. transformers does not prepend one for
   GPT-2 and GPT-Neo, whose training sequences began anywhere in a text."""
+  order: Literal['auto', 'random', 'confidence'] = 'auto'
+  """Order in which a masked language model unmasks the --max-new new tokens: random, or the most
+  confident predictions first. auto: random for a model of masked diffusion; other masked language
+  models generate only with random or confidence."""
+  steps: int = 0
+  """Number of unmasking steps of a masked language model. Fewer steps are faster and predict
+  several tokens independently. 0: one step per new token."""
 
   def conflict(self, option):
     """Explain which options contradict each other, the first of them."""

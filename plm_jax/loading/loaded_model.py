@@ -65,6 +65,8 @@ class LoadedModel:
   """Generation settings in the files of an imported checkpoint."""
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
   """Prompts that `search` puts before each 'query' and each 'document' (sentence-transformers)."""
+  generates_by_unmasking: bool = False
+  """Whether the masked-LM head was trained for every mask rate (masked diffusion)."""
 
   def device_params(self, *parts: str) -> dict[str, Any]:
     """Return the parameters as arrays on the device, where they stay.
@@ -113,10 +115,10 @@ class LoadedModel:
         'answer': function == 'answer',
         'tag': function == 'tag',
         'fill_mask': 'mlm' in self.heads or (lm and kind == 'infilling'),
-        'generate': lm,
+        'generate': lm or self.generates_by_unmasking,
         'stream': lm,
         'score': lm and kind != 'encoder-decoder',
-        'perplexity': lm and kind in ('decoder', 'encoder'),
+        'perplexity': (lm and kind in ('decoder', 'encoder')) or self.generates_by_unmasking,
         'likelihood': scores_tokens,
         'minimal_pairs': scores_tokens}
     names = []
@@ -178,7 +180,7 @@ def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
   loaded = LoadedModel(
       config.family, config.model, objective.heads(config.model),
       adapters.merge(objective.lifecycle.exported(params)), tokenizer, str(folder), mesh,
-      getattr(objective, 'labels', ()))
+      getattr(objective, 'labels', ()), generates_by_unmasking=objective.generates)
   from plm_jax.tasks.contract import Task
   if isinstance(objective, Task):
     length = config.train.phases[-1].length

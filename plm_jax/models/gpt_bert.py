@@ -19,6 +19,7 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import ltg_bert
 from plm_jax.models.rules import (
+    Attribute,
     Rule,
     dense_rules,
     join_rules,
@@ -68,8 +69,11 @@ FAMILY = dataclasses.replace(
     ltg_bert.FAMILY,
     name='gptbert',
     config=base(),
-    attributes=replace_defaults(
-        ltg_bert.FAMILY.attributes, {'intermediate_size': 2560, 'layer_norm_eps': 1e-5}),
+    attributes=(
+        *replace_defaults(
+            ltg_bert.FAMILY.attributes, {'intermediate_size': 2560, 'layer_norm_eps': 1e-5}),
+        # Not in released configurations: masked diffusion predicts a token at its own position.
+        Attribute('shifted_targets', 'head.shifted', True)),
     rules=join_rules(
         Rule('backbone/embeddings/tokens', 'embedding.word_embedding.weight'),
         Rule(f'{STACK}/relative', 'embedding.relative_embedding'),

@@ -90,6 +90,9 @@ class Requirements:
   """Special tokens that the tokenizer must have, as fields of its `Vocab`."""
   own_vocabulary: bool = False
   """Whether the tokenizer is a word list of the objective, which the backbone does not know."""
+  frequency_ranks: bool = False
+  """Whether windows of training hold `frequency_ranks` [batch, text], the rank of each token by its
+  frequency in the corpora: 0 for the most frequent (`data.token_counts`)."""
   incompatibility: Callable[[Sequence[str], Any], str | None] = lambda corpora, model: None
   """Explains which of the corpora, or what in the model, the objective cannot learn with; None:
   nothing."""
@@ -310,6 +313,11 @@ class Objective(ValidatedConfig, abc.ABC):
   def reporting(self) -> Reporting:
     """How held-out metrics are compared and printed."""
     return Reporting()
+
+  @property
+  def generates(self) -> bool:
+    """Whether a masked-LM head is trained for every mask rate, so that it generates text."""
+    return False
 
   def mask_tokens(self, model: Any) -> tuple[str, ...]:
     """Return the mask tokens that a prompt may contain and the model fills in; empty: none."""

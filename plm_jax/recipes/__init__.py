@@ -43,6 +43,7 @@ from plm_jax.recipes import (
     llama3,
     ltg_bert,
     mbart,
+    mdlm,
     minilm,
     modernbert,
     mosaicbert,
@@ -69,7 +70,7 @@ from plm_jax.recipes.recipe_size import RecipeSize
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
     bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm,
     deberta, deberta_v2, deberta_v3, electra, xlnet, elmo, modernbert, ettin, neobert, mosaicbert,
-    cramming, ltg_bert, gpt_bert,
+    cramming, ltg_bert, gpt_bert, mdlm,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_chinese, bart_translation, mbart,
     transformer)}

@@ -75,7 +75,7 @@ def sample_outputs(
     if not prompts and 'embedded' in config.data.path:
       prompts = builtin_corpus.PROMPTS
     blanks = filler.make_samples(trained, prompts, folders[0], config.seed)
-  if trained.lm_head_name:
+  if 'generate' in trained.capabilities:
     beginnings = prompts
     if filler:
       beginnings = ()  # a prompt with a mask is not a beginning

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax import sharding
 from plm_jax.config.run import Phase, PretrainRun
-from plm_jax.data import sources, window_counts
+from plm_jax.data import sources, token_counts, window_counts
 from plm_jax.data.pipeline import MixtureShares, Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
@@ -20,6 +20,8 @@ from plm_jax.training.step import Learner
 
 logger = logging.getLogger(__name__)
 Evaluate = Callable[[Any, Phase], dict[str, float]]
+TokenInfo = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""windows -> windows with what is known of their tokens"""
 
 
 class Feed(abc.ABC):
@@ -93,6 +95,7 @@ class TextFeed(Feed):
     self.config, self.records, self.tokenizer = config, records, tokenizer
     self.sizes = tokenizer.byte_lengths
     self.pipelines = open_phases(config, records, tokenizer)
+    self.add_token_info = make_token_info(config, records, tokenizer)
 
   def record(self):
     """Record the digest of each corpus, and the batch size of each order, which depends on all
@@ -112,11 +115,11 @@ class TextFeed(Feed):
   def first_window(self):
     """Read the first window."""
     window = self.pipelines[0].batch(0, slice(1))
-    return dict(self.config.objective.add_token_info(window, self.tokenizer))
+    return dict(self.add_token_info(window))
 
   def stream(self, start, mesh):
     """Yield the windows of every phase in turn."""
-    return stream_batches(self.config, self.pipelines, self.tokenizer, start, mesh)
+    return stream_batches(self.config, self.pipelines, self.add_token_info, start, mesh)
 
   def make_evaluator(self, learner, mesh):
     """Make the function that evaluates the losses of held-out text."""
@@ -128,7 +131,7 @@ class TextFeed(Feed):
     firsts = np.cumsum([0, *(phase.steps for phase in self.config.train.phases)])
     number = int(np.searchsorted(firsts, step, 'right')) - 1
     batch = self.pipelines[number].batch(step - int(firsts[number]))
-    return dict(self.config.objective.add_token_info(batch, self.tokenizer))
+    return dict(self.add_token_info(batch))
 
   def describe_batch(self, step):
     """Name the windows of the batch."""
@@ -271,7 +274,24 @@ def is_continuous(config: PretrainRun) -> bool:
   return config.objective.carry(config.model, 1) is not None
 
 
-def stream_batches(config: PretrainRun, pipelines: Sequence[Pipeline], tokenizer: Tokenizer,
+def make_token_info(
+    config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer) -> TokenInfo:
+  """Make the function that adds to windows what the tokenizer and the corpora know of their tokens.
+
+  Raises:
+    RecordsError: tokens have to be counted, and records cannot be read.
+  """
+  objective = config.objective
+  if not objective.requirements.frequency_ranks:
+    return lambda windows: objective.add_token_info(windows, tokenizer)
+  ranks = token_counts.frequency_ranks(records)
+  def add(windows):
+    windows = objective.add_token_info(windows, tokenizer)
+    return {**windows, 'frequency_ranks': ranks[windows['tokens']]}
+  return add
+
+
+def stream_batches(config: PretrainRun, pipelines: Sequence[Pipeline], add_token_info: TokenInfo,
                    start: int, mesh) -> Iterator[tuple[int, Phase, Any]]:
   """Yield (step, phase, windows on the devices) from step `start` to the end of the run."""
   first = 0
@@ -280,7 +300,7 @@ def stream_batches(config: PretrainRun, pipelines: Sequence[Pipeline], tokenizer
     begin = max(start, first)
     stream = pipeline.stream(begin - first, phase.steps, rows)
     for step, windows in enumerate(stream, begin):
-      windows = config.objective.add_token_info(windows, tokenizer)
+      windows = add_token_info(windows)
       yield step, phase, sharding.shard_batch(windows, phase.batch, mesh)
     first += phase.steps
 
@@ -295,7 +315,7 @@ def stream_heldout(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
     batches = heldout_batches(
         windows, phase.batch, rows, share, corpus, is_continuous(config))
     for batch in batches:
-      batch = config.objective.add_token_info(batch, feed.tokenizer)
+      batch = feed.add_token_info(batch)
       yield sharding.shard_batch(batch, phase.batch, mesh)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import conversion, recipes
+from plm_jax import conversion, recipes, validation
 from plm_jax.cli import commands as cli
 from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.inference import fill_mask, generate
@@ -172,3 +172,15 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypat
   warm = loaded_model.load_model(str(tmp_path / 'again'))
   assert warm.tokenizer.pieces == trained.tokenizer.pieces
   jax.tree.map(np.testing.assert_array_equal, warm.params, trained.params)
+
+
+@pytest.mark.slow
+def test_masked_diffusion_resumes_with_the_same_losses(corpus, tmp_path, monkeypatch):
+  """Times that are stratified over the batch, frequencies of tokens, and the progress of the curriculum."""
+  def smaller(folder):
+    config = on(corpus, smallest('mdlm_strict'), tmp_path / folder)
+    return validation.with_paths(config, {'objective.frequency_power': 1.0, 'model.stack.layers': 1})
+  whole = run(smaller('whole'))
+  resumed = killed_and_taken_up(smaller('resumed'), monkeypatch)
+  assert whole and resumed and whole.heldout == resumed.heldout
+  tiny.assert_same(whole.params, resumed.params)

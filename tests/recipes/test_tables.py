@@ -86,6 +86,8 @@ PAPERS = {
     # Charpentier and Samuel 2024; ltgoslo/gpt-bert, pretraining/train_100m.py, train_10m.py and configs.
     'gpt_bert_strict': (119_454_532, 119, 1e-2, 24_576, 512),
     'gpt_bert_strict_small': (29_892_164, 30, 1.41e-2, 24_576, 512),
+    # Kosmopoulou et al. 2025; DespoinaKK/babylm-diffusion, slurm-scripts/config-cosine.json. Without time conditioning.
+    'mdlm_strict': (119_454_532, 0, 7e-3, 1024, 128),
     # Yang et al. 2019, table 8. XLNetModel.
     'xlnet_base': (116_718_336, 0, 1e-4, 256, 512), 'xlnet_large': (360_268_800, 0, 4e-4, 8192, 512),
     # Radford et al. 2018, section 4.1; OpenAIGPTLMHeadModel.
@@ -329,6 +331,12 @@ def test_ltg_berts_and_gpt_berts_masks():
   objective = recipes.find_recipe('ltg_bert_strict_small')().objective
   assert (objective.replaced, objective.pair, objective.mask_rate) == ('span', Single(short=0.1), 0.15)
   assert recipes.find_recipe('gpt_bert_strict')().objective.replaced == 'span'
+
+
+def test_masks_of_mdlm():
+  """DespoinaKK/babylm-diffusion, slurm-scripts/config-cosine.json: cosine_linear, pow_frequency, mask_curriculum."""
+  objective = recipes.find_recipe('mdlm_strict')().objective
+  assert (objective.schedule, objective.frequency_power, objective.frequency_curriculum) == ('cosine', 0.02, True)
 
 
 def test_noise_of_chinese_bart():
