@@ -337,7 +337,10 @@ def run_zero_shot(
   for backend in zero_shot.find_backends(trained):
     score = zero_shot.make_scorer(trained, backend)
     for dataset, task in zero_shot.find_datasets(folder).items():
-      def evaluate(dataset=dataset, task=task, backend=backend, score=score) -> dict[str, Any]:
+      def evaluate(
+          dataset: str = dataset, task: zero_shot.TaskName = task,
+          backend: zero_shot.Backend = backend, score: zero_shot.ScoreTexts = score
+      ) -> dict[str, Any]:
         items = zero_shot.read_items(f'{folder}/{dataset}', task, plan.limit)
         results = zero_shot.rank_items(score, items)
         name = plan.run.rpartition('/')[2]

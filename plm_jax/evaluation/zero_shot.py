@@ -34,7 +34,7 @@ from plm_jax.evaluation import pseudo_likelihood, scoring
 from plm_jax.evaluation.pseudo_likelihood import PseudoScorer
 from plm_jax.evaluation.scoring import Scorer, Span
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
-from plm_jax.tokenizers import Tokenizer
+from plm_jax.tokenizers import ByteBPE, Tokenizer
 
 TaskName = Literal['blimp', 'ewok', 'comps', 'entity_tracking', 'wug_adj', 'wug_past']
 Backend = Literal['mlm', 'mntp', 'causal']
@@ -206,7 +206,8 @@ def correlate_with_people(results: Sequence[RankedResult]) -> float | None:
   people = [result.item.ratio for result in results]
   if len(set(model)) < 2 or len(set(people)) < 2:
     return None
-  return float(stats.spearmanr(model, people)[0])
+  correlation: Any = stats.spearmanr(model, people)
+  return float(correlation[0])
 
 
 def first_probability(result: RankedResult) -> float:
@@ -226,7 +227,7 @@ def format_predictions(results: Sequence[RankedResult], task: TaskName) -> dict[
     item = result.item
     some = found.setdefault(item.subset, {'predictions': []})['predictions']
     shown = item.texts if task == 'comps' else item.completions
-    line = {'id': f'{item.subset}_{len(some)}', 'pred': shown[result.choice]}
+    line: dict[str, Any] = {'id': f'{item.subset}_{len(some)}', 'pred': shown[result.choice]}
     if task.startswith('wug'):
       line['prob'] = first_probability(result)
     some.append(line)
@@ -329,15 +330,32 @@ def encode_parts(
     tokenizer: Tokenizer, parts: Sequence[ScoredPart]) -> tuple[list[list[int]], list[int]]:
   """Encode texts -> (ids of each, number of its first token that is scored)."""
   flat, lengths, offsets = tokenizer.encode_with_offsets([part.text for part in parts])
+  sizes = tokenizer.byte_lengths[flat]
   ids, firsts = [], []
   ends = np.cumsum(lengths)
   for part, end, length in zip(parts, ends, lengths, strict=True):
-    ids.append(flat[end - length:end].tolist())
-    firsts.append(find_first_token(part, offsets[end - length:end]))
+    own = slice(end - length, end)
+    ids.append(flat[own].tolist())
+    if isinstance(tokenizer, ByteBPE):
+      firsts.append(find_first_by_bytes(part, sizes[own]))
+    else:
+      firsts.append(find_first_by_offsets(part, offsets[own]))
   return ids, firsts
 
 
-def find_first_token(part: ScoredPart, offsets: np.ndarray) -> int:
+def find_first_by_bytes(part: ScoredPart, sizes: np.ndarray) -> int:
+  """Return the number of the first token that overlaps with the scored end of a text.
+
+  Tokens of byte-level BPE may begin within a character, so that their offsets do not suffice.
+
+  sizes: [tokens] bytes of each token, a space that the tokenizer puts before the text included.
+  """
+  added = sizes.sum() - len(part.text.encode())
+  start = len(part.text[:part.start].encode()) + added
+  return int(np.searchsorted(np.cumsum(sizes), start, 'right'))
+
+
+def find_first_by_offsets(part: ScoredPart, offsets: np.ndarray) -> int:
   """Return the number of the first token that overlaps with the scored end of a text.
 
   offsets: [tokens] character at which each token begins.
