@@ -91,7 +91,7 @@ class World:
       self.table(f'glue/cola_{part}.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:32])])
     pathlib.Path('evaluation_data/full_eval/supplement_filtered').mkdir(parents=True)
     self.rows('evaluation_data/full_eval/supplement_filtered/turn_taking.jsonl', [
-        {'sentence_good': lines[n], 'sentence_bad': lines[n + 1]} for n in range(2)])
+        {'sentence_good': lines[n][:20], 'sentence_bad': lines[n + 1][:20]} for n in range(2)])
     self.rows('pairs.jsonl', [{'query': line.split()[0], 'positive': line} for line in lines[:40]])
     pathlib.Path('documents.txt').write_text('\n'.join(lines[:60]) + '\n')
     judged = [f'{line.split()[0]}\t{other}\t{int(line is other)}' for line in lines[:8] for other in lines[:4]]
