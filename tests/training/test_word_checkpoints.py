@@ -19,7 +19,6 @@ from plm_jax.errors import ConfigError
 from plm_jax.loading import loaded_model
 from plm_jax.runs import pretrain
 from plm_jax.runs import run as runs
-from plm_jax.training import train
 from plm_jax.training.word_checkpoints import plan_checkpoints
 
 SMALL = TrackConfig('strict-small')
@@ -52,7 +51,7 @@ def thousands(tmp_path, monkeypatch):
   monkeypatch.setattr(babylm_tracks, 'MILLION', 1000)
   monkeypatch.setattr(babylm_tracks, 'CHECKPOINT_MILLIONS', (1, 2, 3, 40))
   monkeypatch.setattr(babylm_tracks, 'BUDGETS', {'strict-small': 21_000})
-  monkeypatch.setattr(train, 'jit_train_step', tiny.traced_step)
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.setattr(pretrain, 'report_samples', lambda *args: None)
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'text.txt').write_text(tiny.text())
