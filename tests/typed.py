@@ -30,6 +30,8 @@ ELSEWHERE = {
     '-m pytest': 'it is what runs this',
     '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have its stages',
     '--task=sst2': 'its data is downloaded',
+    '--fast=': 'the models here are too small for a million words: tests/training/test_word_checkpoints.py',
+    '--checkpoint=all': 'the same',
     '--hosts.distributed': 'several processes are those of tests/distributed/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.
 ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
@@ -87,6 +89,9 @@ class World:
     pathlib.Path('train_10M/books.train').write_text(self.text)
     for part in ('train', 'dev'):
       self.table(f'glue/cola_{part}.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:32])])
+    pathlib.Path('evaluation_data/full_eval/supplement_filtered').mkdir(parents=True)
+    self.rows('evaluation_data/full_eval/supplement_filtered/turn_taking.jsonl', [
+        {'sentence_good': lines[n][:20], 'sentence_bad': lines[n + 1][:20]} for n in range(2)])
     self.rows('pairs.jsonl', [{'query': line.split()[0], 'positive': line} for line in lines[:40]])
     pathlib.Path('documents.txt').write_text('\n'.join(lines[:60]) + '\n')
     judged = [f'{line.split()[0]}\t{other}\t{int(line is other)}' for line in lines[:8] for other in lines[:4]]

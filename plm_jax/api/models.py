@@ -369,7 +369,8 @@ def export(
   conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
   if trained.source:
     card = model_card.run_card(
-        trained.source, trained.family, trained.capabilities, count_parameters(params))
+        trained.source, trained.family, trained.capabilities, count_parameters(params),
+        trained.checkpoint)
     readme = storage.resolve_path(folder) / 'README.md'
     if card and not readme.exists():
       storage.write(readme, card)

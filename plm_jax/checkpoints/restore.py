@@ -1,6 +1,7 @@
 """Restore parameters from the checkpoints of a run, without training it."""
 from collections.abc import Iterator
 import contextlib
+import re
 from typing import Any
 
 from etils import epath
@@ -18,22 +19,51 @@ from plm_jax.checkpoints.checkpoint import (
 from plm_jax.distributed import hosts
 from plm_jax.storage import hub
 
+NAMED_FOLDER = 'named_checkpoints'
+"""folder of a run whose parameters after certain numbers of words are kept, one folder per name"""
 
-def find_run_checkpoints(folder: epath.PathLike, job: bool = False) -> epath.Path:
+
+def find_run_checkpoints(
+    folder: epath.PathLike, job: bool = False, name: str = '') -> epath.Path:
   """Find the checkpoints of the run in `folder` that its users want: the best, if kept, else the
   newest.
 
   Args:
     folder: that of the run.
     job: all processes of the job call this, and take those that process 0 sees.
+    name: name of a checkpoint, such as chck_10M, that is wanted instead.
+
+  Raises:
+    CheckpointError: there is no checkpoint of this name.
   """
   folder = hub.find_folder(folder)
+  if name:
+    names = list_named_checkpoints(folder)
+    if name not in names:
+      kept = f'it has {", ".join(names)}' if names else 'a run with --track.name keeps some'
+      raise CheckpointError(f'{folder} has no checkpoint {name}: {kept}')
+    return folder / NAMED_FOLDER / name
   best = folder / 'best'
   # The folder exists before the first evaluation has put anything into it.
   kept = best.is_dir() and any(path.name.rstrip('/').isdigit() for path in best.iterdir())
   if job:
     kept = hosts.broadcast(kept, 'kind of checkpoint')
   return best if kept else folder / 'checkpoints'
+
+
+def list_named_checkpoints(folder: epath.PathLike) -> list[str]:
+  """List the names of the checkpoints that a run of a BabyLM track has kept, in their order."""
+  home = hub.find_folder(folder) / NAMED_FOLDER
+  with storage.io_errors_as(home, 'read', CheckpointError):
+    if not home.is_dir():
+      return []
+    steps = {}
+    for path in home.iterdir():
+      saved = [int(step.name) for step in path.iterdir() if step.name.rstrip('/').isdigit()]
+      if saved:
+        steps[path.name] = max(saved)
+  millions = re.compile(r'\d+')
+  return sorted(steps, key=lambda name: (steps[name], int(millions.findall(name)[0])))
 
 
 def restore_params(folder: epath.PathLike, shapes, shardings=None, job: bool = False):

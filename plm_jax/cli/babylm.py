@@ -14,12 +14,18 @@ recipe. Then the model judges minimal pairs and is fine-tuned on tasks. Finished
                out
     --model    a run or a checkpoint that is only evaluated, for instance one from a pod
     --output   output folder: cleaned/, model/, tasks/NAME/, pairs-HOW.jsonl, babylm.json,
-               babylm.html
+               babylm.html, and the predictions of zero-shot tasks in results/, as the challenge's
+               own scripts write them
     --recipe   gpt_bert_strict_small (10 million words; the default), gpt_bert_strict (100 million),
                ltg_bert_strict_small, ltg_bert_strict, or any other
     --pairs    files of minimal pairs in the format of BLiMP, globs, folders; a model that also
                generates text is evaluated in both ways
-    --limit    largest number of pairs per paradigm; 0: all
+    --limit    largest number of pairs per paradigm, and of items per part of a zero-shot task;
+               0: all
+    --zero-shot  folder evaluation_data/full_eval of the challenge: BLiMP and its supplement, EWoK,
+               COMPS, entity tracking and the wug tasks (`plm_jax/evaluation/zero_shot.py`)
+    --fast     folder evaluation_data/fast_eval, on which the checkpoints of a run with --track.name
+               are evaluated
     --glue     folder of tables: TASK_train.* and TASK_dev.*, or TASK/train.* and TASK/dev.* (tsv,
                csv, jsonl, .gz, .xz)
     --tasks    names of tasks in the folder; none: all of them
@@ -34,13 +40,14 @@ from typing import Any
 
 from plm_jax import errors, recipes, storage, validation
 from plm_jax.api import corpus, knowledge
+from plm_jax.checkpoints.restore import list_named_checkpoints
 from plm_jax.cli import minimal_pairs as judging
 from plm_jax.cli import options
 from plm_jax.cli import run as run_command
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.data import source_files, sources
-from plm_jax.evaluation import minimal_pairs
+from plm_jax.evaluation import minimal_pairs, zero_shot
 from plm_jax.loading import loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives import metric_names
@@ -56,9 +63,12 @@ from plm_jax.storage.lock import Lock
 from plm_jax.tasks.registry import TASKS
 from plm_jax.training.train import evaluate_run
 
-OPTION_NAMES = 'data', 'model', 'output', 'recipe', 'pairs', 'limit', 'glue', 'tasks'
+OPTION_NAMES = (
+    'data', 'model', 'output', 'recipe', 'pairs', 'limit', 'glue', 'tasks', 'zero-shot', 'fast')
 RECIPE = 'gpt_bert_strict_small'
 FILE, PAGE = 'babylm.json', 'babylm.html'
+ZERO_SHOT = 'zero-shot'
+"""beginning of the names of parts that evaluate zero-shot tasks"""
 KINDS = 'classification', 'regression', 'choice'
 SPLIT_NAMES = {'train': 'train', 'dev': 'dev', 'valid': 'dev', 'validation': 'dev'}
 Done = dict[str, dict[str, Any]]
@@ -77,6 +87,8 @@ class BabylmPlan:
   limit: int = 0
   glue: str = ''
   tasks: tuple[str, ...] = ()
+  zero_shot: str = ''
+  fast: str = ''
   scale: str = 'paper'
   options: tuple[str, ...] = ()
   """options of the run"""
@@ -152,7 +164,8 @@ def parse(args: Sequence[str]) -> BabylmPlan:
   return BabylmPlan(
       output=given['output'].rstrip('/'), data=given['data'], model=given['model'],
       recipe=given['recipe'] or RECIPE, pairs=given['pairs'], limit=int(limit),
-      glue=given['glue'], tasks=tasks, scale=scale, options=tuple(rest))
+      glue=given['glue'], tasks=tasks, zero_shot=given['zero-shot'], fast=given['fast'],
+      scale=scale, options=tuple(rest))
 
 
 def run_plan(plan: BabylmPlan) -> None:
@@ -163,6 +176,11 @@ def run_plan(plan: BabylmPlan) -> None:
   tables = find_tables(plan)
   if plan.pairs:
     source_files.find_files(plan.pairs)  # fail before hours of training
+  for folder in filter(None, (plan.zero_shot, plan.fast)):
+    zero_shot.find_datasets(folder)
+  if plan.fast and config and config.track.name == 'none':
+    raise ConfigError('--fast evaluates the checkpoints that a run with --track.name keeps: give '
+                      '--track.name=strict-small, strict or multilingual')
 
   def run_part(name: str, asked: Any, work: Callable[[], dict[str, Any]]) -> None:
     if done.get(name, {}).get('asked') == asked:
@@ -184,6 +202,15 @@ def run_plan(plan: BabylmPlan) -> None:
     for how in scoring_ways(trained):
       run_part(f'pairs {how}', asked, lambda how=how: judge_pairs(plan, trained, how))
     del trained
+  if plan.zero_shot:
+    run_zero_shot(plan, plan.zero_shot, '', run_part)
+  if plan.fast:
+    checkpoints = list_named_checkpoints(plan.run)
+    if not checkpoints:
+      raise ConfigError(f'{plan.run} has no named checkpoints for --fast: a run with --track.name '
+                        'keeps them')
+    for checkpoint in checkpoints:
+      run_zero_shot(plan, plan.fast, checkpoint, run_part)
   for task, (train, dev) in tables.items():
     work = functools.partial(finetune_task, plan, task, train, dev)
     run_part(f'task {task}', ' '.join((*train, *dev)), work)
@@ -295,6 +322,35 @@ def judge_pairs(plan: BabylmPlan, trained: LoadedModel, how: Any) -> dict[str, A
           'phenomena': phenomena}
 
 
+def run_zero_shot(
+    plan: BabylmPlan, folder: str, checkpoint: str,
+    run_part: Callable[[str, Any, Callable[[], dict[str, Any]]], None]) -> None:
+  """Evaluate a model on the zero-shot tasks in a folder.
+
+  Args:
+    plan: the options.
+    folder: folder full_eval or fast_eval of the challenge.
+    checkpoint: name of a checkpoint; '': the final model.
+    run_part: does a part of the work that is not finished yet.
+  """
+  trained = loaded_model.load_model(plan.run, checkpoint=checkpoint)
+  for backend in zero_shot.find_backends(trained):
+    score = zero_shot.make_scorer(trained, backend)
+    for dataset, task in zero_shot.find_datasets(folder).items():
+      def evaluate(
+          dataset: str = dataset, task: zero_shot.TaskName = task,
+          backend: zero_shot.Backend = backend, score: zero_shot.ScoreTexts = score
+      ) -> dict[str, Any]:
+        items = zero_shot.read_items(f'{folder}/{dataset}', task, plan.limit)
+        results = zero_shot.rank_items(score, items)
+        name = plan.run.rpartition('/')[2]
+        home = f'{plan.output}/results/{name}/{checkpoint or "main"}/zero_shot/{backend}'
+        zero_shot.write_predictions(home, dataset, results, task)
+        return zero_shot.summarize(results, task)._asdict()
+      asked = f'{folder}/{dataset} {plan.limit or "all"}'
+      run_part(f'{ZERO_SHOT} {checkpoint or "final"} {backend}: {dataset}', asked, evaluate)
+
+
 def find_tables(plan: BabylmPlan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
   """Return the training files and the development files of each task.
 
@@ -362,6 +418,11 @@ def result_rows(
       how = name.removeprefix('pairs ')
       for term, value in found['phenomena'].items():
         rows[f'  {how}: {term}'] = f'{value:.1%}'
+    if name.startswith(ZERO_SHOT):
+      kind, shown = 'rho' if ': wug' in name else '%', 'not defined'
+      if found['score'] is not None:
+        shown = f'{found["score"]:.2f} {kind}'
+      rows[name] = shown
   scores = []
   for name, found in done.items():
     if name.startswith('task '):

@@ -132,7 +132,12 @@ COMMANDS: dict[str, Command] = {
             ('output', 'FOLDER', 'folder for the text, the model and the results'),
             ('recipe', 'RECIPE', 'recipe of the model (default: gpt_bert_strict_small)'),
             ('pairs', 'FILES', 'files of minimal pairs in the BLiMP format'),
-            ('limit', 'INT', 'maximum number of pairs per paradigm; 0: all (default: 0)'),
+            ('limit', 'INT', 'maximum number of pairs per paradigm, and of items per part of a '
+             'zero-shot task; 0: all (default: 0)'),
+            ('zero-shot', 'FOLDER', "the challenge's evaluation_data/full_eval: BLiMP, EWoK, "
+             'COMPS, entity tracking, wug tasks'),
+            ('fast', 'FOLDER', "the challenge's evaluation_data/fast_eval, for the checkpoints "
+             'of a run with --track.name'),
             ('glue', 'FOLDER', 'folder with the task data: TASK_train.tsv, TASK_dev.tsv'),
             ('tasks', 'TASK...', 'tasks to evaluate on. Default: all tasks in the --glue folder')),
         notes='All other options are those of `{program} train`.'),

@@ -16,6 +16,7 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
+from plm_jax.data.babylm_tracks import TrackConfig, check_track
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
@@ -270,6 +271,7 @@ class PretrainRun(RunConfig):
 
   objective: Objectives = MaskedLM()
   data: DataConfig = DataConfig()
+  track: TrackConfig = TrackConfig()
 
   def rule(self, phase: Phase, corpus: int = 0) -> WindowRule:
     """Return how the text of a corpus is cut into windows in a phase."""
@@ -328,6 +330,8 @@ def check(config: RunConfig) -> None:
     for number, phase in enumerate(config.train.phases):
       check_mixture(config.data, phase, f'--train.phases.{number}')
     check_continuous_rows(config)
+    if config.mode == 'train':  # other text may be evaluated
+      check_track(config.track, len(config.data.path))
   elif isinstance(config, FinetuneRun):
     check_labeled_run(config)
   check_lengths(config)

@@ -79,18 +79,23 @@ class PseudoScorer:
       scores.append(PseudoScore(float(some.sum()), len(some)))
     return scores
 
-  def token_logprobs(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+  def token_logprobs(
+      self, ids: Sequence[Sequence[int]], firsts: Sequence[int] = ()) -> list[np.ndarray]:
     """Compute the log probability of each token of texts, float64 [tokens] per text.
 
-    ids: the ids of each text, without special tokens.
+    Args:
+      ids: the ids of each text, without special tokens.
+      firsts: number of tokens at the beginning of each text that are not predicted; they get 0.
+        None given: all tokens are predicted.
     """
     found = [np.zeros(len(text)) for text in ids]
     devices = self.mesh.size
     # One row per token of a text: (text, position).
     masked, sizes = [], []
     for number, text in enumerate(ids):
-      masked += [(number, place) for place in range(len(text))]
-      sizes += [len(text) + self.specials] * len(text)
+      places = range(firsts[number] if firsts else 0, len(text))
+      masked += [(number, place) for place in places]
+      sizes += [len(text) + self.specials] * len(places)
     with progress.progress_bar('tokens', len(masked)) as done:
       for length, rows, numbers in split_by_length(
           sizes, self.length, self.tokens, devices, row_steps()):
@@ -116,6 +121,11 @@ class PseudoScorer:
     """Encode texts without special tokens. Raises ConfigError for a text that cannot be scored."""
     prompts.check_prompts(texts, 'give a text to score')
     ids = self.tokenizer.encode_batch(texts)
+    self.check_lengths(texts, ids)
+    return ids
+
+  def check_lengths(self, texts: Sequence[str], ids: Sequence[Sequence[int]]) -> None:
+    """Check that each text can be scored. Raises ConfigError for one that cannot."""
     for text, some in zip(texts, ids, strict=True):
       if not some:
         raise ConfigError(f'nothing to score: {short_repr(text)!r} has no token')
@@ -125,7 +135,6 @@ class PseudoScorer:
           extra = 'a special one'
         raise ConfigError(f'{short_repr(text)!r} has {len(some)} tokens, and the model reads '
                           f'{self.length - self.specials} plus {extra}')
-    return ids
 
   def make_batch(
       self, ids: Sequence[Sequence[int]], masked: Sequence[tuple[int, int]], rows: int, length: int,

@@ -112,13 +112,20 @@ class Scorer:
     Raises:
       ConfigError: a continuation has no tokens.
     """
-    spans = self.encode(pairs)
-    rows = [self.rows(*span) for span in spans]
     barred_ids = []
     for ids in self.tokenizer.encode_batch(barred):
       if len(ids) == 1:
         barred_ids.append(ids[0])
-    found = iter(self.predict(list(itertools.chain.from_iterable(rows)), barred_ids))
+    return self.score_whole_spans(self.encode(pairs), barred_ids)
+
+  def score_whole_spans(
+      self, spans: Sequence[Span], barred: Sequence[int] = ()) -> list[ContinuationScore]:
+    """Score spans of any length: a context that is too long is truncated at its beginning.
+
+    barred: as for `predict`.
+    """
+    rows = [self.rows(*span) for span in spans]
+    found = iter(self.predict(list(itertools.chain.from_iterable(rows)), barred))
     scores = []
     for span, parts in zip(spans, rows, strict=True):
       results = [next(found) for _ in parts]

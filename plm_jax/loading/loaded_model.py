@@ -67,6 +67,8 @@ class LoadedModel:
   """Prompts that `search` puts before each 'query' and each 'document' (sentence-transformers)."""
   generates_by_unmasking: bool = False
   """Whether the masked-LM head was trained for every mask rate (masked diffusion)."""
+  checkpoint: str = ''
+  """Name of the checkpoint of the run, such as chck_10M. Empty means the best or the newest."""
 
   def device_params(self, *parts: str) -> dict[str, Any]:
     """Return the parameters as arrays on the device, where they stay.
@@ -156,12 +158,15 @@ def has_shifted_targets(model: Any) -> bool:
   return getattr(model, 'head', HeadConfig()).shifted
 
 
-def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
+def load_model(
+    folder: epath.PathLike, mesh: Mesh | None = None, checkpoint: str = '') -> LoadedModel:
   """Load the newest parameters of the run in `folder`, or another library's checkpoint.
 
   Args:
     folder: that of the run or checkpoint, or the name of a model of the Hugging Face hub.
     mesh: devices that share the parameters. A host reads no more than its devices need.
+    checkpoint: name of a checkpoint of a run of a BabyLM track, such as chck_10M, instead of the
+      newest.
 
   Raises:
     CheckpointError: the run has no readable checkpoint.
@@ -171,16 +176,21 @@ def load_model(folder: epath.PathLike, mesh: Mesh | None = None) -> LoadedModel:
     folder = hub.pin(name)
   sentence_vectors = sentence_transformers.read_folder(folder)
   if sentence_vectors or conversion.is_checkpoint(folder):
+    if checkpoint:
+      raise CheckpointError(f'{folder} is not the folder of a run: it has no checkpoint '
+                            f'{checkpoint}')
     root = sentence_vectors.root if sentence_vectors else folder
     return load_imported(folder, root, sentence_vectors, mesh)
-  config, tokenizer, boxed = read_run(folder)
+  config, tokenizer, boxed = read_run(folder, checkpoint)
   layout = None if mesh is None else shardings(boxed, mesh)
-  params = restore_params(find_run_checkpoints(folder), nn.unbox(boxed), layout)
+  params = restore_params(
+      find_run_checkpoints(folder, name=checkpoint), nn.unbox(boxed), layout)
   objective = config.objective
   loaded = LoadedModel(
       config.family, config.model, objective.heads(config.model),
       adapters.merge(objective.lifecycle.exported(params)), tokenizer, str(folder), mesh,
-      getattr(objective, 'labels', ()), generates_by_unmasking=objective.generates)
+      getattr(objective, 'labels', ()), generates_by_unmasking=objective.generates,
+      checkpoint=checkpoint)
   from plm_jax.tasks.contract import Task
   if isinstance(objective, Task):
     length = config.train.phases[-1].length
@@ -255,8 +265,11 @@ def read_model_config(folder: epath.PathLike) -> tuple[str, Any]:
   return config.family, config.model
 
 
-def read_run(folder: epath.PathLike) -> tuple[RunConfig, Tokenizer, Any]:
+def read_run(
+    folder: epath.PathLike, checkpoint: str = '') -> tuple[RunConfig, Tokenizer, Any]:
   """Read the configuration, the tokenizer and the shapes of the parameters of a run.
+
+  checkpoint: as for `load_model`.
 
   Returns:
     (configuration, tokenizer, shapes with their logical axes).
@@ -266,7 +279,7 @@ def read_run(folder: epath.PathLike) -> tuple[RunConfig, Tokenizer, Any]:
   """
   folder, config = hub.find_folder(folder), read_config(folder)
   tokenizer = load_tokenizer(folder / 'tokenizer')
-  recorded = read_newest_meta(find_run_checkpoints(folder))
+  recorded = read_newest_meta(find_run_checkpoints(folder, name=checkpoint))
   mismatches = config_mismatches(folder, config, tokenizer, recorded)
   if mismatches:
     raise CheckpointError('; '.join(mismatches))

@@ -105,8 +105,11 @@ def last_part(path: str) -> str:
   return path.rstrip('/').rpartition('/')[2]
 
 
-def run_card(folder: str, family: str, can: tuple[str, ...], parameters: int) -> str:
+def run_card(
+    folder: str, family: str, can: tuple[str, ...], parameters: int, checkpoint: str = '') -> str:
   """Return the model card of the run in a folder; '' if no run has written there.
+
+  checkpoint: name of the exported checkpoint; '': the best or the newest.
 
   Its metrics are those of the exported checkpoint, or the last ones of metrics.jsonl up to it.
   """
@@ -117,7 +120,7 @@ def run_card(folder: str, family: str, can: tuple[str, ...], parameters: int) ->
   if not found.config:
     return ''
   try:
-    with open_newest(find_run_checkpoints(folder)) as (checkpoints, newest):
+    with open_newest(find_run_checkpoints(folder, name=checkpoint)) as (checkpoints, newest):
       step, heldout = newest, checkpoints.meta(newest).get('heldout')
   except CheckpointError:
     step, heldout = None, None

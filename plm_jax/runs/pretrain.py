@@ -8,6 +8,7 @@ from jax.experimental import multihost_utils
 
 from plm_jax import storage
 from plm_jax.config.run import PretrainRun
+from plm_jax.data import babylm_tracks
 from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.records import RecordsError, read_meta
 from plm_jax.distributed import hosts
@@ -157,7 +158,10 @@ def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Pa
       rules = []
       if not own:
         rules = config.rules()
-      prepare(settings, folder, rules)
+      meta = prepare(settings, folder, rules)
+      if config.track.name != 'none' and config.mode == 'train':
+        babylm_tracks.count_text(
+            source, settings.read_config, folder, meta.content_digest)
     elif own and not preflight.is_made_with(own, folder):
       raise RecordsError(f'the records in {folder} were made with another tokenizer than that of '
                          f'the run in {config.folder}, whose losses would mean nothing: give the '

@@ -17,6 +17,7 @@ from plm_jax.data.windows import Windows
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.evaluate import make_evaluator
 from plm_jax.training.step import Learner
+from plm_jax.training.word_checkpoints import plan_words
 
 logger = logging.getLogger(__name__)
 Evaluate = Callable[[Any, Phase], dict[str, float]]
@@ -78,6 +79,11 @@ class Feed(abc.ABC):
   def epochs(self) -> float:
     """Mean number of epochs: how often a whole run reads its training data."""
 
+  @property
+  def named_steps(self) -> Mapping[int, Sequence[str]]:
+    """Number of steps -> names of the checkpoints to keep then, for a run of a BabyLM track."""
+    return {}
+
 
 class TextFeed(Feed):
   """Windows of token records, one folder per corpus, all made with `tokenizer`."""
@@ -89,6 +95,7 @@ class TextFeed(Feed):
     Raises:
       RecordsError: they cannot be read.
       MeshError: the devices cannot share the batches.
+      ConfigError: the run breaks the rules of its BabyLM track.
     """
     for phase in config.train.phases:
       sharding.check_batch(phase.batch, config.train.accumulate, mesh)
@@ -96,6 +103,11 @@ class TextFeed(Feed):
     self.sizes = tokenizer.byte_lengths
     self.pipelines = open_phases(config, records, tokenizer)
     self.add_token_info = make_token_info(config, records, tokenizer)
+    self.plan = None
+    if config.track.name != 'none' and config.mode == 'train':
+      self.plan = plan_words(config, records, self.pipelines)
+      if self.plan.warning and jax.process_index() == 0:
+        logger.warning('%s', self.plan.warning)
 
   def record(self):
     """Record the digest of each corpus, and the batch size of each order, which depends on all
@@ -143,6 +155,11 @@ class TextFeed(Feed):
   def epochs(self):
     """Divide the rows of each phase by the number of windows."""
     return mean_epochs(self.config.train.phases, self.pipelines)
+
+  @property
+  def named_steps(self):
+    """Return the steps of the plan of a run of a track."""
+    return self.plan.names if self.plan else {}
 
 
 def content_digests(config: PretrainRun, records: Sequence[epath.Path]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from plm_jax.training.learner import make_learner, make_updates
 from plm_jax.training.step import EmaTrainState, Learner, make_sharded_init
 from plm_jax.training.training_log import TrainingLog
 from plm_jax.training.warm_start import initialize_params
+from plm_jax.training.word_checkpoints import WordCheckpoints
 
 logger = logging.getLogger(__name__)
 DIFFERENT_DATA = (
@@ -83,6 +84,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     checkpoints = stack.enter_context(
         contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)))
     best = stack.enter_context(contextlib.closing(BestCheckpoint(config, folder)))
+    named = WordCheckpoints(feed.named_steps, folder)
     interrupted = stack.enter_context(catch_interrupts())
     programs = programs or make_programs(config, learner, feed, mesh)
     _, make_state, shapes, layout, _ = programs
@@ -149,6 +151,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
         stack.enter_context(mark_saving())
       if done % config.train.save_every == 0 or ended or stopped:
         checkpoints.save(done, state, {**meta, 'unevaluated': due and stopped})
+      named.save(done, state.params, meta)
       if stopped or ended:
         break
     checkpoints.wait()

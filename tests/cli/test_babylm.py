@@ -30,6 +30,9 @@ def track(tmp_path, monkeypatch) -> pathlib.Path:
   for file in ('train.tsv', 'dev.tsv'):
     (tmp_path / 'glue/RTE' / file).write_text('\n'.join(['sentence1\tsentence2\tlabel', *(
         f'{line}\t{line}\t{("entailment", "not_entailment")[number % 2]}' for number, line in enumerate(lines[:16]))]))
+  (tmp_path / 'eval/supplement_filtered').mkdir(parents=True)
+  pairs = [json.dumps({'sentence_good': line[:20], 'sentence_bad': line[20::-1]}) for line in lines[:2]]
+  (tmp_path / 'eval/supplement_filtered/turn_taking.jsonl').write_text('\n'.join(pairs))
   return tmp_path
 
 
@@ -50,12 +53,21 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
 
   # With more to do: what is done stays done.
   monkeypatch.setattr(babylm.corpus, 'clean', None)
-  more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola']
+  more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola', '--zero-shot=eval']
   typed(monkeypatch, *more)
   out = capsys.readouterr().out
   assert 'text: done before' in out and 'model: done before' in out
   done = json.loads((track / 'out/babylm.json').read_text())['done']
-  assert {*done} == {'text', 'model', 'dev', 'pairs pll', 'pairs causal', 'task cola'}
+  assert {*done} == {'text', 'model', 'dev', 'pairs pll', 'pairs causal', 'zero-shot final mntp: supplement_filtered',
+                     'zero-shot final causal: supplement_filtered', 'task cola'}
+  zero_shot = done['zero-shot final causal: supplement_filtered']
+  assert zero_shot['items'] == 2 and zero_shot['parts'] == {'turn_taking': zero_shot['score']}
+  home = track / 'out/results/model/main/zero_shot/causal/blimp/supplement_filtered'
+  predicted = json.loads((home / 'predictions.json').read_text())['turn_taking']['predictions']
+  scored = [json.loads(line) for line in (home / 'scores.jsonl').read_text().splitlines()]
+  for prediction, one in zip(predicted, scored, strict=True):
+    good, bad = one['logprobs']
+    assert prediction['pred'] == one['texts'][int(bad > good)]
   judged = [json.loads(line) for line in (track / 'out/pairs-causal.jsonl').read_text().splitlines()]
   assert done['pairs causal']['pairs'] == len(judged)
   assert done['pairs causal']['accuracy'] == pytest.approx(sum(one['right'] for one in judged) / len(judged))
@@ -103,6 +115,10 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
     (['--data=track', '--output=out', '--recipe=gpt_bart', *SMALL], 'there is no recipe'),
     (['--data=track', '--output=out', '--pairs=none.jsonl', *SMALL], "no files match 'none.jsonl'"),
     (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode, --data.path are those of `train`'),
+    (['--data=track', '--output=out', '--zero-shot=track', *SMALL], 'track has none of the folders blimp_filtered'),
+    (['--data=track', '--output=out', '--fast=eval', *SMALL], '--fast evaluates the checkpoints that a run with --track'),
+    (['--data=track', '--output=out', '--track.name=multilingual', *SMALL],
+     '--track.languages goes with --track.name=multilingual: one language per corpus, of eng, nld, zho'),
     (['--model=run', '--output=out', '--train.keep=2'], '--model is evaluated as it is: leave out --train.keep=2')])
 def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
   monkeypatch.setattr(babylm.corpus, 'clean', None)
