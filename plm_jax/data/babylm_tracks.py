@@ -3,8 +3,8 @@
 Rules of 2026 (Choshen et al. 2026, arXiv 2602.20092; guidelines.html of babylm/babylm.github.io at
 12e16f8): a model of the track strict-small learns from at most 10 million words, and one of strict
 from 100 million. The multilingual track has English, Dutch and Chinese text of 100 million
-English-equivalent words together. The text may be read ten times (Charpentier et al. 2025, section
-4.2 of the call; faqs.html refers to the same section for 2026). Checkpoints are evaluated after 1,
+English-equivalent words together. The text may be read ten times: so the checkpoints below end, and
+faqs.html refers to the call for the number, which was not read. Checkpoints are evaluated after 1,
 2, ..., 10, 20, ..., 100, 200, ..., 1,000 million words that the model has read, with repetitions
 (babylm-org/babylm-eval at 45fe2c1, strict/README.md).
 
