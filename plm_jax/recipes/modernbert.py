@@ -82,6 +82,8 @@ class ModernBERTSize(RecipeSize):
   """epsilon of the optimizer"""
   temperature: float = 1.0
   """language sampling: the weight of a corpus is its size ^ (1 / temperature)"""
+  phases: tuple[Phase, ...] = ()
+  """phases of a run in which more than the batch size changes; empty: from the fields above"""
 
 
 # Parameters of transformers' ModernBertForMaskedLM; published as 149M and 395M. Hours: table 3.
@@ -143,7 +145,9 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
       kind='stable_adamw', peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown,
       floor=row.floor, schedule='wsd', b2=row.b2, eps=row.eps, bias_correction=True,
       weight_decay=row.decay / row.peak, clip=0.0)
-  if row.first_batch:
+  if row.phases:
+    phases = row.phases
+  elif row.first_batch:
     phases = batch_size_ramp(row.tokens, row.length, row.batch, row.first_batch, row.ramp_tokens)
   else:
     steps = -(-row.tokens // (row.length * row.batch))  # rounded up
