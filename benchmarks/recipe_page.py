@@ -52,10 +52,10 @@ PAGES = {
         'attention, or two recurrent language models (ELMo).',
         ('deberta', 'deberta_v2', 'deberta_v3', 'electra', 'xlnet', 'elmo')),
     'modern_encoders': Page(
-        'Recent encoders: ModernBERT, NeoBERT, cramming, BabyLM',
+        'Recent encoders: ModernBERT, mmBERT, EuroBERT, NeoBERT, cramming, BabyLM',
         'These encoders have recent architectures or are made for a small compute budget.',
-        ('modernbert', 'ettin', 'neobert', 'mosaicbert', 'cramming', 'ltg_bert', 'gpt_bert',
-         'mdlm')),
+        ('modernbert', 'ettin', 'mmbert', 'eurobert', 'neobert', 'mosaicbert', 'cramming',
+         'ltg_bert', 'gpt_bert', 'mdlm')),
     'decoders': Page(
         'Decoders: GPT, LLaMA, PaLM, GLM',
         'These decoders generate text from left to right.',

@@ -55,8 +55,9 @@ class HeadConfig(ValidatedConfig):
   """Activation of the hidden layer; None: that of the blocks."""
   output_bias: bool = True
   """Masked-LM logits have a bias."""
-  pooling: Literal['first', 'mean'] = 'first'
-  """Pooling for classification: the first token of a text, or the mean of its tokens."""
+  pooling: Literal['first', 'mean', 'late'] = 'first'
+  """Pooling for classification: the first token of a text, the mean of its tokens, or `late`: each
+  token is classified, and the logits of a text are the mean of those of its tokens (EuroBERT)."""
   shifted: bool = False
   """A token is predicted at the position before it, masked or not. So the same parameters fill
   masks and, in rows whose batch has ranks, generate text (GPT-BERT)."""
@@ -252,14 +253,18 @@ class FirstTokenLinearClassifier(PooledClassifier):
     return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids), self.bias)
 
 
-class NormedClassifier(nn.Module):
-  """Classification head with a hidden layer and a norm, per text or per token (ModernBERT)."""
+class PoolingClassifier(nn.Module):
+  """Classification head with a hidden layer, per text or per token (ModernBERT, EuroBERT).
+
+  `HeadConfig.pooling` says which tokens represent a text.
+  """
 
   cfg: BlockConfig
   head: HeadConfig
   classes: int | None  # None: one score per text, without an axis of classes (multiple choice)
   every: bool = False  # classify every token
   dropout: float | None = None  # dropout rate of the hidden layer; None: that of the block
+  norm: bool = True  # normalize the hidden layer
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
@@ -272,12 +277,15 @@ class NormedClassifier(nn.Module):
     cfg, head, h = self.cfg, self.head, output.hidden
     if not self.every and head.pooling == 'first':
       h = select_token(h, batch)
-    elif not self.every:
+    elif not self.every and head.pooling == 'mean':
       h = mean_pool(h, batch)
     hidden = Dense((cfg.width,), ('width', None), head.bias, cfg.compute_dtype,
                    cfg.init.table_initializer, name='hidden')
     h = activation(head.activation or cfg.mlp.activation)(hidden(h))
-    h = cfg.make_norm('norm')(h)
+    if self.norm:
+      h = cfg.make_norm('norm')(h)
+    if not self.every and head.pooling == 'late':
+      h = mean_pool(h, batch)  # the last layer is linear, so this is the mean of the logits
     return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
 
@@ -384,8 +392,9 @@ def mean_pool(hidden, batch):
   segments = batch['segments']
   own = (segments > 0)[:, None]
   if 'extract' in batch:
-    text_segments = jnp.take_along_axis(segments, batch['extract'], 1)
-    own &= segments[:, None] == text_segments[..., None]
+    text_segments = jnp.take_along_axis(segments, batch['extract'], 1)[..., None]
+    # The first position of a left-padded row is padding, and stands for the row's only text.
+    own &= (segments[:, None] == text_segments) | (text_segments == 0)
   own = own.astype(jnp.float32)
   total = jnp.einsum('bel,bld->bed', own, hidden.astype(jnp.float32), precision='highest')
   means = (total / jnp.maximum(own.sum(-1, keepdims=True), 1)).astype(hidden.dtype)

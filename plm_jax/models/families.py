@@ -20,6 +20,7 @@ FAMILIES = {
     'spanbert': 'plm_jax.models.spanbert',
     'modernbert': 'plm_jax.models.modernbert',
     'neobert': 'plm_jax.models.neobert',
+    'eurobert': 'plm_jax.models.eurobert',
     'mosaicbert': 'plm_jax.models.mosaicbert',
     'gptbert': 'plm_jax.models.gpt_bert',
     'ltgbert': 'plm_jax.models.ltg_bert',

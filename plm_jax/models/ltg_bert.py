@@ -21,7 +21,7 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.embeddings import EmbeddingConfig
-from plm_jax.layers.heads import HeadConfig, MaskedLMHead, NormedClassifier
+from plm_jax.layers.heads import HeadConfig, MaskedLMHead, PoolingClassifier
 from plm_jax.layers.init import InitConfig
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
@@ -97,7 +97,7 @@ def task_head(name: str, every: bool = False, classes: int | None = 0) -> HeadSp
     classes: number of classes; 0: as many as there are labels; None: one score per text.
   """
   return HeadSpec(
-      lambda config, labels: NormedClassifier(
+      lambda config, labels: PoolingClassifier(
           config.block, config.head, labels if classes == 0 else classes, every),
       join_rules(
           dense_rules(f'heads_{name}/hidden', 'head.nonlinearity.1'),

@@ -1,7 +1,8 @@
-"""ModernBERT (Warner et al. 2024, arXiv:2412.13663) and Ettin's encoders (Weller et al. 2025).
+"""ModernBERT (Warner et al. 2024, arXiv:2412.13663), Ettin's encoders and mmBERT.
 
-Ettin is arXiv:2507.11412. Parameters as published: base 149M, large 395M (section 2.1), Ettin 17M
-to 1B. Layer normalization comes before sublayers, without biases; only the logits have biases. The
+Ettin is by Weller et al. 2025 (arXiv:2507.11412), mmBERT by Marone et al. 2025 (arXiv:2509.06888).
+Parameters as published: base 149M, large 395M (section 2.1), Ettin 17M to 1B, mmBERT 140M and 307M.
+Layer normalization comes before sublayers, without biases; only the logits have biases. The
 embeddings are normalized, so the first layer's attention has no norm of its own. Two layers of
 three have a sliding window of 64 tokens to either side and another rope base than the layers with
 full attention.
@@ -10,12 +11,13 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
+from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.embeddings import EmbeddingConfig
-from plm_jax.layers.heads import HeadConfig, MaskedLMHead, NormedClassifier
+from plm_jax.layers.heads import HeadConfig, MaskedLMHead, PoolingClassifier
 from plm_jax.layers.init import InitConfig
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
@@ -87,6 +89,28 @@ def ettin_68m(dtype: Dtype = 'float32') -> EncoderConfig:
 def ettin_1b(dtype: Dtype = 'float32') -> EncoderConfig:
   """Make Ettin 1B: 28 layers, hidden size 1792, 1.03B parameters."""
   return make_config(28, 1792, 28, 3840, dtype)
+
+
+def make_mmbert(width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make an mmBERT: 22 layers, and Gemma 2's vocabulary.
+
+  Local layers have the rope base of global ones, and texts are classified by the mean of their
+  tokens.
+  """
+  config = make_config(22, width, heads, 1152, dtype)
+  return validation.with_paths(config, {
+      'vocab': 256_000, 'head.pooling': 'mean',
+      'block.attention.position': TwoRopes(band=Rope(160_000.0))})
+
+
+def mmbert_small(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make mmBERT small: 22 layers, hidden size 384, 140M parameters, 42M without embeddings."""
+  return make_mmbert(384, 6, dtype)
+
+
+def mmbert_base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make mmBERT base: 22 layers, hidden size 768, 307M parameters, 110M without embeddings."""
+  return make_mmbert(768, 12, dtype)
 
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'
@@ -177,7 +201,7 @@ def task_head(name: str, every: bool = False, classes: int | None = 0) -> HeadSp
     classes: number of classes; 0: as many as there are labels; None: one score per text.
   """
   return HeadSpec(
-      lambda config, labels: NormedClassifier(
+      lambda config, labels: PoolingClassifier(
           config.block, config.head, labels if classes == 0 else classes, every),
       join_rules(
           dense_rules(f'heads_{name}/hidden', 'head.dense'),

@@ -74,6 +74,16 @@ class ModernBERTSize(RecipeSize):
   """weight decay of one step at the peak learning rate, as a share of the parameter"""
   rope_thetas: tuple[float, float] = (10_000.0, 10_000.0)
   """bases of the rotary positions in global and local layers"""
+  mask_rate: float = 0.3
+  """share of the tokens that are masked"""
+  b2: float = 0.98
+  """decay rate of the mean of squared gradients"""
+  eps: float = 1e-6
+  """epsilon of the optimizer"""
+  temperature: float = 1.0
+  """language sampling: the weight of a corpus is its size ^ (1 / temperature)"""
+  phases: tuple[Phase, ...] = ()
+  """phases of a run in which more than the batch size changes; empty: from the fields above"""
 
 
 # Parameters of transformers' ModernBertForMaskedLM; published as 149M and 395M. Hours: table 3.
@@ -133,9 +143,11 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
       'block.attention.position': TwoRopes(Rope(whole), Rope(band))})
   optim = OptimConfig(
       kind='stable_adamw', peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown,
-      floor=row.floor, schedule='wsd', b2=0.98, eps=1e-6, bias_correction=True,
+      floor=row.floor, schedule='wsd', b2=row.b2, eps=row.eps, bias_correction=True,
       weight_decay=row.decay / row.peak, clip=0.0)
-  if row.first_batch:
+  if row.phases:
+    phases = row.phases
+  elif row.first_batch:
     phases = batch_size_ramp(row.tokens, row.length, row.batch, row.first_batch, row.ramp_tokens)
   else:
     steps = -(-row.tokens // (row.length * row.batch))  # rounded up
@@ -146,6 +158,6 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
   text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
   return apply_scale(PretrainRun(
       name, family='modernbert', model=model, optim=optim,
-      objective=MaskedLM(pair=pair, mask_rate=0.3, held_out_mask_rate=0.15),
-      data=DataConfig(prepare=text, assembly=assembly),
+      objective=MaskedLM(pair=pair, mask_rate=row.mask_rate, held_out_mask_rate=0.15),
+      data=DataConfig(prepare=text, assembly=assembly, temperature=row.temperature),
       train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)

@@ -192,6 +192,12 @@ GPT_BERT: Hyperparameters = {
 GPT_BERTS: Mapping[str, Hyperparameters] = {
     task: {'epochs': 3.0, 'batch': 32} for task in ('mnli', 'qnli', 'qqp')}
 
+# The authors' answer in issue 3 of Nicolas-BZRD/EuroBERT: the best rate for XNLI of the sizes 210M
+# and 610M (2.1B: 2.8e-5), in at most 10,000 steps with early stopping.
+EUROBERT: Hyperparameters = {
+    'peak': 3.6e-5, 'batch': 32, 'warmup': 0.1, 'schedule': 'linear', 'weight_decay': 0.1,
+    'b2': 0.95, 'eps': 1e-5, 'bias_correction': True}
+
 # AllenNLP's training_config ner_elmo and sst_5_elmo, from memory: Adam with a constant learning
 # rate; fewer epochs here.
 ELMO: Hyperparameters = {
@@ -334,6 +340,14 @@ def gpt_bert(task: str, kind: str, size: str) -> Hyperparameters:
   return {**GPT_BERT, **GPT_BERTS.get(task, {})}
 
 
+def eurobert(task: str, kind: str, size: str) -> Hyperparameters:
+  """Return EuroBERT's hyperparameters."""
+  del task, size
+  if kind not in ('classification', 'regression'):
+    return {}
+  return EUROBERT
+
+
 def elmo(task: str, kind: str, size: str) -> Hyperparameters:
   """Return the hyperparameters of tasks on an ELMo."""
   del task, size
@@ -345,4 +359,5 @@ def elmo(task: str, kind: str, size: str) -> Hyperparameters:
 FAMILY_HYPERPARAMETERS = {
     'roberta': roberta, 'xlm-roberta': roberta, 'albert': albert, 'electra': electra,
     'deberta': deberta, 'deberta-v2': deberta_v2, 'xlnet': xlnet, 'spanbert': spanbert,
-    'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt, 'gptbert': gpt_bert, 'elmo': elmo}
+    'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt, 'gptbert': gpt_bert,
+    'eurobert': eurobert, 'elmo': elmo}

@@ -379,8 +379,9 @@ INPUT_FORMATS = {
          'megatron-bert', 'cpt', 'crammedBERT'), InputFormat()),
     **dict.fromkeys(('roberta', 'xlm-roberta'), RobertaFormat()),
     'xlm': XlmFormat(),
-    **dict.fromkeys(('modernbert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert'),
-                    InputFormat(absolute_positions=False)),
+    **dict.fromkeys(
+        ('modernbert', 'eurobert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert'),
+        InputFormat(absolute_positions=False)),
     'xlnet': XlnetFormat(absolute_positions=False),
     'openai-gpt': GptFormat(),
     **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), DecoderFormat()),

@@ -31,6 +31,7 @@ from plm_jax.tokenizers.contract import (
     TokenizerError,
     Vocab,
     abbreviate,
+    add_encoder_roles,
     check_contiguous_ids,
     config_bytes,
     read_config,
@@ -41,13 +42,13 @@ from plm_jax.tokenizers.contract import (
 from plm_jax.tokenizers.word_cache import WordCache
 
 # Names of special tokens, most likely first: those of RoBERTa and BART, of DeBERTa, GPT-2's only
-# one, those of LLaMA 3.
+# one, those of LLaMA 3 and EuroBERT.
 END_OF_TEXT = '<|endoftext|>'
 SPECIAL_NAMES = {
     'cls': ('<s>', '[CLS]'),
     'sep': ('</s>', '[SEP]'),
     'pad': ('<pad>', '[PAD]', '<|finetune_right_pad_id|>'),
-    'mask': ('<mask>', '[MASK]'),
+    'mask': ('<mask>', '[MASK]', '<|mask|>'),
     'unk': ('<unk>', '[UNK]', END_OF_TEXT),
     'bos': ('<s>', '[CLS]', END_OF_TEXT, '<|begin_of_text|>'),
     'eos': ('</s>', '[SEP]', END_OF_TEXT, '<|end_of_text|>'),
@@ -97,6 +98,7 @@ class ByteBPE(BaseTokenizer):
     if 'sop' in self.names and END_OF_TEXT in ids:
       # GLM has BERT's special tokens, and GPT-2's token at the end of a text.
       self.names |= {'pad': END_OF_TEXT, 'eos': END_OF_TEXT}
+    self.names = add_encoder_roles(self.names)
     self.vocab = Vocab(len(ids), **{role: ids[name] for role, name in self.names.items()})
     self._token_bytes = [token_bytes(token) for token in sorted(ids, key=ids.__getitem__)]
     self.pieces = [display_token(content) for content in self._token_bytes]

@@ -65,6 +65,23 @@ class Vocab:
     return tuple(sorted({getattr(self, role) for role in roles} - {-1}))
 
 
+def add_encoder_roles(roles: Mapping[str, Any]) -> dict[str, Any]:
+  """Give the start and the end of a text the roles of [CLS] and [SEP], if no others have them.
+
+  So do encoders with a decoder's vocabulary: EuroBERT (LLaMA 3) and mmBERT (Gemma 2). They are
+  recognized by their mask token. The end of a text is also their padding, unless they have another.
+
+  Args:
+    roles: role of a special token, such as 'eos' -> its name or id.
+
+  Returns:
+    The roles, with those that are added.
+  """
+  if not {'mask', 'bos', 'eos'} <= roles.keys() or {'cls', 'sep'} & roles.keys():
+    return dict(roles)
+  return {'pad': roles['eos'], **roles, 'cls': roles['bos'], 'sep': roles['eos']}
+
+
 class Tokenizer(Protocol):
   """Text to token ids and back. Special tokens are never added: packing and objectives do that."""
 

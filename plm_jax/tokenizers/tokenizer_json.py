@@ -23,6 +23,7 @@ from plm_jax.tokenizers.contract import (
     TokenizerError,
     Vocab,
     abbreviate,
+    add_encoder_roles,
     config_bytes,
     reject_surrogates,
 )
@@ -208,6 +209,8 @@ class TokenizerJson(BaseTokenizer):
       source, target = self.languages
       roles |= {'source': ids[source], 'target': ids[target or source],
                 'language': ids[FIRST_LANGUAGES[0]]}
+    else:
+      roles = add_encoder_roles(roles)
     roles |= {role: ids[name] for name, role in GLM_TOKENS.items() if name in ids}
     for name in ('<extra_id_0>', '▁<extra_id_0>'):
       if name in ids:

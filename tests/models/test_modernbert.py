@@ -35,10 +35,11 @@ def small(**changes):
 
 
 @pytest.mark.parametrize(('config', 'backbone', 'whole'), [
-    (modernbert.base(), 149_014_272, 149_655_232), (modernbert.large(), 394_781_696, 395_881_664)],
-    ids=['base', 'large'])
+    (modernbert.base(), 149_014_272, 149_655_232), (modernbert.large(), 394_781_696, 395_881_664),
+    (modernbert.mmbert_small(), 140_493_696, 140_897_536), (modernbert.mmbert_base(), 306_939_648, 307_786_240)],
+    ids=['base', 'large', 'mmbert_small', 'mmbert_base'])
 def test_parameters_are_those_of_transformers(config, backbone, whole):
-  """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M."""
+  """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M, mmBERT as 140M and 307M."""
   params = parameters(config)
   assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
   assert params['backbone']['stack']['layers']['block']['attention_norm']['scale'].shape[0] == config.stack.layers - 1
@@ -130,6 +131,15 @@ def test_configurations_of_before_and_of_now_are_one():
   assert said['layer_types'][:4] == ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention']
   assert said['rope_parameters']['full_attention'] == {'rope_theta': 160000.0, 'rope_type': 'default'}
   assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)) == config
+
+
+def test_mmberts_file():
+  """Its attributes as released: padding is 0, cls_token_id is the end of a text, and both ropes have one base."""
+  said = dict(
+      OLD, _name_or_path='mmBERT-base', bos_token_id=2, cls_token_id=1, eos_token_id=1, mask_token_id=4, pad_token_id=0,
+      sep_token_id=1, global_rope_theta=160000, local_rope_theta=160000, hidden_size=384, num_attention_heads=6,
+      position_embedding_type='sans_pos', tie_word_embeddings=True, vocab_size=256000)
+  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)) == modernbert.mmbert_small()
 
 
 @pytest.mark.parametrize(('said', 'message'), [

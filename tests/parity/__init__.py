@@ -50,7 +50,7 @@ CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
         'MegatronBert',
-        'ModernBert')},
+        'ModernBert', 'EuroBert')},
     **{f'{name}ForPreTraining': encoder.run(encoder.pretraining)
        for name in ('Bert', 'MegatronBert', 'Albert', 'Ernie')},
     **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence)
@@ -73,7 +73,8 @@ GENERATING = {
 TRAINING = {
     **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM', 'DistilBertForMaskedLM',
                      'AlbertForMaskedLM', 'ElectraForMaskedLM', 'XLMRobertaForMaskedLM', 'ErnieForMaskedLM',
-                     'ErnieForPreTraining', 'XLMWithLMHeadModel', 'ModernBertForMaskedLM'),
+                     'ErnieForPreTraining', 'XLMWithLMHeadModel', 'ModernBertForMaskedLM',
+                     'EuroBertForMaskedLM'),
                     trajectory.run(trajectory.GivenMasks)),
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
                     trajectory.run(trajectory.GivenText)),
@@ -82,7 +83,8 @@ TRAINING = {
     **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
         'MegatronBert',
-        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart', 'ModernBert')},
+        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart', 'ModernBert',
+        'EuroBert')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.
 KINDS = {

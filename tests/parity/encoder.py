@@ -117,8 +117,10 @@ def backbone(outputs, inputs, config):
 
 
 def masked_lm(outputs, inputs, config):
-  del config
-  return with_loss({'logits': outputs['mlm']}, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels']))
+  logits = outputs['mlm']
+  if config.get('sparse_prediction') and 'labels' in inputs:
+    logits = logits[np.nonzero(np.asarray(inputs['labels']) != -100)]  # ModernBERT computes no others
+  return with_loss({'logits': logits}, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels']))
 
 
 def next_sentence(outputs, inputs, config):

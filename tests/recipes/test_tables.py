@@ -76,6 +76,15 @@ PAPERS = {
     'ettin_17m': (16_913_600, 17, 3e-3, 4608, 1024), 'ettin_32m': (32_081_344, 32, 3e-3, 4608, 1024),
     'ettin_68m': (68_457_664, 68, 3e-3, 4608, 1024), 'ettin_150m': (149_655_232, 150, 8e-4, 4608, 1024),
     'ettin_400m': (395_881_664, 395, 5e-4, 4608, 1024), 'ettin_1b': (1_031_314_112, 1000, 5e-4, 4608, 1024),
+    # Marone et al. 2025; configs of JHU-CLSP/mmBERT. ModernBertForMaskedLM.
+    'mmbert_small': (140_897_536, 140, 8e-4, 4608, 1024), 'mmbert_base': (307_786_240, 307, 8e-4, 4608, 1024),
+    'mmbert_small_long': (140_897_536, 140, 4e-4, 4608, 8192), 'mmbert_base_long': (307_786_240, 307, 8e-4, 4608, 8192),
+    # Boizard et al. 2025, table 1 and section 2.3; the number of rows is an assumption. EuroBertModel.
+    'eurobert_210m': (211_766_016, 210, 1e-4, 2048, 2048), 'eurobert_610m': (607_874_688, 610, 1e-4, 2048, 2048),
+    'eurobert_2b': (2_107_590_912, 2100, 1e-4, 2048, 2048),
+    'eurobert_210m_anneal': (211_766_016, 210, 1e-4, 1024, 8192),
+    'eurobert_610m_anneal': (607_874_688, 610, 1e-4, 1024, 8192),
+    'eurobert_2b_anneal': (2_107_590_912, 2100, 1e-4, 1024, 8192),
     # Le Breton et al. 2025, table 2: batches of 2M tokens; Portes et al. 2023, and its yaml. Of released code.
     'neobert_base': (245_136_954, 250, 1e-4, 2048, 1024), 'neobert_base_long': (245_136_954, 250, 1e-5, 512, 4096),
     'mosaicbert_base': (137_400_384, 137, 5e-4, 4096, 128),
@@ -176,11 +185,13 @@ def rates(name, *steps):
   return [float(rate(step)) for step in steps]
 
 
-def test_all_parameters_decay_where_fairseq_trained():
-  """fairseq, trainer.py, _build_optimizer: one group of parameters. Elsewhere biases and norms do not."""
-  fairseq = {name for name in recipes.all_recipes() if not optim(name).exempt}
-  assert fairseq == {name for name, recipe in recipes.all_recipes().items()
-                     if recipe.family in ('roberta', 'xlm_r', 'spanbert', 'bart', 'mbart', 'mosaicbert')}
+def test_all_parameters_decay_where_fairseq_or_optimus_trained():
+  """fairseq, trainer.py, _build_optimizer, and optimus/trainer/pretrain.py of EuroBERT: one group of parameters.
+  Elsewhere biases and norms do not."""
+  decaying = {name for name in recipes.all_recipes() if not optim(name).exempt}
+  assert decaying == {name for name, recipe in recipes.all_recipes().items()
+                     if recipe.family in (
+                       'roberta', 'xlm_r', 'spanbert', 'bart', 'mbart', 'mosaicbert', 'eurobert')}
 
 
 def test_masks_are_those_of_released_code():
@@ -302,6 +313,47 @@ def test_ettins_printed_commands():
     assert (position.whole.theta, position.band.theta) == (160_000, 160_000)
 
 
+def test_runs_of_mmbert():
+  """JHU-CLSP/mmBERT, configs: six files. Tokens of small: max_duration is 2.9T after the second stage, 3T after the
+  third. Mask rates, languages and temperatures: Marone et al. 2025."""
+  for size, later_peak, floor, warmup, ramp in (('base', 8e-4, 0.02, 3e9, 60e9), ('small', 4e-4, 0.04, 4e9, 100e9)):
+    first, later = (recipes.find_recipe(f'mmbert_{size}{part}')() for part in ('', '_long'))
+    for config, peak, theta in (first, 8e-4, 10_000), (later, later_peak, 160_000):
+      own, attention = config.optim, config.model.block.attention
+      assert (own.kind, own.peak, own.b1, own.b2, own.eps, own.clip) == ('stable_adamw', peak, 0.9, 0.95, 1e-8, 0.0)
+      assert own.peak * own.weight_decay == pytest.approx(peak / 10)
+      assert (attention.position.whole.theta, attention.position.band.theta) == (theta, theta)
+      assert (attention.out_dropout, config.model.vocab) == (0.1, 256_000)
+    *growing, _ = first.train.phases
+    assert first.optim.warmup == warmup and growing[0].batch == 384
+    assert sum(phase.steps * phase.batch * phase.length for phase in growing) == pytest.approx(ramp, rel=0.07)
+    assert sum(steps * seen for steps, seen in first.train.steps_and_tokens) == pytest.approx(2.3e12, rel=1e-4)
+    assert (first.objective.mask_rate, 1 / first.data.temperature) == (0.3, pytest.approx(0.7))
+    assert [steps * seen for steps, seen in later.train.steps_and_tokens] == pytest.approx([6e11, 1e11], rel=1e-3)
+    assert [(phase.mask_rate, 1 / phase.temperature) for phase in later.train.phases] == [
+        (0.15, pytest.approx(0.5)), (0.05, pytest.approx(0.3))]
+    steps = later.train.steps
+    assert rates(f'mmbert_{size}_long', 0, 15_000, steps - 1) == pytest.approx(
+        [later_peak, later_peak, floor * later_peak], rel=0.02)
+
+
+def test_runs_of_eurobert():
+  """Boizard et al. 2025, section 2.3; Nicolas-BZRD/EuroBERT, optimus/trainer/configuration/train.py."""
+  for size in '210m', '610m', '2b':
+    first, anneal = (recipes.find_recipe(f'eurobert_{size}{part}')() for part in ('', '_anneal'))
+    for config in first, anneal:
+      own = config.optim
+      assert (own.kind, own.b1, own.b2, own.eps, own.weight_decay, own.clip) == ('adamw', 0.9, 0.95, 1e-5, 0.1, 1.0)
+      assert (config.objective.mask_share, config.objective.random_share) == (1.0, 0.0)
+    assert (first.objective.mask_rate, anneal.objective.mask_rate) == (0.5, 0.1)
+    assert [config.model.block.attention.position.theta for config in (first, anneal)] == [10_000, 250_000]
+    assert first.objective.pair == FullSentences() and anneal.objective.pair == Single(short=1.0)
+    tokens = [phase.steps * phase.batch * phase.length for config in (first, anneal) for phase in config.train.phases]
+    assert tokens == pytest.approx([4.8e12, 2 * 2e11], rel=1e-4)  # half of the room is filled in annealing
+  assert rates('eurobert_210m', 1000, 2000, 1_144_408) == pytest.approx([5e-5, 1e-4, 1e-4])
+  assert rates('eurobert_210m_anneal', 0, 47_684 // 2, 47_683) == pytest.approx([1e-4, 5e-5, 0], abs=1e-8)
+
+
 def test_glm_10b():
   """THUDM/GLM, config/ds_block_10B.sh: bert-prob 0.5, gap-sentence-prob 0.3; warmup 0.04 of 175,000."""
   objective, own = recipes.find_recipe('glm_10b')().objective, optim('glm_10b')
@@ -383,8 +435,8 @@ def test_xlnet_and_distilbert_as_released():
 @pytest.mark.slow
 @pytest.mark.parametrize('name', recipes.all_recipes())
 def test_the_model_has_the_parameters_of_the_table(name):
-  """With its heads for pre-training, or without (DeBERTa, whose decoder of masks has the positions, and XLNet); of two
-  networks that which is published."""
+  """With its heads for pre-training, or without (DeBERTa, whose decoder of masks has the positions, XLNet, and EuroBERT);
+  of two networks that which is published."""
   recipe = recipes.find_recipe(name)()
   vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7,
                 eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000, language=11)
@@ -396,7 +448,7 @@ def test_the_model_has_the_parameters_of_the_table(name):
   sizes = {part: count_parameters(tree) for part, tree in params.items()}
   backbone = sizes['backbone']
   whole = sum(size for part, size in sizes.items() if part not in ('teacher', 'fit'))
-  counted = backbone if recipe.family in ('deberta', 'deberta-v2', 'xlnet') else whole
+  counted = backbone if recipe.family in ('deberta', 'deberta-v2', 'xlnet', 'eurobert') else whole
   if recipe.family == 'deberta-v2' and 'difference' in sizes:
     counted += sizes['difference']
   elif recipe.family.startswith('deberta'):

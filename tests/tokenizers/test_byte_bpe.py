@@ -104,14 +104,17 @@ def test_gpt_2_has_one_special_token(trained, tmp_path):
   assert gpt2.encode('the <|endoftext|>', specials=True)[-1] == gpt2.vocab.eos
 
 
+LLAMA_3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+")
+
+
 def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
   """A tokenizer.json of its form, made and read by the library; 'sat' is a piece that no merge leads to."""
-  split = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-           r"\s+(?!\S)|\s+")
   pieces = {piece: i for i, piece in enumerate([*sorted(ALPHABET), '12', '123', 'he', 'the', 'sat'])}
   theirs = library.Tokenizer(models.BPE(pieces, [('1', '2'), ('12', '3'), ('h', 'e'), ('t', 'he')], ignore_merges=True))
   theirs.pre_tokenizer = pre_tokenizers.Sequence([
-      pre_tokenizers.Split(library.Regex(split), 'isolated'), pre_tokenizers.ByteLevel(False, use_regex=False)])
+      pre_tokenizers.Split(library.Regex(LLAMA_3_WORDS), 'isolated'), pre_tokenizers.ByteLevel(False, use_regex=False)])
   theirs.add_special_tokens(['<|begin_of_text|>', '<|end_of_text|>', '<|reserved_special_token_0|>'])
   (tmp_path / 'llama').mkdir()
   theirs.save(str(tmp_path / 'llama/tokenizer.json'))
@@ -128,6 +131,28 @@ def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
   assert tokenizers.load(tmp_path / 'out').encode_batch(texts) == ours.encode_batch(texts)
   written = library.Tokenizer.from_file(str(tmp_path / 'out/tokenizer.json'))
   assert written.encode('sat').ids == [size, pieces['sat']]
+
+
+def test_euroberts_vocabulary_has_the_roles_of_an_encoder(tmp_path):
+  """LLaMA 3's with a mask token: a text begins and ends with its tokens, and the end is padding, as its files say."""
+  names = ['<|begin_of_text|>', '<|end_of_text|>', '<|mask|>', '<|parallel_sep|>']
+  pieces = {piece: i for i, piece in enumerate(sorted(ALPHABET))}
+  theirs = library.Tokenizer(models.BPE(pieces, [], ignore_merges=True))
+  theirs.pre_tokenizer = pre_tokenizers.Sequence([
+      pre_tokenizers.Split(library.Regex(LLAMA_3_WORDS), 'isolated'), pre_tokenizers.ByteLevel(False, use_regex=False)])
+  theirs.add_special_tokens(names)
+  theirs.save(str(tmp_path / 'tokenizer.json'))
+  said = {'bos_token': names[0], 'eos_token': names[1], 'pad_token': names[1], 'mask_token': names[2],
+          'tokenizer_class': 'PreTrainedTokenizerFast'}
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(said))
+  ours = tokenizer_files.load(tmp_path)
+  want = Vocab(260, bos=256, eos=257, cls=256, sep=257, pad=257, mask=258)
+  assert ours.vocab == want
+  assert ours.encode('a <|mask|>', specials=True) == [pieces['a'], pieces['Ġ'], 258]
+  tokenizer_files.save(tmp_path / 'out', ours, 8192, ((256,), (257,), (257,)), types=False)
+  assert tokenizer_files.load(tmp_path / 'out').vocab == want
+  written = library.Tokenizer.from_file(str(tmp_path / 'out/tokenizer.json'))
+  assert written.encode('a', 'b').ids == [256, pieces['a'], 257, pieces['b'], 257]
 
 
 def test_some_put_a_space_before_every_text(trained, garbage):

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from plm_jax import tokenizers
 from plm_jax.conversion import ConvertError, tokenizer_files
 from plm_jax.tokenizers import ByteBPE, TokenizerError, TokenizerJson, WordPiece, byte_bpe
+from plm_jax.tokenizers.contract import Vocab
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
          *['中文和中国文字。 Größe, été; ёжик ест.'] * 9, *['हिन्दी भाषा ภาษาไทย שָׁלוֹם مُحَمَّد 한국어 がギ Việt'] * 9]
@@ -137,6 +138,26 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
   assert len(places) == len(ids) and len(tokenizer.byte_lengths) == len(tokenizer.starts_word) == tokenizer.vocab.size
   assert tokenizer.decode(tokenizer.encode('the cat sat')) == 'the cat sat'
 
+
+
+def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path):
+  """As mmBERT's: its ids of special tokens, spaces as they are, bytes for what is not known; without a mask, a decoder's
+  vocabulary."""
+  names = ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>', *(f'<0x{n:02X}>' for n in range(256)), '▁', 'a', 'b', '▁a']
+  theirs = library.Tokenizer(models.BPE(
+      {name: i for i, name in enumerate(names)}, [('▁', 'a')], unk_token='<unk>', fuse_unk=True, byte_fallback=True))
+  theirs.normalizer = normalizers.Replace(' ', '▁')
+  theirs.pre_tokenizer = pre_tokenizers.Split(' ', 'merged_with_previous')
+  theirs.add_special_tokens(names[:5])
+  theirs.save(str(tmp_path / 'tokenizer.json'))
+  said = {'bos_token': '<bos>', 'eos_token': '<eos>', 'pad_token': '<pad>', 'unk_token': '<unk>',
+          'tokenizer_class': 'GemmaTokenizerFast'}
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps({**said, 'mask_token': '<mask>'}))
+  tokenizer = tokenizers.load(tmp_path)
+  assert tokenizer.vocab == Vocab(len(names), pad=0, eos=1, sep=1, bos=2, cls=2, unk=3, mask=4)
+  assert tokenizer.encode('b a c<mask>', specials=True) == [263, 264, 261, 5 + ord('c'), 4]
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps({**said, 'mask_token': None}))
+  assert tokenizers.load(tmp_path).vocab == Vocab(len(names), pad=0, eos=1, bos=2, unk=3)
 
 @pytest.mark.parametrize('layout', ['bert', 'albert', 'deberta', 'xlnet', 't5', 'mbart', 'xlm-r', 'llama'])
 def test_exports_have_the_ids_of_the_model_they_were_made_from(layout, tmp_path):
