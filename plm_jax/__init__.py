@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     fill_mask,
     generate,
     history,
-    perplexity,
     push,
     recipe,
-    score,
     stream,
     train,
   )
+  from plm_jax.api.scoring import perplexity, score
   from plm_jax.api.serving import warm_up
   from plm_jax.api.similarity import distill, encode, load, rerank, search, similar
   from plm_jax.api.transfer import answer, finetune, predict, tag
@@ -44,6 +43,8 @@ for _name in ('answer', 'finetune', 'predict', 'tag'):
   MODULE_OF[_name] = 'plm_jax.api.transfer'
 for _name in ('clean', 'inspect', 'prepare'):
   MODULE_OF[_name] = 'plm_jax.api.corpus'
+for _name in ('perplexity', 'score'):
+  MODULE_OF[_name] = 'plm_jax.api.scoring'
 for _name in ('attention', 'likelihood', 'losses', 'minimal_pairs', 'neighbors', 'probe'):
   MODULE_OF[_name] = 'plm_jax.api.knowledge'
 for _name in ('distill', 'encode', 'load', 'rerank', 'search', 'similar'):

@@ -1,6 +1,7 @@
 """Public API: the functions of `import plm_jax`, one module per subject.
 
-    models      load, train, fill masks, generate, score, export
+    models      load, train, fill masks, generate, export
+    scoring     likelihoods of continuations, perplexity
     transfer    fine-tune, predict, tag, answer
     similarity  encode, compare, search, distill text vectors
     knowledge   likelihoods, minimal pairs, probes, attention, token losses

@@ -3,11 +3,12 @@ from typing import Annotated, Literal
 
 import tyro
 
-from plm_jax.api import models
+from plm_jax.api import models, scoring
 from plm_jax.cli import options, output_files
 from plm_jax.cli.options import command
-from plm_jax.evaluation import few_shot, scoring
+from plm_jax.evaluation import few_shot
 from plm_jax.evaluation.few_shot import FewShotConfig
+from plm_jax.evaluation.scoring import Scorer, make_scorer
 from plm_jax.runs import run as run_lib
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import bucket_check
@@ -32,10 +33,10 @@ def evaluate_command(
   run_lib.evaluate_folder(run, (*texts, *path), batches, mesh)
 
 
-def load_scorer(checkpoint: str, start: bool, mesh: MeshConfig) -> scoring.Scorer:
+def load_scorer(checkpoint: str, start: bool, mesh: MeshConfig) -> Scorer:
   """Load a model on the mesh and return its scorer of texts."""
   trained = models.load(checkpoint, mesh)
-  return scoring.make_scorer(trained, start, trained.mesh)
+  return make_scorer(trained, start, trained.mesh)
 
 
 @command(seed=options.SEED_LIMITS)
@@ -60,7 +61,7 @@ def perplexity_command(
     seed: random seed of the masks
     mesh: devices over which the batch, or a large model, is split
   """
-  found = models.perplexity(
+  found = scoring.perplexity(
       models.load(checkpoint, mesh), text, length, stride, start, samples, seed)
   if found.is_bound:
     print('upper bounds, estimated from random masks:')
