@@ -46,21 +46,21 @@ FIRST: dict[str, Any] = dict(peak=1e-4, steps=1_144_409, length=2048, batch=2048
 # A sequence has 4,096 tokens on average.
 ANNEAL: dict[str, Any] = dict(steps=47_684, length=8192, batch=1024)
 # Parameters of transformers' EuroBertModel; published as 210M, 610M and 2.1B (table 1).
-PRETRAINED = {
-    '210m': RecipeSize(
-        model=eurobert.eurobert_210m, parameters=211_766_016, accumulate=16, pod='v5e:8x8',
-        **FIRST),
-    '610m': RecipeSize(
-        model=eurobert.eurobert_610m, parameters=607_874_688, accumulate=16, pod='v5e:8x16',
-        **FIRST),
-    '2b': RecipeSize(
-        model=eurobert.eurobert_2b, parameters=2_107_590_912, accumulate=8, pod='v5e:16x16',
-        mesh=MeshConfig(fsdp=32), **FIRST)}
+SMALL = RecipeSize(
+    model=eurobert.eurobert_210m, parameters=211_766_016, accumulate=16, pod='v5e:8x8', **FIRST)
+MEDIUM = RecipeSize(
+    model=eurobert.eurobert_610m, parameters=607_874_688, accumulate=16, pod='v5e:8x16', **FIRST)
+LARGE = RecipeSize(
+    model=eurobert.eurobert_2b, parameters=2_107_590_912, accumulate=8, pod='v5e:16x16',
+    mesh=MeshConfig(fsdp=32), **FIRST)
 SIZES = {
-    **PRETRAINED,
-    '210m_anneal': dataclasses.replace(PRETRAINED['210m'], **ANNEAL),
-    '610m_anneal': dataclasses.replace(PRETRAINED['610m'], **ANNEAL, accumulate=8),
-    '2b_anneal': dataclasses.replace(PRETRAINED['2b'], **ANNEAL, accumulate=4)}
+    '210m': SMALL,
+    '610m': MEDIUM,
+    '2b': LARGE,
+    '210m_anneal': dataclasses.replace(SMALL, **ANNEAL),
+    '610m_anneal': dataclasses.replace(MEDIUM, **ANNEAL, accumulate=8),
+    '2b_anneal': dataclasses.replace(
+        LARGE, **ANNEAL, accumulate=8, mesh=MeshConfig(fsdp=32, tensor=2))}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:
