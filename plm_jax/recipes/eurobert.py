@@ -60,7 +60,8 @@ SIZES = {
     **PRETRAINED,
     '210m_anneal': dataclasses.replace(PRETRAINED['210m'], **ANNEAL),
     '610m_anneal': dataclasses.replace(PRETRAINED['610m'], **ANNEAL, accumulate=8),
-    '2b_anneal': dataclasses.replace(PRETRAINED['2b'], **ANNEAL, accumulate=4)}
+    '2b_anneal': dataclasses.replace(
+        PRETRAINED['2b'], **ANNEAL, accumulate=8, mesh=MeshConfig(fsdp=32, tensor=2))}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:
