@@ -40,7 +40,6 @@ from typing import Any
 from plm_jax.config.run import Phase, PretrainRun, Scale
 from plm_jax.models import modernbert
 from plm_jax.recipes.modernbert import BILLION, ModernBERTSize, make_run
-from plm_jax.sharding import MeshConfig
 
 FIRST: dict[str, Any] = dict(
     peak=8e-4, decay=8e-5, b2=0.95, eps=1e-8, temperature=1 / 0.7, tokens=2300 * BILLION,
@@ -51,8 +50,7 @@ PHASES = (
     Phase(2650, 8192, 4608, mask_rate=0.05, temperature=1 / 0.3))
 LONG: dict[str, Any] = dict(
     tokens=700 * BILLION, length=8192, phases=PHASES, first_batch=0, ramp_tokens=0, warmup=0,
-    cooldown=100 * BILLION, rope_thetas=(160_000.0, 160_000.0), pod='v5e:16x16',
-    mesh=MeshConfig(tensor=4))
+    cooldown=100 * BILLION, rope_thetas=(160_000.0, 160_000.0), pod='v5e:16x16', accumulate=18)
 # Parameters of transformers' ModernBertForMaskedLM; published as 140M and 307M.
 SMALL = ModernBERTSize(
     model=modernbert.mmbert_small, parameters=140_897_536, warmup=4 * BILLION,
@@ -63,9 +61,8 @@ BASE = ModernBERTSize(
 SIZES = {
     'small': SMALL,
     'base': BASE,
-    'small_long': dataclasses.replace(
-        SMALL, peak=4e-4, decay=4e-5, accumulate=36, floor=0.04, **LONG),
-    'base_long': dataclasses.replace(BASE, accumulate=72, floor=0.02, **LONG)}
+    'small_long': dataclasses.replace(SMALL, peak=4e-4, decay=4e-5, floor=0.04, **LONG),
+    'base_long': dataclasses.replace(BASE, floor=0.02, **LONG)}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:
