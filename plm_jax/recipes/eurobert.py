@@ -21,7 +21,8 @@ at 1: defaults of optimus/trainer/configuration/train.py in Nicolas-BZRD/EuroBER
 out of the concatenated documents, which attend to each other (dataprocess/pack_dataset.py).
 
 Assumption: the batch size is not in these files. Here it is four million tokens for every size.
-The warmup, the cosine and the random lengths are from memory of section 2.3.
+Mask rates and numbers of tokens are quoted from summaries of the paper; the warmup, the cosine and
+the random lengths are from memory of section 2.3.
 
 Differences: in annealing, a sequence is a part of one document, and half of the room of its batch
 stays empty. Use the released tokenizer with --tokenizer; a new one is byte-level BPE, too, with
