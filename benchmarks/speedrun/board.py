@@ -28,7 +28,7 @@ def make_table(name: str, track: Track) -> str:
   lines = [f'| {" | ".join(COLUMNS)} |', '|---' * len(COLUMNS) + '|']
   for entry in make_entries(track):
     record = read_record(name, entry)
-    if record:
+    if 'losses' in record:
       lines.append(f'| {" | ".join(make_row(entry, record, track))} |')
   return '\n'.join(lines) + '\n'
 

@@ -40,7 +40,7 @@ from typing import Any
 
 from plm_jax import errors, recipes, storage, validation
 from plm_jax.api import corpus, knowledge
-from plm_jax.checkpoints.restore import list_named_checkpoints
+from plm_jax.checkpoints.restore import require_named_checkpoints
 from plm_jax.cli import minimal_pairs as judging
 from plm_jax.cli import options
 from plm_jax.cli import run as run_command
@@ -157,12 +157,14 @@ def parse(args: Sequence[str]) -> BabylmPlan:
   scale = options.option_value('--scale', rest) or 'paper'
   if given['model']:
     _, rest = options.pop_option('--scale', rest)
-    if rest or given['recipe'] or scale not in ('paper', 'laptop', 'test'):
+    if scale not in ('paper', 'laptop', 'test'):
+      raise ConfigError(f'--scale is paper, laptop or test, got {validation.short_repr(scale)}')
+    if rest or given['recipe']:
       raise ConfigError('--model is evaluated as it is: leave out '
                         f'{" ".join(rest) or "--recipe"}')
   tasks = tuple(filter(None, given['tasks'].split(',')))
   return BabylmPlan(
-      output=given['output'].rstrip('/'), data=given['data'], model=given['model'],
+      output=given['output'].rstrip('/'), data=given['data'], model=given['model'].rstrip('/'),
       recipe=given['recipe'] or RECIPE, pairs=given['pairs'], limit=int(limit),
       glue=given['glue'], tasks=tasks, zero_shot=given['zero-shot'], fast=given['fast'],
       scale=scale, options=tuple(rest))
@@ -181,6 +183,8 @@ def run_plan(plan: BabylmPlan) -> None:
   if plan.fast and config and config.track.name == 'none':
     raise ConfigError('--fast evaluates the checkpoints that a run with --track.name keeps: give '
                       '--track.name=strict-small, strict or multilingual')
+  if plan.fast and plan.model:
+    require_named_checkpoints(plan.model)
 
   def run_part(name: str, asked: Any, work: Callable[[], dict[str, Any]]) -> None:
     if done.get(name, {}).get('asked') == asked:
@@ -205,11 +209,7 @@ def run_plan(plan: BabylmPlan) -> None:
   if plan.zero_shot:
     run_zero_shot(plan, plan.zero_shot, '', run_part)
   if plan.fast:
-    checkpoints = list_named_checkpoints(plan.run)
-    if not checkpoints:
-      raise ConfigError(f'{plan.run} has no named checkpoints for --fast: a run with --track.name '
-                        'keeps them')
-    for checkpoint in checkpoints:
+    for checkpoint in require_named_checkpoints(plan.run):
       run_zero_shot(plan, plan.fast, checkpoint, run_part)
   for task, (train, dev) in tables.items():
     work = functools.partial(finetune_task, plan, task, train, dev)
@@ -220,15 +220,16 @@ def run_plan(plan: BabylmPlan) -> None:
 def print_results(plan: BabylmPlan, rows: Mapping[str, str], done: Done) -> None:
   """Print the table, and write the page with all results."""
   print()
+  width = max(map(len, rows), default=0) + 2
   for name, value in rows.items():
-    print(f'{name:44}{value}')
+    print(f'{name:{width}}{value}')
   page = f'{plan.output}/{PAGE}'
   everything = html.json_table({'asked': plan.fixed_options, **done})
   title = f'BabyLM: {plan.model or plan.recipe}'
   storage.write(page, html.render_document(title, 'plm_jax · BabyLM', [
       el('section', el('h2', 'Results'), html.json_table(rows)),
-      el('section', el('h2', 'Everything that was counted'), everything)]))
-  print(f'\n{storage.resolve_path(plan.output) / FILE} has all figures; page: {page}')
+      el('section', el('h2', 'All metrics'), everything)]))
+  print(f'\n{storage.resolve_path(plan.output) / FILE} has all metrics; page: {page}')
 
 
 def read_done(plan: BabylmPlan, place: Any) -> Done:

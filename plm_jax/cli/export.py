@@ -7,7 +7,7 @@ import tyro
 
 from plm_jax import conversion, storage
 from plm_jax.api import models
-from plm_jax.checkpoints.restore import list_named_checkpoints
+from plm_jax.checkpoints.restore import require_named_checkpoints
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.conversion import peft
@@ -84,7 +84,7 @@ def export_revisions(run: str, out: str, dtype: models.Dtype | None = None) -> s
   Returns:
     The name of the model in the cache.
   """
-  checkpoints = require_checkpoints(run)
+  checkpoints = require_named_checkpoints(run)
   title = pathlib.PurePath(run).name
   with atomic_folder(out) as draft:
     home = draft / f'models--{LOCAL_OWNER}--{title}'
@@ -96,14 +96,6 @@ def export_revisions(run: str, out: str, dtype: models.Dtype | None = None) -> s
       models.export(load_model(run, checkpoint=name), home / 'snapshots' / commit, dtype)
       (home / 'refs' / revision).write_text(commit)
   return f'{LOCAL_OWNER}/{title}'
-
-
-def require_checkpoints(run: str) -> list[str]:
-  """List the named checkpoints of a run. Raises ConfigError if it has none."""
-  found = list_named_checkpoints(run)
-  if not found:
-    raise ConfigError(f'{run} has no named checkpoints: a run with --track.name keeps them')
-  return found
 
 
 @command()
@@ -129,7 +121,7 @@ def push_command(
   kind = None if dtype == 'same' else dtype
   if checkpoint and revision:
     raise ConfigError('--checkpoint sets the branch: leave out --revision')
-  parts = ['', *require_checkpoints(run)] if checkpoint == ALL else [checkpoint]
+  parts = ['', *require_named_checkpoints(run)] if checkpoint == ALL else [checkpoint]
   for part in parts:
     model = load_model(run, checkpoint=part) if part else run
     address = models.push(model, name, public, kind, part or revision, message)

@@ -44,23 +44,23 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
     Differences as 'field: old -> new', and a sentence on finished steps that they would change.
   """
   found = differences(old, new)
-  course = []
+  schedule_changes = []
   for line in found:
     if line.partition(':')[0] in SCHEDULE_FIELDS:
-      course.append(line)
-  others = [line for line in found if line not in course]
-  if not course:
+      schedule_changes.append(line)
+  others = [line for line in found if line not in schedule_changes]
+  if not schedule_changes:
     return others
   changed = ''
-  if new.objective.step_traits.needs_progress and old.train.steps != new.train.steps:
-    changed = 'whose shares of masks another number of steps would change'
+  if new.objective.step_traits.changes_over_run and old.train.steps != new.train.steps:
+    changed = 'and another number of steps would change their mask rates'
   elif completed_phases(old.train.phases, done) != completed_phases(new.train.phases, done):
-    changed = 'whose rows these phases would change'
+    changed = 'and these phases would change their batches'
   elif not np.array_equal(past_learning_rates(old, done), past_learning_rates(new, done)):
-    changed = 'whose learning rate this would change'
+    changed = 'and this would change their learning rates'
   if not changed:
     return others
-  return others + course + [f'{done:,} steps are done, {changed}']
+  return others + schedule_changes + [f'{done:,} steps are done, {changed}']
 
 
 def completed_phases(phases: Sequence[Phase], done: int) -> list[Phase] | None:

@@ -5,6 +5,7 @@ fields, and the docstring of a field is its `--help`.
 """
 from collections.abc import Sequence
 import dataclasses
+import math
 import os
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
 from plm_jax.data.babylm_tracks import TrackConfig, check_track
+from plm_jax.data.pipeline import CYCLE_SLOTS
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
@@ -111,8 +113,8 @@ class Phase(ValidatedConfig):
   temperature: float | None = None
   """temperature of the data mixture in this phase. None: --data.temperature"""
   corpora: int = 0
-  """number of corpora in this phase: the first ones of --data.path, such as the languages of a
-  stage. 0: all"""
+  """number of corpora in this phase: the first ones of --data.path, such as the languages that
+  training begins with. 0: all"""
 
   def __repr__(self) -> str:
     """Show what a reader of a message needs: the fields that have no default, or another value."""
@@ -370,7 +372,7 @@ def check_lengths(config: RunConfig) -> None:
     raise ConfigError(f'sequences of {max(lengths)} tokens do not fit the model: '
                       f'--model.max-length is {config.model.max_length}{advice}')
   if config.objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
-    raise ConfigError(f'rows of {min(lengths)} tokens leave no room for text: use 8 or more')
+    raise ConfigError(f'sequences of {min(lengths)} tokens leave no room for text: use 8 or more')
 
 
 def check_mask_rates(config: RunConfig) -> None:
@@ -452,6 +454,9 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
     data: the corpora and their weights.
     languages: one language per corpus, or none.
   """
+  if len(data.path) > CYCLE_SLOTS:
+    raise ConfigError(f'--data.path has {len(data.path):,} corpora, and a data mixture has at most '
+                      f'{CYCLE_SLOTS:,}: join small corpora with commas')
   if not data.path or '' in data.path:
     raise ConfigError(f'--data.path is a text or a folder, or several, got {data.path}')
   if languages and len(languages) != len(data.path):
@@ -460,9 +465,14 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
   if data.weights and (data.cap or data.temperature != 1):
     raise ConfigError('--data.weights are shares as they are: leave out --data.cap and '
                       '--data.temperature')
-  if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
+  if data.weights and not are_shares(data.weights, len(data.path)):
     raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
-                      'share each, not all 0')
+                      'share each, of 0 or more and not all 0')
+
+
+def are_shares(weights: Sequence[float], corpora: int) -> bool:
+  """Tell whether weights are those of a mixture of so many corpora."""
+  return len(weights) == corpora and min(weights) >= 0 and 0 < sum(weights) < math.inf
 
 
 def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
@@ -476,9 +486,9 @@ def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
   corpora = len(data.path)
   if phase.corpora > corpora:
     raise ConfigError(f'{option}.corpora is {phase.corpora}, and --data.path has {corpora}')
-  if phase.weights and (len(phase.weights) != corpora or not sum(phase.weights)):
+  if phase.weights and not are_shares(phase.weights, corpora):
     raise ConfigError(f'{option}.weights gives {phase.weights} for {corpora} corpora: one share '
-                      'each, not all 0')
+                      'each, of 0 or more and not all 0')
   if phase.weights and (phase.temperature is not None or phase.corpora):
     raise ConfigError(f'{option}.weights are shares as they are: leave out {option}.temperature '
                       f'and {option}.corpora')

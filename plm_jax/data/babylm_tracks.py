@@ -3,10 +3,10 @@
 Rules of 2026 (Choshen et al. 2026, arXiv 2602.20092; guidelines.html of babylm/babylm.github.io at
 12e16f8): a model of the track strict-small learns from at most 10 million words, and one of strict
 from 100 million. The multilingual track has English, Dutch and Chinese text of 100 million
-English-equivalent words together. The text may be read ten times: so the checkpoints below end, and
-faqs.html refers to the call for the number, which was not read. Checkpoints are evaluated after 1,
-2, ..., 10, 20, ..., 100, 200, ..., 1,000 million words that the model has read, with repetitions
-(babylm-org/babylm-eval at 45fe2c1, strict/README.md).
+English-equivalent words together. The text may be read ten times: this follows from the last
+checkpoint; the call for papers, which states the limit, was not read. Checkpoints are evaluated
+after 1, 2, ..., 10, 20, ..., 100, 200, ..., 1,000 million words that the model has read, with
+repetitions (babylm-org/babylm-eval at 45fe2c1, strict/README.md).
 
 Words are separated by white space (`len(text.split())`, babylm-org/multilingual-babylm at 72783ce,
 src/hf_uploader.py). White space does not divide Chinese, and languages need different numbers of
@@ -15,7 +15,6 @@ million words (src/pad_utils.py there), and the text of another language has as 
 English-equivalent words as its bytes divided by its byte premium (Arnett et al. 2024, section 3).
 """
 from collections.abc import Sequence
-import contextlib
 import dataclasses
 from typing import Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from plm_jax import storage
 from plm_jax.data import sources
 from plm_jax.data.document_formats import TextReadConfig
 from plm_jax.data.records import RecordsError
-from plm_jax.errors import ConfigError, UserError
+from plm_jax.errors import ConfigError
 from plm_jax.validation import ValidatedConfig
 
 TrackName = Literal['none', 'strict-small', 'strict', 'multilingual']
@@ -58,7 +57,7 @@ class TextSize(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TrackConfig(ValidatedConfig):
-  """The track of the BabyLM challenge whose rules a run keeps."""
+  """The track of the BabyLM challenge whose rules the run must follow."""
 
   name: TrackName = 'none'
   """strict-small: 10 million words; strict: 100 million words; multilingual: text of several
@@ -71,10 +70,10 @@ class TrackConfig(ValidatedConfig):
   def conflict(self, option):
     """Describe languages that do not fit the track."""
     if (self.name == 'multilingual') != bool(self.languages):
-      return (f'{option("languages")} goes with {option("name")}=multilingual: one language per '
-              f'corpus, of {", ".join(BYTE_PREMIUMS)}')
+      return (f'{option("name")}=multilingual needs {option("languages")}, one per corpus, of '
+              f'{", ".join(BYTE_PREMIUMS)}; other tracks take none')
     if unknown := [name for name in self.languages if name not in BYTE_PREMIUMS]:
-      return (f'{option("languages")} are of {", ".join(BYTE_PREMIUMS)}, got '
+      return (f'{option("languages")} are among {", ".join(BYTE_PREMIUMS)}, got '
               f'{", ".join(unknown)}: the challenge has no other languages')
     return None
 
@@ -135,12 +134,12 @@ def check_budget(track: TrackConfig, words: Sequence[float]) -> str:
 
 
 def count_text(source: str, config: TextReadConfig, folder: epath.Path, digest: str) -> TextSize:
-  """Count the words and bytes of a text, or read the counts of before.
+  """Count the words and bytes of a text, or read the stored counts.
 
   Args:
     source: the text, as for `sources.read_documents`.
     config: how it is read.
-    folder: of its token records, in which the counts are stored if it can be written.
+    folder: of its token records, in which the counts are stored.
     digest: `RecordsMeta.content_digest` of these records.
   """
   if found := read_text_size(folder, digest):
@@ -151,8 +150,7 @@ def count_text(source: str, config: TextReadConfig, folder: epath.Path, digest: 
       words += len(paragraph.split())
       size += len(paragraph.encode()) + 1
   found = TextSize(words, size)
-  with contextlib.suppress(UserError):  # read-only: counted again next time
-    storage.write_json(folder / COUNTS_FILE, {'records': digest, **found._asdict()})
+  storage.write_json(folder / COUNTS_FILE, {'records': digest, **found._asdict()})
   return found
 
 

@@ -2,12 +2,11 @@
 
     estimate_bound(load_model('runs/mdlm_strict'), ['A text ...'], samples=16)
 
-A masked language model defines the mean of all autoregressive models that it is, one per order of
-the tokens. The mean of their negative log-likelihoods is the evidence bound of masked diffusion. It
-is estimated from random masks: n of a window's L tokens are masked, n is uniform from 1 to L, and
-the cross-entropy of the masked tokens has the weight L / n (LLaDA: Nie et al. 2025, equation 14;
-Ou et al. 2024). The samples of a window have evenly spaced n, and the result depends on the seed
-and the texts alone.
+A masked language model defines one autoregressive model per order of the tokens. The mean of their
+negative log-likelihoods is the evidence bound of masked diffusion. It is estimated from random
+masks: n of a window's L tokens are masked, n is uniform from 1 to L, and the cross-entropy of the
+masked tokens has the weight L / n (LLaDA: Nie et al. 2025, equation 14; Ou et al. 2024). The
+samples of a window have evenly spaced n, and the result depends on the seed and the texts alone.
 """
 from collections.abc import Callable, Sequence
 import contextlib
@@ -139,12 +138,12 @@ def estimate_bound(
 ) -> Perplexity:
   """Estimate the perplexity bound of independent texts.
 
-  A text that is longer than a window is cut into several, which do not see each other.
+  A text that is longer than a window is cut into several, which are scored independently.
 
   Args:
     trained: a model of masked diffusion, or any masked language model.
     texts: the texts.
-    length: tokens per window, with two special ones; 0: the model's maximum.
+    length: tokens per window, with two special ones; 0: the model's maximum, or 514 if it has none.
     samples: random masks per window; 0: 16.
     seed: random seed.
 
@@ -155,8 +154,9 @@ def estimate_bound(
   estimator = make_estimator(trained)
   texts = keep_texts(texts)
   if length and (length < 3 or (estimator.length and length > estimator.length)):
-    most = f' to {estimator.length}' if estimator.length else ' on'
-    raise ConfigError(f'windows have from 3{most} tokens, two special ones included, got {length}')
+    most = f' and at most {estimator.length}' if estimator.length else ''
+    raise ConfigError(f'--length is at least 3{most} tokens, [CLS] and [SEP] included, got '
+                      f'{length}')
   assert trained.tokenizer
   room = (length or estimator.length or 514) - 2
   windows = cut_rows(trained.tokenizer.encode_batch(texts), room)

@@ -27,6 +27,7 @@ from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
+from plm_jax.objectives.masked_diffusion import suppress_mask
 from plm_jax.sharding import batch_sharding
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import boundary_ids
@@ -202,11 +203,16 @@ class MaskedLogits:
   model: Any
   """configuration of the backbone"""
   head: nn.Module
+  suppressed: int | None = None
+  """id that is never predicted: that of [MASK] for masked diffusion, which does not train its
+  logit"""
 
   def __call__(self, params: Any, batch: Any) -> jax.Array:
     model = ModelWithHeads(self.model.backbone(), {'mlm': self.head})
     outputs: Any = model.apply({'params': params}, batch)
-    return outputs['mlm']
+    if self.suppressed is None:
+      return outputs['mlm']
+    return suppress_mask(outputs['mlm'], self.suppressed)
 
 
 def make_pseudo_scorer(trained: LoadedModel, how: MaskingMode = 'pll') -> PseudoScorer:
@@ -227,6 +233,7 @@ def make_pseudo_scorer(trained: LoadedModel, how: MaskingMode = 'pll') -> Pseudo
                           'masked')
   parts, model = ('backbone', 'heads_mlm'), trained.model
   params = trained.device_params(*parts) if trained.mesh else replicate_params(trained, *parts)
+  suppressed = tokenizer.vocab.mask if trained.generates_by_unmasking else None
   return PseudoScorer(
-      MaskedLogits(model, trained.heads['mlm']), params, tokenizer, model.max_length,
+      MaskedLogits(model, trained.heads['mlm'], suppressed), params, tokenizer, model.max_length,
       model.cls_last, has_shifted_targets(model), trained.mesh or local_mesh(), how)

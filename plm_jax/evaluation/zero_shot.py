@@ -1,4 +1,4 @@
-"""Zero-shot tasks of the BabyLM challenge: the likelier of several sentences or completions.
+"""Zero-shot tasks of the BabyLM challenge: the most likely of several sentences.
 
 Each item has two or more texts, and the model should give the first the highest log-likelihood. The
 log probabilities of all tokens of a text are summed, or only those of its completion:
@@ -64,7 +64,7 @@ class ScoredPart(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RankedItem:
-  """Texts of which the first should be the likeliest."""
+  """Texts of which the first should be the most likely."""
 
   texts: tuple[str, ...]
   completions: tuple[str, ...]
@@ -93,7 +93,7 @@ class RankedResult(NamedTuple):
 
   @property
   def choice(self) -> int:
-    """Index of the likeliest completion; the first of equal ones."""
+    """Index of the most likely completion; the first of equal ones."""
     return int(np.argmax(self.logprobs))
 
 
@@ -124,8 +124,8 @@ def read_items(folder: epath.PathLike, task: TaskName, limit: int = 0) -> list[R
       try:
         item = make_item(row, task, file.stem)
       except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SourceError(f'{where}: not a line of the task {task} of BabyLM, {error!r} with the '
-                          f'fields {", ".join(map(str, row))}') from error
+        raise SourceError(f'{where}: not an item of the BabyLM task {task}: {error!r}; its fields '
+                          f'are {", ".join(map(str, row))}') from error
       seen[item.subset] = seen.get(item.subset, 0) + 1
       if not limit or seen[item.subset] <= limit:
         found.append(item)
@@ -165,11 +165,18 @@ def make_item(row: Mapping[str, Any], task: TaskName, file: str) -> RankedItem:
 
 
 def rank_items(score: ScoreTexts, items: Sequence[RankedItem]) -> list[RankedResult]:
-  """Score the completions of items, each distinct one once."""
+  """Score the completions of items, each distinct one once.
+
+  Raises:
+    ConfigError: a score is not finite.
+  """
   parts: dict[ScoredPart, None] = {}
   for item in items:
     parts |= dict.fromkeys(item.parts)
   scores = dict(zip(parts, score(list(parts)), strict=True))
+  if not all(map(math.isfinite, scores.values())):
+    raise ConfigError('the model gives log-likelihoods that are not finite: its parameters are '
+                      'damaged, or its compute dtype is too small')
   results = []
   for item in items:
     results.append(RankedResult(item, tuple(scores[part] for part in item.parts)))
@@ -294,12 +301,19 @@ def make_scorer(trained: LoadedModel, backend: Backend, start: bool = True) -> S
 
 
 def find_backends(trained: LoadedModel) -> list[Backend]:
-  """List the ways in which a model can score texts."""
+  """List the ways in which a model can score texts.
+
+  Raises:
+    ConfigError: there is none.
+  """
   found: list[Backend] = []
   if 'mlm' in trained.heads:
     found.append('mntp' if has_shifted_targets(trained.model) else 'mlm')
   if trained.lm_head_name and trained.model.kind in ('encoder', 'decoder'):
     found.append('causal')
+  if not found:
+    raise ConfigError('the model cannot score texts: zero-shot tasks need a masked or causal '
+                      'language model')
   return found
 
 

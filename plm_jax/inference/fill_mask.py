@@ -19,6 +19,7 @@ from plm_jax.inference.prompts import BERT_TOKENS, check_prompts, missing_tokens
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
+from plm_jax.objectives.masked_diffusion import suppress_mask
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
@@ -83,8 +84,11 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
 
   batch = {'tokens': tokens[:, :length], 'segments': segments[:, :length], 'positions': positions}
   params = trained.device_params('backbone', 'heads_mlm')
+  # Masked diffusion does not train the logit of [MASK].
+  suppressed = tokenizer.vocab.mask if trained.generates_by_unmasking else None
   probabilities = np.asarray(predict_masks(
-      config, trained.heads['mlm'], tokenizer.vocab.size, params, jax.device_put(batch)))
+      config, trained.heads['mlm'], tokenizer.vocab.size, suppressed, params,
+      jax.device_put(batch)))
   filled = []
   for number, some in enumerate(blanks):
     rows = probabilities[number, :len(some)]
@@ -92,12 +96,19 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
   return filled
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def predict_masks(config: Any, head: nn.Module, pieces: int, params: Any, batch: Any) -> jax.Array:
-  """Compute token probabilities [batch, masks, pieces] at the `positions` [batch, masks]."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def predict_masks(config: Any, head: nn.Module, pieces: int, suppressed: int | None, params: Any,
+                  batch: Any) -> jax.Array:
+  """Compute token probabilities [batch, masks, pieces] at the `positions` [batch, masks].
+
+  suppressed: id that is never predicted; None: none.
+  """
   outputs: Any = ModelWithHeads(config.backbone(), {'mlm': head}).apply({'params': params}, batch)
   # The embedding table may have more rows than the tokenizer has tokens.
-  return jax.nn.softmax(outputs['mlm'][..., :pieces])
+  logits = outputs['mlm'][..., :pieces]
+  if suppressed is not None:
+    logits = suppress_mask(logits, suppressed)
+  return jax.nn.softmax(logits)
 
 
 def make_samples(

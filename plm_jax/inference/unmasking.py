@@ -33,7 +33,7 @@ from plm_jax.loading.loaded_model import LoadedModel
 Order = Literal['random', 'confidence']
 LEFT_TO_RIGHT_OPTIONS = (
     'min_new', 'beams', 'repetition_penalty', 'no_repeat_ngram', 'forced_first', 'forced_last',
-    'start')
+    'start', 'length_penalty', 'early_stopping')
 """options of generation from left to right, which unmasking does not have"""
 
 
@@ -76,8 +76,8 @@ def generate_tokens(
       raise ConfigError(f'{name} is for models that generate from left to right, and this one '
                         f'unmasks tokens in any order: leave {name} out')
   if config.steps > config.max_new:
-    raise ConfigError(f'steps is max_new ({config.max_new}) at most, because each step unmasks a '
-                      f'token: got {config.steps}')
+    raise ConfigError(f'steps is at most max_new ({config.max_new}), because each step unmasks at '
+                      f'least one token: got {config.steps}')
   check_prompts([prompt if isinstance(prompt, str) else '' for prompt in prompts])
 
   # Rows: [CLS] prompt [MASK] ... [MASK] [SEP], as in training.

@@ -4,8 +4,9 @@ Parameters as published: 210M, 610M and 2.1B (table 1), without the output matri
 head. Embeddings are not tied, so with it there are 310M, 756M and 2.40B.
 
 LLaMA's layers without the causal mask: RMSNorm before sublayers, SwiGLU, rope, grouped keys and
-values in the larger sizes, no biases, no dropout. The two numbers of a rotary pair are half a head
-apart, as in transformers. Logits are computed from the hidden states, without a hidden layer.
+values in the larger sizes, no biases, no dropout. Rotary pairs are half a head apart
+(rotate-half), as in transformers. Logits are computed from the hidden states, without a hidden
+layer.
 """
 from collections.abc import Mapping
 import dataclasses
@@ -100,7 +101,7 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Reverse `normalize_hf_config`; released code and transformers read the result.
 
   Raises ConvertError where rope rotates only a share of a head, and where logits have a bias and
-  MLPs have none, or the other way round: one attribute says both.
+  MLPs have none, or the other way round: one attribute sets both.
   """
   hf_config = llama.denormalize_hf_config(hf_config)
   if hf_config.pop('head_bias') != hf_config['mlp_bias']:

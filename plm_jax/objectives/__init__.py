@@ -108,6 +108,9 @@ class StepTraits:
   needs_progress: bool = False
   """Whether corruption depends on the fraction of steps done. Windows of training then hold
   PROGRESS; windows of evaluation do not."""
+  changes_over_run: bool = False
+  """Whether the corruption of a step also depends on the number of steps of the run, so that a run
+  cannot become longer once it has begun."""
   perturbs_inputs: bool = False
   """Whether `losses` needs gradients of the embeddings, so that none may be cut off above them."""
 

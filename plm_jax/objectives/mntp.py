@@ -95,7 +95,8 @@ class MaskedNextToken(Objective):
   def step_traits(self) -> StepTraits:
     """Progress, where the mask rate changes during the run or differs in evaluation."""
     changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
-    return StepTraits(needs_progress=changes)
+    return StepTraits(
+        needs_progress=changes, changes_over_run=self.final_mask_rate is not None)
 
   def text_length(self, length: int) -> int:
     """Return `length` without the reserve for starts of documents."""

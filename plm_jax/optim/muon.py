@@ -6,8 +6,8 @@ the columns of a matrix follows from its logical axes: layers are stacked, and a
 have an axis of heads.
 
 On a mesh, a matrix is split over devices, and the iterations multiply it with itself. So the
-matrices of a stack are dealt out to the devices that share them: each has whole matrices, and
-momentum and updates are sent once each, instead of a matrix in every iteration.
+matrices of a stack are distributed over the devices that share them: each device has whole
+matrices, and momentum and updates are sent once each, instead of a matrix in every iteration.
 """
 from collections.abc import Mapping
 import math
@@ -28,7 +28,7 @@ WIDE = ('width', 'mlp')
 
 
 class Sides(NamedTuple):
-  """Axes of a parameter that are the sides of a matrix; other axes count matrices."""
+  """Axes of a parameter that are the sides of a matrix; other axes are batch axes."""
 
   inputs: tuple[int, ...]
   outputs: tuple[int, ...]
@@ -156,7 +156,7 @@ def orthogonalize(x: jax.Array, sides: Sides) -> jax.Array:
   # Without momentum, Muon's direction is the orthogonalized gradient; its state is not needed.
   newton_schulz = contrib.scale_by_muon(
       beta=0.0, nesterov=False, weight_dimension_numbers=contrib.MuonDimensionNumbers(*sides))
-  stages = dealt_shardings(x.shape, sides)
+  stages = distributed_shardings(x.shape, sides)
   for stage in stages:
     x = jax.lax.with_sharding_constraint(x, stage)
   updated: Any = newton_schulz.update(x, newton_schulz.init(x))
@@ -166,27 +166,27 @@ def orthogonalize(x: jax.Array, sides: Sides) -> jax.Array:
   return x
 
 
-def dealt_shardings(shape: tuple[int, ...], sides: Sides) -> list[PartitionSpec]:
-  """Return the shardings through which matrices are dealt out, along their longest counting axis.
+def distributed_shardings(shape: tuple[int, ...], sides: Sides) -> list[PartitionSpec]:
+  """Return the shardings through which matrices are distributed, along their longest batch axis.
 
   The axes of the mesh change places one after another: to move both at once, the compiler would
   first send everything to every device. An empty list: there are fewer matrices than devices that
   share them, so that the compiler splits each product instead.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  counting = [axis for axis in range(len(shape)) if axis not in sides.inputs + sides.outputs]
-  if mesh.empty or not counting:
+  batch_axes = [axis for axis in range(len(shape)) if axis not in sides.inputs + sides.outputs]
+  if mesh.empty or not batch_axes:
     return []
-  longest = max(counting, key=lambda axis: shape[axis])
+  longest = max(batch_axes, key=lambda axis: shape[axis])
   axes = [axis for axis in ('fsdp', 'tensor') if mesh.shape[axis] > 1]
   if not axes or shape[longest] < mesh.shape[axes[0]]:
     return []
 
-  def deal(axes: Any, others: Any) -> PartitionSpec:
+  def shard(axes: Any, others: Any) -> PartitionSpec:
     return PartitionSpec(*(axes if axis == longest else others for axis in range(len(shape))))
 
   if len(axes) == 1:
-    return [deal(axes[0], None)]
+    return [shard(axes[0], None)]
   divides = shape[longest] % math.prod(mesh.shape[axis] for axis in axes) == 0
-  dealt = deal(tuple(axes) if divides else axes[0], None)
-  return [deal(axes[0], PartitionSpec.UNCONSTRAINED), dealt]
+  last = shard(tuple(axes) if divides else axes[0], None)
+  return [shard(axes[0], PartitionSpec.UNCONSTRAINED), last]

@@ -17,15 +17,15 @@ runs; the second starts from the first:
   of the rotary positions becomes 250,000.
 
 AdamW with betas 0.9 and 0.95, epsilon 1e-5, weight decay 0.1 of all parameters, gradient clipping
-at 1: defaults of optimus/trainer/configuration/train.py in Nicolas-BZRD/EuroBERT. A sequence is cut
-out of the concatenated documents, which attend to each other (dataprocess/pack_dataset.py).
+at 1: defaults of optimus/trainer/configuration/train.py in Nicolas-BZRD/EuroBERT. Sequences are
+pieces of the concatenated documents, which attend to each other (dataprocess/pack_dataset.py).
 
 Assumption: the batch size is not in these files. Here it is four million tokens for every size.
-Mask rates and numbers of tokens are quoted from summaries of the paper; the warmup, the cosine and
-the random lengths are from memory of section 2.3.
+Not verified against the paper: mask rates and token counts (from summaries), warmup, cosine decay
+and random lengths. Check them before a full run.
 
-Differences: in annealing, a sequence is a part of one document, and half of the room of its batch
-stays empty. Use the released tokenizer with --tokenizer; a new one is byte-level BPE, too, with
+Differences: in annealing, a sequence is a part of one document, and about half of each batch is
+padding. Use the released tokenizer with --tokenizer; a new one is byte-level BPE, too, with
 other special tokens. The shares of the languages are those of --data.weights.
 """
 import dataclasses

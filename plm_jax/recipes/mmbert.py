@@ -3,15 +3,15 @@
     python -m plm_jax prepare ALL_TEXT gs://BUCKET/all --for=mmbert_base
     python -m plm_jax prepare GERMAN gs://BUCKET/de --for=mmbert_base \\
         --tokenizer=gs://BUCKET/all/tokenizer
-    python -m plm_jax train mmbert_base --data.path gs://BUCKET/de gs://BUCKET/sw  # and so on
-    python -m plm_jax train mmbert_base_long --warm-start=RUN --data.path gs://BUCKET/de \\
-        gs://BUCKET/sw --train.phases.0.corpora=110
+    python -m plm_jax train mmbert_base --data.path LANGUAGE_1 ... LANGUAGE_60
+    python -m plm_jax train mmbert_base_long --warm-start=RUN --train.phases.0.corpora=110 \\
+        --data.path LANGUAGE_1 ... LANGUAGE_110 OTHERS
     python -m plm_jax train mmbert_small --scale=laptop                 # 2 CPU cores: 3 minutes
     python -m plm_jax train mmbert_small --scale=test                   # seconds
 
 ModernBERT's architecture with Gemma 2's vocabulary. Values are from configs/ of JHU-CLSP/mmBERT;
 tokens, languages and temperatures are from the paper. There are three stages in two runs, because
-the base of the rotary positions is one for a run. The second run starts from the first:
+a run has one base of the rotary positions. The second run starts from the first:
 
 - base, small: 2.3 trillion tokens of 60 languages, sequence length 1,024, 30% masked. The batch
   size grows over 60 billion tokens (small: 100), the learning rate warms up over 3 billion (small:
@@ -19,14 +19,16 @@ the base of the rotary positions is one for a run. The second run starts from th
 - base_long, small_long: sequence length 8,192, rope base 160,000 in all layers. The first phase has
   600 billion tokens of 110 languages, power 0.5, 15% masked. The second phase has 100 billion
   tokens of 1,833 languages, power 0.3, 5% masked, and the learning rate falls along 1 - sqrt to
-  0.02 of the peak (small: 0.04). List the languages of the first phase first.
+  0.02 of the peak (small: 0.04). List the 110 languages of the first phase first. A data mixture
+  has at most 1,024 corpora: join the smallest languages with commas into one corpus.
 
-The optimizer is StableAdamW with betas 0.9 and 0.95 and epsilon 1e-8. Its weight decay at the peak
-is 8e-5 of the parameter (small_long: 4e-5), not multiplied by the learning rate. Dropout is 0.1 on
-the attention output. Documents of a sequence do not attend to each other.
+The optimizer is StableAdamW with betas 0.9 and 0.95 and epsilon 1e-8. Its weight decay is
+8e-5 per update at the peak learning rate (small_long: 4e-5); --optim.weight-decay is this value
+divided by the peak. Dropout is 0.1 on the attention output. Documents in the same sequence do not
+attend to each other.
 
-Our readings: the batch begins with 48 sequences on each of eight GPUs (the file has
-batch_size_warmup_min_size 48), and grows to 4,608. Batches of long sequences have as many. The file
+Assumptions: the batch begins with 48 sequences on each of eight GPUs (the file has
+batch_size_warmup_min_size 48), and grows to 4,608. The long runs also use 4,608 sequences. The file
 mmBERT-base.yaml, of 400 billion tokens, has a mask rate of 0.25; the paper has 0.3 for the whole
 first run. The files halve the learning rate of small from the first run to the second.
 

@@ -15,7 +15,7 @@ from plm_jax.errors import ConfigError
 
 
 class WordPlan(NamedTuple):
-  """When a run has read how many words."""
+  """Schedule of the named checkpoints of a run, by the words that it has read."""
 
   names: Mapping[int, Sequence[str]]
   """number of steps -> names of the checkpoints to keep then"""
@@ -83,7 +83,7 @@ def check_epochs(config: PretrainRun, pipelines: Sequence[Pipeline]) -> None:
       advice.append(f'--train.phases.{number}.steps={steps}')
     raise ConfigError(
         f'the run reads {path} {epochs:.4g} times, and BabyLM allows {MAX_EPOCHS} epochs: give '
-        f'{" ".join(advice)}')
+        f'{" ".join(advice)} or fewer')
 
 
 def words_per_step(phase: Phase, pipeline: Pipeline, words: Sequence[float]) -> float:

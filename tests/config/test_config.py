@@ -116,8 +116,10 @@ def test_a_run_is_made_longer_or_shorter_where_what_is_done_stays_as_it_was(sche
   found = resume_obstacles(old, changed(old, 'train.phases', phases), done)
   assert found == [] if goes else found[0].startswith('train.phases: (Phase(steps=6, length=32, batch=8), ')
   if not goes:
-    what = 'learning rate this' if schedule in ('linear', 'cosine', 'bert') else 'rows these phases'
-    assert found[1] == f'{done} steps are done, whose {what} would change'
+    what = 'this would change their learning rates'
+    if schedule not in ('linear', 'cosine', 'bert'):
+      what = 'these phases would change their batches'
+    assert found[1] == f'{done} steps are done, and {what}'
 
 
 def test_what_is_left_of_a_run_may_learn_at_another_rate():
