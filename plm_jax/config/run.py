@@ -5,7 +5,6 @@ fields, and the docstring of a field is its `--help`.
 """
 from collections.abc import Sequence
 import dataclasses
-import math
 import os
 from typing import Any, Literal
 
@@ -465,14 +464,9 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
   if data.weights and (data.cap or data.temperature != 1):
     raise ConfigError('--data.weights are shares as they are: leave out --data.cap and '
                       '--data.temperature')
-  if data.weights and not are_shares(data.weights, len(data.path)):
+  if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
     raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
-                      'share each, of 0 or more and not all 0')
-
-
-def are_shares(weights: Sequence[float], corpora: int) -> bool:
-  """Tell whether weights are those of a mixture of so many corpora."""
-  return len(weights) == corpora and min(weights) >= 0 and 0 < sum(weights) < math.inf
+                      'share each, not all 0')
 
 
 def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
@@ -486,9 +480,9 @@ def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
   corpora = len(data.path)
   if phase.corpora > corpora:
     raise ConfigError(f'{option}.corpora is {phase.corpora}, and --data.path has {corpora}')
-  if phase.weights and not are_shares(phase.weights, corpora):
+  if phase.weights and (len(phase.weights) != corpora or not sum(phase.weights)):
     raise ConfigError(f'{option}.weights gives {phase.weights} for {corpora} corpora: one share '
-                      'each, of 0 or more and not all 0')
+                      'each, not all 0')
   if phase.weights and (phase.temperature is not None or phase.corpora):
     raise ConfigError(f'{option}.weights are shares as they are: leave out {option}.temperature '
                       f'and {option}.corpora')

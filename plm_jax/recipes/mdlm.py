@@ -13,9 +13,9 @@ The loss is the evidence bound of masked diffusion (MDLM: Sahoo et al. 2024) wit
 schedule, so that 36% of the tokens are masked on average. Rarer tokens are masked with a higher
 probability: their rank weights have a power that grows from 0 to 0.02 over the run (at every step
 here, at every epoch in the released code). The model is the base model of GPT-BERT, which predicts
-masked tokens at their own positions. 10,000 updates with LAMB, with 1,024 sequences of 128 tokens. The
-learning rate of 0.007 warms up over 1.6% of the run, falls along a cosine to a tenth, and over the
-last 1.6% to 0. An EMA of the parameters averages about the last thousand steps.
+masked tokens at their own positions. 10,000 updates with LAMB, with 1,024 sequences of 128 tokens.
+The learning rate of 0.007 warms up over 1.6% of the run, falls along a cosine to a tenth, and over
+the last 1.6% to 0. An EMA of the parameters averages about the last thousand steps.
 
 Differences: the publication states epochs only, so the number of updates assumes 1.3 tokens per
 word. The model has no time conditioning; the released model can also be evaluated without it.

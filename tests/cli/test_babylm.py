@@ -118,7 +118,7 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
     (['--data=track', '--output=out', '--zero-shot=track', *SMALL], 'track has none of the folders blimp_filtered'),
     (['--data=track', '--output=out', '--fast=eval', *SMALL], '--fast evaluates the checkpoints that a run with --track'),
     (['--data=track', '--output=out', '--track.name=multilingual', *SMALL],
-     '--track.languages goes with --track.name=multilingual: one language per corpus, of eng, nld, zho'),
+     '--track.name=multilingual needs --track.languages, one per corpus, of eng, nld, zho; other tracks take none'),
     (['--model=run', '--output=out', '--train.keep=2'], '--model is evaluated as it is: leave out --train.keep=2')])
 def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
   monkeypatch.setattr(babylm.corpus, 'clean', None)

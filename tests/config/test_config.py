@@ -133,7 +133,7 @@ def test_what_is_left_of_a_run_may_learn_at_another_rate():
 @pytest.mark.parametrize(('path', 'value', 'message'), [
     ('train.phases', (), r'--train\.phases: a run needs at least one'),
     ('model.max_length', 63, 'sequences of 64 tokens do not fit the model: --model.max-length is 63'),
-    ('train.phases', (Phase(1, 7, 8),), 'rows of 7 tokens leave no room for text'),
+    ('train.phases', (Phase(1, 7, 8),), 'sequences of 7 tokens leave no room for text'),
     ('data.assembly', 'packed', '--data.assembly packed joins documents'),
     ('objective', DenoisingAutoencoder(languages=('de_DE', 'ro_RO')), r"'ro_RO'\) for 1 corpora: one each"),
     ('data.path', ('a.txt', 'task:sst2:a.tsv'), r'--data.path=task:sst2:a.tsv is a task .* or another recipe'),

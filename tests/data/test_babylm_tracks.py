@@ -44,9 +44,9 @@ def test_text_beyond_the_budget():
 
 
 @pytest.mark.parametrize(('name', 'languages', 'message'), [
-    ('strict', ('eng',), 'languages goes with .*name=multilingual: one language per corpus, of eng, nld, zho'),
-    ('multilingual', (), 'languages goes with .*name=multilingual'),
-    ('multilingual', ('eng', 'fra'), 'languages are of eng, nld, zho, got fra')])
+    ('strict', ('eng',), 'name=multilingual needs .*languages, one per corpus, of eng, nld, zho; other tracks take none'),
+    ('multilingual', (), 'name=multilingual needs .*languages'),
+    ('multilingual', ('eng', 'fra'), 'languages are among eng, nld, zho, got fra')])
 def test_languages_that_are_no_ones(name, languages, message):
   with pytest.raises(ConfigError, match=message):
     TrackConfig(name, languages)

@@ -62,7 +62,7 @@ def test_files_of_the_challenge(folder):
 
 
 def test_what_is_no_item(folder, tmp_path):
-  with pytest.raises(SourceError, match=r"agent.jsonl:1: not a line of the task comps of BabyLM, KeyError"):
+  with pytest.raises(SourceError, match=r"agent.jsonl:1: not an item of the BabyLM task comps: KeyError"):
     zero_shot.read_items(folder / 'ewok_filtered', 'comps')
   with pytest.raises(SourceError, match=r'has no .jsonl file with items of the task comps'):
     zero_shot.read_items(folder / 'nowhere', 'comps')

@@ -147,7 +147,7 @@ def test_what_cannot_be_unmasked(trained):
       generate.generate(model, ['a'], GenerationConfig(**{'max_new': 2, **options}))
   refused('the longest prompt has 1 tokens, and max_new is 30: the model takes 32', max_new=30)
   refused('beams is for models that generate from left to right', beams=2)
-  refused('steps is max_new', steps=3)
+  refused('steps is at most max_new', steps=3)
   with pytest.raises(ConfigError, match='cannot be streamed'):
     list(generate.stream(trained, ['a'], GenerationConfig(2)))
   other = dataclasses.replace(trained, generates_by_unmasking=False)
@@ -160,7 +160,7 @@ def test_what_cannot_be_unmasked(trained):
     plm_jax.perplexity(left, ['ab'], samples=4)
   with pytest.raises(ConfigError, match='leave stride and start out'):
     plm_jax.perplexity(trained, ['ab'], stride=2)
-  with pytest.raises(ConfigError, match='windows have from 3 to 32 tokens'):
+  with pytest.raises(ConfigError, match='--length is at least 3 and at most 32 tokens'):
     plm_jax.perplexity(trained, ['ab'], length=33)
 
 
