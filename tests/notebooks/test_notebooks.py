@@ -74,9 +74,13 @@ def test_jupytext_agrees(make):
         (cell.cell_type, cell.source) for cell in kept.cells], f'python notebooks/make.py {source.stem}'
 
 
+# The first notebook runs with every change, the others before a release.
+MARKS = {'1_first_bert': [], '7_before_a_pod': [pytest.mark.compiler]}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('source', [
-    pytest.param(path, marks=[pytest.mark.compiler] * (path.stem == '7_before_a_pod')) for path in SOURCES],
+@pytest.mark.parametrize(
+    'source', [pytest.param(path, marks=MARKS.get(path.stem, [pytest.mark.release])) for path in SOURCES],
     ids=lambda path: path.stem)
 def test_runs(source, folder, make, monkeypatch):
   monkeypatch.setenv('PLM_JAX_NOTEBOOK_SCALE', 'test')

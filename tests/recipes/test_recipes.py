@@ -50,7 +50,10 @@ How = Literal['disturbed', 'trained', 'traced']
 
 
 def different() -> list:
-  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often."""
+  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often.
+
+  A recipe with the model and the objective of one before it is only traced, and only before a release.
+  """
   groups: dict[PretrainRun, list[str]] = {}
   for name in RECIPES:
     groups.setdefault(dataclasses.replace(smallest(name), name=''), []).append(name)
@@ -62,7 +65,8 @@ def different() -> list:
     how: How = 'disturbed' if wiring not in wirings else 'trained' if kind not in kinds else 'traced'
     wirings.add(wiring)
     kinds.add(kind)
-    params.append(pytest.param(names[0], how, id='='.join(names)))
+    marks = [pytest.mark.release] * (how == 'traced')
+    params.append(pytest.param(names[0], how, id='='.join(names), marks=marks))
   return params
 
 

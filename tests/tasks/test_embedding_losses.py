@@ -249,7 +249,8 @@ def params_of(learner: Learner, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['in_batch', 'gist', 'cosent', 'prefixes', 'softmax', 'dense'])
+@pytest.mark.parametrize('name', ['in_batch', 'gist', *(
+    pytest.param(name, marks=pytest.mark.release) for name in ('cosent', 'prefixes', 'softmax', 'dense'))])
 def test_several_devices_and_cached_gradients(name):
   """The batch of all eight devices, and of all micro-steps, is what one device has at once; dropout too."""
   task, batch = TASKS[name], batch_of(16)

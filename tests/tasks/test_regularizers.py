@@ -112,7 +112,7 @@ def test_sift_adds_the_change():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('regularizer', EVERY)
+@pytest.mark.parametrize('regularizer', [EVERY[0], *(pytest.param(one, marks=pytest.mark.release) for one in EVERY[1:])])
 def test_micro_steps_change_nothing(regularizer):
   model, params, batch = setting()
   task = Task(regularizer=regularizer)
