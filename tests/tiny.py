@@ -45,7 +45,7 @@ def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimC
 
 
 def traced_step(learner: Learner, layout):
-  """Stands in for `training.train.jitted_step` where a run is to do all but learn: the step is traced and not compiled,
+  """Stands in for `training.step.jit_train_step` where a run is to do all but learn: the step is traced and not compiled,
   its state must keep its shapes, parameters stay as they are, and figures are ones."""
   del layout
   step = jax.jit(functools.partial(train_step, learner))

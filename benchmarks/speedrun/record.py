@@ -42,7 +42,7 @@ def update_record(track: str, name: str, values: Mapping[str, Any]) -> None:
 
 
 def check_text(track: Track, text: str) -> None:
-  """Exit with a message if the text is not that of the track."""
+  """Exit with a message unless the text has the checksum of the track."""
   if not track.text_sha256:
     return
   open_text = lzma.open if text.endswith('.xz') else open
@@ -54,7 +54,10 @@ def check_text(track: Track, text: str) -> None:
 
 
 def train_entry(track_name: str, name: str, text: str, output: str, seed: int) -> dict[str, Any]:
-  """Train an entry in a new process -> its record of this seed, which is also written.
+  """Train an entry in a new process, and add the result of this seed to its record.
+
+  Returns:
+    The record of the entry.
 
   Raises:
     SystemExit: the text is another one.
@@ -94,7 +97,7 @@ def judging_run(config: PretrainRun, track: Track) -> PretrainRun:
 
 
 def options(config: PretrainRun, track: Track, given: Mapping[str, Any]) -> list[str]:
-  """List the options that differ from those of the track's BERT, as 'option: old -> new'."""
+  """List the options that differ from BERT's at the size of the track, as 'option: old -> new'."""
   setting = equal_time.Setting(
       given['text'], given['output'], track.layers, track.width, track.vocab, track.rows, track.length)
   return validation.differences(equal_time.encoder(setting), config, {'name', 'output', 'seed'})
@@ -136,9 +139,12 @@ def read_joules() -> float | None:
 
 
 def measure_pace(track_name: str, name: str, text: str, output: str, rounds: int) -> dict[str, Any]:
-  """Time the steps of an entry, in turn with those of the first entry -> its record, which is also written.
+  """Time steps of an entry, alternating with steps of the first entry, and add the times to its record.
 
-  Each phase of the entry is timed by itself. The seconds of a run are those of all its steps.
+  Each phase is timed separately. The time of a run is the sum over all its steps.
+
+  Returns:
+    The record of the entry.
   """
   entries = make_entries(TRACKS[track_name])
   first = next(iter(entries))
@@ -158,7 +164,7 @@ def measure_pace(track_name: str, name: str, text: str, output: str, rounds: int
 
 
 def contestant(track: Track, contestant: str, text: str, output: str) -> None:
-  """Do steps of a phase of an entry whenever the parent process says so."""
+  """Train for some steps of one phase whenever the parent process asks for it."""
   name, _, number = contestant.partition('.')
   config = make_run(track, name, text, output)
   phase = config.train.phases[int(number)]
@@ -169,14 +175,17 @@ def contestant(track: Track, contestant: str, text: str, output: str) -> None:
 
 
 def score_tasks(track_name: str, name: str, output: str, data: str, seeds: int) -> dict[str, Any]:
-  """Fine-tune a trained entry on CoLA and SST-2, and judge minimal pairs -> its record, also written.
+  """Fine-tune a trained entry on CoLA and SST-2, judge minimal pairs, and add the scores to its record.
 
   Args:
     track_name: name of the track.
     name: name of the entry, which has been trained with seed 0.
     output: folder of the runs.
     data: folder of the tasks' files, at any depth.
-    seeds: fine-tuning seeds.
+    seeds: number of fine-tuning seeds.
+
+  Returns:
+    The record of the entry.
   """
   run, scores = f'{output}/{name}-0', {}
   for task in FINETUNED_TASKS:
