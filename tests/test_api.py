@@ -19,6 +19,7 @@ import tuned
 import plm_jax
 from plm_jax import conversion
 from plm_jax.api import corpus, knowledge, models, serving, similarity, transfer
+from plm_jax.api import scoring as scoring_functions
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import scoring
@@ -78,7 +79,7 @@ def test_docstrings(runs, monkeypatch):
 
 
 def check_docstrings():
-  modules = models, corpus, knowledge, serving, similarity, transfer
+  modules = models, corpus, knowledge, scoring_functions, serving, similarity, transfer
   functions = [value for module in modules for value in vars(module).values()
                if (name := getattr(value, '__name__', '')) in plm_jax.__all__ and value is getattr(plm_jax, name)
                and value.__module__ == module.__name__]
