@@ -19,10 +19,12 @@ from plm_jax.validation import ValidatedConfig
 
 Arrays = dict[str, jax.Array]
 Losses = dict[str, Any]
-"""Loss name -> (sum, weight), divided once over the whole batch; a continuous objective adds
-CARRY."""
+"""Loss name -> (sum, weight), divided once over the whole batch. A continuous objective adds CARRY,
+and an objective with statistics adds STATISTICS."""
 CARRY = 'carry'
 """Key of the state that a continuous objective hands from batch to batch."""
+STATISTICS = 'statistics'
+"""Key of the statistics of a run that an objective keeps in the training state."""
 PROGRESS = 'progress'
 """Key of the fraction of the run's steps that is done, a scalar in training windows."""
 
@@ -246,6 +248,28 @@ class Objective(ValidatedConfig, abc.ABC):
       rows: batch size, the leading axis of each array.
     """
     del model, rows
+
+  def statistics(self, vocab: int) -> Any:
+    """Return the statistics at the start of a run, or None for an objective that keeps none.
+
+    They are part of the training state, the same on all devices, and come to `corrupt` as
+    windows['statistics'] in training, but not in evaluation. `losses` returns what a batch adds to
+    them under STATISTICS, as arrays with a leading batch axis.
+
+    Args:
+      vocab: size of the vocabulary.
+    """
+    del vocab
+
+  def update_statistics(self, statistics: Any, seen: Any, step: jax.Array) -> Any:
+    """Return the statistics after a step.
+
+    Args:
+      statistics: those before the step.
+      seen: what `losses` returned under STATISTICS, for the whole batch.
+      step: number of steps before this one.
+    """
+    raise NotImplementedError
 
   def build(self, model: Any, packed: bool) -> nn.Module:
     """Build the module (batch, row ids) -> outputs by name, of one network or of two."""

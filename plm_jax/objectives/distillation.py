@@ -72,10 +72,12 @@ class Distillation(Objective):
   many as it has, evenly spaced."""
 
   def conflict(self, option):
-    """Explain that there is a sentence-pair task, or that all factors are 0."""
+    """Explain that there is a sentence-pair task or adaptive masking, or that all factors are 0."""
     has_logits = self.soft or self.hard
     if isinstance(self.task, MaskedLM) and self.task.pair.pair_task and has_logits:
       return f'a student is asked nothing about pairs: {option("task.pair")} is {self.task.pair}'
+    if isinstance(self.task, MaskedLM) and self.task.adaptive != 'off':
+      return f'{option("task.adaptive")} is for masked language modeling alone: leave it out'
     if self.soft and isinstance(self.task, CausalLM) and self.task.loss_blocks > 1:
       return (f'{option("soft")} targets are of whole logits: {option("task.loss_blocks")} is 1, '
               'or soft is 0')

@@ -15,10 +15,12 @@ from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
 from plm_jax.layers.kernels import cpu
 from plm_jax.objectives import (
     PROGRESS,
+    STATISTICS,
     Objective,
     Requirements,
     StepTraits,
     TextLayout,
+    adaptive_masking,
     corruption,
     synonyms,
 )
@@ -46,7 +48,7 @@ class MaskedLM(Objective):
 
   limits = intervals(
       mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)', lengths='[0, 1]',
-      mask_share='[0, 1]', random_share='[0, 1]', smoothing='[0, 10]')
+      mask_share='[0, 1]', random_share='[0, 1]', smoothing='[0, 10]', adaptive_steps='[1, inf)')
   renamed = earlier_names(
       rate='mask_rate', last_rate='final_mask_rate', held_out_rate='held_out_mask_rate',
       similar='synonyms', says_language='language_ids')
@@ -86,6 +88,12 @@ class MaskedLM(Objective):
   """Exponent that masks frequent tokens less often: a token has the weight frequency ** -smoothing.
   Frequencies are those of the batch, as an estimate of the corpus (XLM: 0.5; DistilBERT: 0.7). 0:
   all tokens have the same weight."""
+  adaptive: Literal['off', 'accuracy', 'loss'] = 'off'
+  """Adaptive masking (Edman and Fraser 2025): a token type is masked more often, the worse the
+  model predicts it, by the `accuracy` (hard) or the `loss` (soft) of the steps before. The number
+  of masked tokens stays the same. Evaluation masks all tokens alike."""
+  adaptive_steps: int = 200
+  """Number of steps between updates of these mask rates."""
   synonyms: str = ''
   """Synonym file (MacBERT): a synonym replaces a whole word instead of [MASK], or random tokens
   where the word has no synonym. `objectives/synonyms.py` has the format."""
@@ -118,6 +126,10 @@ class MaskedLM(Objective):
     if self.smoothing and (self.choice != 'distinct' or self.masks_spans or self.synonyms):
       return (f'{option("smoothing")} is of single tokens, of {option("choice")} distinct, without '
               'similar words')
+    if self.adaptive != 'off' and (
+        self.choice != 'distinct' or self.masks_spans or self.synonyms or self.smoothing):
+      return (f'{option("adaptive")} {self.adaptive} is of single tokens, of {option("choice")} '
+              'distinct, without synonyms and smoothing')
     if self.synonyms and self.unit != 'word':
       return f'{option("synonyms")} are words, so that {option("unit")} is word, got {self.unit}'
     if self.step_traits.needs_progress and self.choice not in ('distinct', 'everywhere'):
@@ -209,18 +221,20 @@ class MaskedLM(Objective):
       rows['languages'] = jnp.broadcast_to(windows['corpus'][:, None], rows['tokens'].shape)
     words = rows.pop('words')
 
-    # Masks: uniform, by inverse frequency, or with synonyms.
+    # Masks: uniform, by inverse frequency, by difficulty, or with synonyms.
     most, rate = self.max_predictions(rows['tokens'].shape[1]), self.current_mask_rate(windows)
-    frequency_weights, others = None, None
+    token_weights, others = None, None
     if self.smoothing:
       counts = corruption.count_tokens(windows, vocab.size)
-      frequency_weights = jnp.maximum(counts, 1).astype(jnp.float32) ** -self.smoothing
+      token_weights = jnp.maximum(counts, 1).astype(jnp.float32) ** -self.smoothing
+    if STATISTICS in windows:
+      token_weights = windows[STATISTICS]['weights']
     if self.synonyms:
       # The same sequences of other words: where tokens go does not depend on which they are.
       others = jax.vmap(draw_synonyms)(mask_keys, windows['similar'], windows['words'])
       others = self.pair.arrange(row_keys, {**windows, 'tokens': others}, vocab)['tokens']
     def mask(key, tokens, segments, words, others):
-      weights = None if frequency_weights is None else frequency_weights[tokens]
+      weights = None if token_weights is None else token_weights[tokens]
       return self.mask_row(key, tokens, segments, words, (most, rate), vocab, others, weights)
     masked = jax.vmap(mask)(mask_keys, rows['tokens'], rows['segments'], words, others)
     return {**rows, **masked}
@@ -254,7 +268,8 @@ class MaskedLM(Objective):
       weights: relative sampling weight of each token, [length]; None: uniform.
 
     Returns:
-      the corrupted tokens [length], and positions, labels and weights [predictions].
+      the corrupted tokens [length], and positions, labels and weights [predictions]; with adaptive
+      masking by loss, `hidden` [predictions], 1.0 where [MASK] replaces the token.
     """
     choose_key, replace_key = jax.random.split(key)
     most, rate = number
@@ -272,8 +287,11 @@ class MaskedLM(Objective):
     else:
       tokens = corruption.replace_words(
           replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
-    return dict(
+    masked = dict(
         tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
+    if self.adaptive == 'loss':
+      masked['hidden'] = (tokens[positions] == vocab.mask).astype(jnp.float32)
+    return masked
 
   def choose_masked(self, key, real, words, most, rate, weights=None):
     """Sample how often each token is predicted, float32 [length], at most `most` in all.
@@ -342,6 +360,35 @@ class MaskedLM(Objective):
       stats = LogitStats.from_logits(outputs['mlm'], batch['labels'])
       losses['z'] = compute_z_loss(stats, batch['weights'])
     return losses
+
+  def losses(self, passes, batch):
+    """Compute the losses of a training step, and with adaptive masking the difficulty of each
+    prediction."""
+    outputs = passes(batch)
+    losses = self.loss(outputs, batch)
+    if self.adaptive == 'off':
+      return losses
+    stats = LogitStats.from_logits(jax.lax.stop_gradient(outputs['mlm']), batch['labels'])
+    weights = batch['weights']
+    if self.adaptive == 'accuracy':
+      difficulty = (stats.label < stats.max_logit).astype(jnp.float32)
+    else:
+      # Only [MASK] hides a token.
+      weights = weights * batch['hidden']
+      difficulty = stats.log_total - stats.label
+    seen = {'labels': batch['labels'], 'difficulty': difficulty * weights, 'count': weights}
+    return {**losses, STATISTICS: seen}
+
+  def statistics(self, vocab):
+    """Return the statistics of adaptive masking, if it is on."""
+    return None if self.adaptive == 'off' else adaptive_masking.initial_statistics(vocab)
+
+  def update_statistics(self, statistics, seen, step):
+    """Update the statistics of adaptive masking; the mask rates change every `adaptive_steps`
+    steps."""
+    due = (step + 1) % self.adaptive_steps == 0
+    return adaptive_masking.update_statistics(
+        statistics, seen, self.adaptive, due, self.mask_rate)
 
   def accuracy_targets(self, outputs, batch):
     """Return the masked tokens, and the labels of the sentence-pair task; an empty row has weight

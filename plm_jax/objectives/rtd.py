@@ -75,10 +75,13 @@ class ReplacedTokenDetection(Objective):
   released)."""
 
   def conflict(self, option):
-    """Explain that there is no sentence-pair task, or that shared tables have one optimizer."""
+    """Explain that there is no sentence-pair task and no adaptive masking, or that shared tables
+    have one optimizer."""
     if self.mlm.pair.pair_task:
       return (f'replaced-token detection asks nothing about pairs: {option("mlm.pair")} is '
               f'{self.mlm.pair}')
+    if self.mlm.adaptive != 'off':
+      return f'{option("mlm.adaptive")} is for masked language modeling alone: leave it out'
     if self.optimizers == 'two' and self.sharing == 'embeddings':
       return (f'tables that learn from both networks have one optimizer: {option("optimizers")} '
               f'two is for {option("sharing")} disentangled or none')

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from plm_jax import sharding
-from plm_jax.objectives import CARRY, PROGRESS, ForwardPass, Objective
+from plm_jax.objectives import CARRY, PROGRESS, STATISTICS, ForwardPass, Objective
 from plm_jax.optim import adapters
 from plm_jax.optim.adapters import AdapterConfig
 from plm_jax.optim.trainable import ParameterSelection, split_trained
@@ -35,6 +35,12 @@ class CarryTrainState(TrainState):
   """Training state of a continuous objective, whose batches continue those before them."""
 
   carry: Any  # what the last batch hands to the next, with a leading batch axis
+
+
+class StatisticsTrainState(TrainState):
+  """Training state of an objective that keeps statistics of the run (`Objective.statistics`)."""
+
+  statistics: Any
 
 
 class EmaTrainState(TrainState):
@@ -84,6 +90,9 @@ def init_state(learner: Learner, windows) -> TrainState:
   state = zero, params, learner.optimizer.init(params), zero, zero
   if learner.ema:
     return EmaTrainState(*state, jax.tree.map(jnp.copy, params))
+  statistics = learner.objective.statistics(learner.vocab.size)
+  if statistics is not None:
+    return StatisticsTrainState(*state, statistics)
   if learner.carry is None:
     return TrainState(*state)
   def init_carry(x):
@@ -119,13 +128,15 @@ def train_step(
   # Corrupt the text: windows of tokens become inputs and labels.
   if isinstance(state, CarryTrainState):
     windows = {**windows, CARRY: state.carry}
+  if isinstance(state, StatisticsTrainState):
+    windows = {**windows, STATISTICS: state.statistics}
   batch = corrupt_windows(learner, windows, state.step)
 
   # Loss and gradient.
   dropout_key = jax.random.fold_in(learner.key(2), state.step)
   before = state.trained if isinstance(state, EmaTrainState) else state.params
   grads, metrics = compute_gradient(learner, before, batch, dropout_key)
-  carry = metrics.pop(CARRY, None)
+  carry, seen = metrics.pop(CARRY, None), metrics.pop(STATISTICS, None)
   loss = total_loss(learner.objective.terms, metrics)
   norm = compute_global_norm(grads)
 
@@ -139,6 +150,9 @@ def train_step(
     return jax.tree.map(lambda n, o: jnp.where(finite & jnp.isfinite(n), n, o), new, old)
   if isinstance(state, CarryTrainState):
     state = state.replace(carry=keep_finite(carry, state.carry))
+  if isinstance(state, StatisticsTrainState):
+    statistics = learner.objective.update_statistics(state.statistics, seen, state.step)
+    state = state.replace(statistics=keep_finite(statistics, state.statistics))
   params = keep_finite(params, before)
 
   # EMA of the parameters.
@@ -217,27 +231,25 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
     grads, losses = grad(trained, batch, row_ids)
     return combine(grads, zeros), losses
 
-  # Gradient accumulation: sums over micro-batches. `carry` is not the carry of the scan, but what
-  # the objective hands from batch to batch.
+  # Gradient accumulation: sums over micro-batches. `by_row` has a value for each row: what the
+  # objective hands to the next batch (CARRY), or adds to its statistics.
   def micro_grad(part):
     grads, losses = grad(trained, *part)
-    carry = {}
-    if CARRY in losses:
-      carry[CARRY] = losses.pop(CARRY)
-    return (grads, losses), carry
+    by_row = {name: losses.pop(name) for name in (CARRY, STATISTICS) if name in losses}
+    return (grads, losses), by_row
 
   def add(total, part):
-    new, carry = micro_grad(part)
-    return jax.tree.map(jnp.add, total, new), carry
+    new, by_row = micro_grad(part)
+    return jax.tree.map(jnp.add, total, new), by_row
 
   micro_batches = sharding.split_microbatches((batch, row_ids), learner.accumulate)
   first = jax.tree.map(lambda x: x[0], micro_batches)
   shapes, _ = jax.eval_shape(micro_grad, first)
   start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-  (grads, losses), carry = jax.lax.scan(add, start, micro_batches)
+  (grads, losses), by_row = jax.lax.scan(add, start, micro_batches)
   # Rows were dealt out in turn: the axes swap back before they are joined.
-  carry = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), carry)
-  return combine(grads, zeros), {**losses, **carry}
+  by_row = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), by_row)
+  return combine(grads, zeros), {**losses, **by_row}
 
 
 def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
