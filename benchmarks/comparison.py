@@ -21,6 +21,7 @@ from benchmarks import equal_time, kept, side_by_side
 from benchmarks.equal_time import Arm, Plan, Setting
 from benchmarks.real_tasks import ARMS as STARTS
 from benchmarks.real_tasks import FINETUNED, TASKS, tuning
+from plm_jax import api
 from plm_jax.config.run import PretrainRun
 
 STAGES = 'pace', 'sweep', 'pretrain', 'finetune', 'table'
@@ -44,6 +45,8 @@ class Bench:
   tasks: tuple[str, ...]
   swept: tuple[str, ...]
   peaks: tuple[float, ...]
+  pairs: str = ''
+  """file of minimal pairs in the folder of the tasks, which each model judges; empty: none"""
   nothing: bool = False
   """the model also learns the tasks without having been trained before"""
   prepare: Callable[[Any], None] | None = None
@@ -70,13 +73,14 @@ class Table:
     for arm in self.arms if stage in ('sweep', 'pretrain', 'finetune') else ():
       if stage == 'sweep' and arm in self.args.swept and len(self.args.peaks) > 1:
         print(f'{arm}: ' + '; '.join(
-            f'{peak:g} has {said["mlm"]:.3f}, {100 * said["mlm_accuracy"]:.1f}% right (the commonest: '
-            f'{100 * said["mlm_baseline"]:.1f}%)' for peak, said in self.sweep(arm).items()), flush=True)
+            f'{peak:g} has {loss:.3f}' for peak, loss in self.sweep(arm).items()), flush=True)
       for seed in self.seeds(arm) if stage != 'sweep' else ():
-        found = self.learned(arm, self.peak(arm), seed)['judged']
+        found = self.learned(arm, self.peak(arm), seed)
         if stage == 'pretrain':
-          print(f'{arm}, seed {seed}: ' + ', '.join(f'{name} {said["mlm"]:.3f}' for name, said in found.items()),
-                flush=True)
+          losses = {'own': own_loss(found)} | {name: metrics['mlm'] for name, metrics in found['judged'].items()}
+          print(f'{arm}, seed {seed}: ' + ', '.join(f'{name} {loss:.3f}' for name, loss in losses.items()), flush=True)
+        if stage == 'finetune' and self.bench.pairs:
+          print(f'{arm}, seed {seed}, minimal pairs: {self.pairs(arm, seed):.1f}%', flush=True)
         for task in self.bench.tasks if stage == 'finetune' else ():
           scores = kept.shown(self.tuned(arm, seed, task))
           print(f'{arm}, seed {seed}, {task}: {scores}', flush=True)
@@ -132,15 +136,20 @@ class Table:
     peaks, arm = self.args.peaks, arm if arm in self.args.swept else self.every[arm].rate_of
     if len(peaks) == 1:
       return peaks[0]
-    return chosen({peak: found['mlm'] for peak, found in self.sweep(arm).items()})
+    return chosen(self.sweep(arm))
 
-  def sweep(self, arm: str) -> dict[float, dict[str, float]]:
-    """Does the short runs of an arm, as far as they are not done -> held-out figures of each rate."""
-    found = {}
+  def sweep(self, arm: str) -> dict[float, float]:
+    """Train an arm briefly with each learning rate, unless that is done.
+
+    Returns:
+      The held-out loss of each rate: of the first evaluation by masked tokens, or of the arm's own objective.
+    """
+    losses = {}
     for peak in self.args.peaks:
-      found[peak] = next(iter(self.learned(arm, peak, 0, brief=True)['judged'].values()))
+      found = self.learned(arm, peak, 0, brief=True)
+      losses[peak] = next((metrics['mlm'] for metrics in found['judged'].values()), own_loss(found))
       shutil.rmtree(self.run(arm, peak, 0, brief=True), ignore_errors=True)
-    return found
+    return losses
 
   def task(self, arm: str, seed: int, task: str, start: str) -> pathlib.Path:
     """Names the folder of a task's runs."""
@@ -163,6 +172,14 @@ class Table:
     shutil.rmtree(folder, ignore_errors=True)
     return found['scores']
 
+  def pairs(self, arm: str, seed: int) -> float:
+    """Return the accuracy in percent on minimal pairs, ten of each paradigm; raise NotYet if it is not known."""
+    run = self.run(arm, self.peak(arm), seed)
+    file = self.folder / 'tasks' / f'pairs-{run.name}.json'
+    if self.only_read and not file.exists():
+      raise NotYet
+    return kept.run('benchmarks.comparison:judge_pairs', [str(run), self.args.data, self.bench.pairs], file)['accuracy']
+
   def scores(self, arm: str, start: str = 'pre-trained') -> list[str]:
     """Writes the scores of each task, of all seeds before and in fine-tuning together."""
     seeds = self.seeds(arm) if start != NOTHING else (0,)
@@ -181,15 +198,26 @@ class Table:
     row = [f'{runs[0]["parameters"]:,}', f'{peak:g}', '-' if self.args.steps else f'{tokens / self.pace[arm]:,.0f}',
            f'{self.steps(arm):,}', f'{read * runs[0]["filled"]:.2f}', f'{read * (1 - runs[0]["filled"]):.2f}']
     for name in self.bench.judges:
-      row += [kept.shown([run['judged'][name]['mlm'] for run in runs], 3),
-              kept.shown([100 * run['judged'][name]['mlm_accuracy'] for run in runs])]
-    return [*row, kept.shown([run['own']['mlm'] for run in runs], 3), *self.scores(arm)]
+      if name in runs[0]['judged']:
+        row += [kept.shown([run['judged'][name]['mlm'] for run in runs], 3),
+                kept.shown([100 * run['judged'][name]['mlm_accuracy'] for run in runs])]
+      else:
+        row += ['-', '-']
+    row += [kept.shown([own_loss(run) for run in runs], 3), *self.scores(arm)]
+    if self.bench.pairs:
+      try:
+        row.append(kept.shown([self.pairs(arm, seed) for seed in self.seeds(arm)], 1))
+      except NotYet:
+        row.append('-')
+    return row
 
   def text(self) -> str:
     """Writes the table of what is done."""
     columns = ['arm', 'parameters', 'peak', 'tokens a second', 'steps', 'tokens read, millions', 'padding besides',
                *(part for name in self.bench.judges for part in (f'held-out loss, {name}', 'right, %')),
                'held-out loss, its own rows', *(f'{task}, {TASKS[task].measure}' for task in self.bench.tasks)]
+    if self.bench.pairs:
+      columns.append('minimal pairs, accuracy')
     rows = [columns, ['---'] * len(columns)]
     for arm in self.arms:
       rows.append([self.every[arm].title, *['-'] * (len(columns) - 1)])
@@ -200,6 +228,22 @@ class Table:
       with contextlib.suppress(NotYet):
         rows[-1][-len(self.bench.tasks):] = self.scores(self.arms[0], NOTHING)
     return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
+
+
+def own_loss(found: Mapping[str, Any]) -> float:
+  """Return the held-out loss of a run's own objective; files of earlier versions have that of masked LMs alone."""
+  return found['loss'] if 'loss' in found else found['own']['mlm']
+
+
+def judge_pairs(given: Sequence[str]) -> dict[str, float]:
+  """Measure the accuracy of a model on minimal pairs.
+
+  Args:
+    given: folder of the run, folder of the data, name of the file of the pairs.
+  """
+  run, data, name = given
+  judged = api.minimal_pairs(run, str(kept.place(data, name)), limit=10)
+  return {'accuracy': 100 * sum(pair.right for pair in judged) / len(judged)}
 
 
 def parsed(bench: Bench, typed: Sequence[str] | None = None) -> tuple[Setting, argparse.Namespace]:

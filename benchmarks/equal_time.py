@@ -20,6 +20,7 @@ import jax
 
 from benchmarks import kept, side_by_side
 from plm_jax import environment, recipes, sharding, validation
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config.run import Phase, PretrainRun, TrainConfig
 from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.mlm import MaskedLM
@@ -135,18 +136,29 @@ def timed(config: PretrainRun) -> None:
 
 
 def pretrained(config: PretrainRun, judges: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-  """Does a run, and measures it -> figures. judges: name -> fields of `MaskedLM` by which held-out text is masked."""
+  """Train a run, and evaluate it on held-out text.
+
+  Args:
+    config: the run.
+    judges: title of each evaluation by masked tokens -> fields of its `MaskedLM`. A decoder has none.
+
+  Returns:
+    Its metrics: `loss` is the held-out loss of its own objective, and `judged` has the metrics of each evaluation.
+  """
   began = time.perf_counter()
   result = runs.run(config)
   if result is None or not result.finished:
     kept.interrupted(config.folder)
   seconds = time.perf_counter() - began
+  if isinstance(config.model, DecoderConfig):
+    judges = {}
   return {
     'parameters': count_parameters(result.params),
     'steps': config.train.steps,
     'seconds': seconds,
     'filled': filled(config),
     'own': result.heldout,
+    'loss': result.heldout[next(iter(config.objective.terms))],
     'judged': {name: judged(config, result.params, changes) for name, changes in judges.items()},
   }
 

@@ -18,8 +18,8 @@ goes on where it was. DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz. Arms:
     all       the four together, and nothing else
     dropout   done where it is named: a tenth of what attention gives is dropped and nothing else, as in ModernBERT
     rope      done where it is named: rotary positions alone, in BERT's rows of two texts, with NSP
-    mlm       done where it is named: MLM alone, in rows of one text
-    diffusion done where it is named: masked diffusion in place of that (Sahoo et al. 2024)
+    bert_muon done where it is named: BERT with Muon in place of Adam (Jordan et al. 2024)
+    all_muon  done where it is named: all with Muon
 
 `all` drops what BERT drops. ModernBERT's dropout is no part of the four, and in a run that reads no text twice, what it
 is worth to drop less would stand in their place; `dropout` says how much that is. Pre-norm arms have the rate that
@@ -37,7 +37,6 @@ from benchmarks.equal_time import Arm, Setting
 from plm_jax import validation
 from plm_jax.config.run import PretrainRun
 from plm_jax.layers.rope import Rope
-from plm_jax.objectives.masked_diffusion import MaskedDiffusion
 from plm_jax.objectives.row_builders import Single
 
 ENDS = 0, 1, 2  # seeds of the first and the last arm
@@ -50,16 +49,16 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
             'objective.pair': Single(), 'data.assembly': 'packed'}
   masks = {'objective.mask_rate': 0.3, 'objective.held_out_mask_rate': 0.15}
   wsd = {'optim.schedule': 'wsd'}
-  single = {'model.embeddings.types': 0, 'model.pooler': False}
+  every, muon = norm | packed | masks | wsd, {'optim.kind': 'muon'}
   dropout = {'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0, 'model.block.attention.out_dropout': 0.1}
   return {
       'bert': Arm('BERT', {}, 'bert', ENDS), 'norm': Arm('+ pre-norm and GLU', norm, 'all'),
       'packed': Arm('+ rope and packed rows', packed, 'bert'), 'masks': Arm('+ 30% masks', masks, 'bert'),
-      'wsd': Arm('+ WSD', wsd, 'bert'), 'all': Arm('all', norm | packed | masks | wsd, 'all', ENDS),
+      'wsd': Arm('+ WSD', wsd, 'bert'), 'all': Arm('all', every, 'all', ENDS),
       'dropout': Arm('+ dropout of attention alone', dropout, 'bert', usual=False),
       'rope': Arm('+ rope alone', rotary(), 'bert', usual=False),
-      'mlm': Arm('MLM alone', {**single, 'objective.pair': Single()}, 'bert', usual=False),
-      'diffusion': Arm('masked diffusion', {**single, 'objective': MaskedDiffusion()}, 'bert', usual=False)}
+      'bert_muon': Arm('BERT, Muon', muon, 'bert_muon', ENDS, usual=False),
+      'all_muon': Arm('all, Muon', every | muon, 'all_muon', ENDS, usual=False)}
 
 
 def pre_norm(setting: Setting) -> dict[str, Any]:

@@ -64,16 +64,18 @@ def make_entries(track: Track) -> dict[str, Entry]:
   """Return the entries of a track by name, in the order in which they were added."""
   rows, length, width = track.rows, track.length, track.width
   base = modern_changes(width)
-  whole = {'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0}
-  muon = {**base, **whole, 'optim.kind': 'muon'}
+  without_dropout = {**base, 'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0}
+  muon = {**without_dropout, 'optim.kind': 'muon'}
+  shallow = {**muon, 'model.stack.layers': track.layers // 2}
 
   def course(steps: int, **changes: Any) -> tuple[Phase, ...]:
     return Phase(steps, length, rows, **changes),
 
   return {
       'modern': Entry('all modern changes: pre-norm, GLU, RoPE, packing, 30% masks, WSD', base, course(4884), 1e-3),
-      'no_dropout': Entry('+ no dropout', {**base, **whole}, course(4000), 1e-3),
-      'muon': Entry('+ Muon', muon, course(2500), 2e-3)}
+      'no_dropout': Entry('+ no dropout', without_dropout, course(4000), 1e-3),
+      'muon': Entry('+ Muon', muon, course(3000), 2e-3),
+      'shallow': Entry('+ half of the layers', shallow, course(4400), 2e-3)}
 
 
 def make_run(track: Track, name: str, text: str, output: str, seed: int = 0) -> PretrainRun:

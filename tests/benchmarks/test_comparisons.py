@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny
 
-from benchmarks import chinese, comparison, kept, modern
+from benchmarks import chinese, comparison, kept, modern, objectives
 
 GOOD, BAD = ('a fine film', 'we liked it', 'good and moving'), ('a dull film', 'we left early', 'bad and long')
 SMALL = ('--layers=2', '--width=64', '--rows=8', '--length=32', '--steps=6', '--tuning-seeds=2', '--tuning-epochs=0.5')
@@ -50,6 +50,27 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
   assert [path.name for path in tmp_path.glob('out/runs/*/')]  # others may begin with what was trained
   comparison.main(modern.BENCH)
   assert len(in_process) == 7 and capfd.readouterr().out.splitlines()[-2:] == [first, nothing]
+
+
+@pytest.mark.slow
+def test_objectives(tmp_path, in_process, monkeypatch, capfd):
+  """A decoder has no masked tokens to predict, but a likelihood, which judges pairs."""
+  text = tmp_path / 'text.txt'
+  text.write_text(tiny.text())
+  examples(tmp_path, 'cola', GOOD, BAD)
+  examples(tmp_path, 'sst2', GOOD, BAD)
+  pairs = (pathlib.Path(__file__).parents[1] / 'fixtures/blimp.jsonl').read_bytes()
+  (tmp_path / 'blimp_each5th.jsonl.gz').write_bytes(gzip.compress(pairs))
+  monkeypatch.setattr('sys.argv', [
+      'objectives', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=1024', '--arms', 'clm',
+      'diffusion', '--peaks', '1e-3', *SMALL])
+  comparison.main(objectives.BENCH)
+  assert in_process.count('benchmarks.comparison:judge_pairs') == 2
+  clm, diffusion = ([cell.strip() for cell in line.strip('|').split('|')] for line in
+                    capfd.readouterr().out.splitlines()[-2:])
+  assert clm[0] == 'causal LM' and clm[7:9] == ['-', '-'] and diffusion[0] == 'masked diffusion'
+  for cell in (*clm[9:], *diffusion[7:]):
+    assert float(cell.partition('±')[0]) >= 0
 
 
 @pytest.mark.slow
