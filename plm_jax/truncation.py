@@ -30,7 +30,7 @@ class Truncation:
     self.lost += other.lost
 
   def __str__(self) -> str:
-    return (f'{self.truncated:,} of {self.texts:,} texts were too long and lost their end, '
+    return (f'{self.truncated:,} of {self.texts:,} texts were too long and were truncated, '
             f'{self.lost / max(1, self.tokens):.1%} of all tokens')
 
 

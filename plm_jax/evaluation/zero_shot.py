@@ -26,7 +26,7 @@ from etils import epath
 import numpy as np
 from scipy import stats
 
-from plm_jax import storage
+from plm_jax import storage, truncation
 from plm_jax.data import labeled_files
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
@@ -35,6 +35,7 @@ from plm_jax.evaluation.pseudo_likelihood import PseudoScorer
 from plm_jax.evaluation.scoring import Scorer, Span
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
 from plm_jax.tokenizers import ByteBPE, Tokenizer
+from plm_jax.truncation import Truncation
 
 TaskName = Literal['blimp', 'ewok', 'comps', 'entity_tracking', 'wug_adj', 'wug_past']
 Backend = Literal['mlm', 'mntp', 'causal']
@@ -325,7 +326,8 @@ def score_masked(scorer: PseudoScorer, parts: Sequence[ScoredPart]) -> list[floa
 
 
 def score_causal(scorer: Scorer, parts: Sequence[ScoredPart]) -> list[float]:
-  """Score the ends of texts from left to right."""
+  """Score the ends of texts from left to right. A context that is too long is truncated at its
+  beginning, which is reported."""
   spans = {}
   encoded = zip(*encode_parts(scorer.tokenizer, parts), strict=True)
   for number, (ids, first) in enumerate(encoded):
@@ -337,6 +339,10 @@ def score_causal(scorer: Scorer, parts: Sequence[ScoredPart]) -> list[float]:
   found = scorer.score_whole_spans(list(spans.values()))
   for number, score in zip(spans, found, strict=True):
     scores[number] = score.logprob
+  lost = [score.truncated for score in found]
+  truncation.report(Truncation(
+      len(parts), sum(count > 0 for count in lost),
+      sum(len(span.ids) for span in spans.values()), sum(lost)))
   return scores
 
 

@@ -124,6 +124,10 @@ def test_causal_scores(start):
   steps = [log_softmax[1, 2], log_softmax[2, 3], log_softmax[3, 4]]
   alone = log_softmax[27, 5] if start else 0
   np.testing.assert_allclose(found, [first + sum(steps), sum(steps[1:]), 0, alone], rtol=1e-5)
+  # A model of 16 tokens predicts two of a text of 24: a window of 17 tokens has them and what precedes them.
+  with pytest.warns(UserWarning, match=r'1 of 2 texts were too long and were truncated, \d+\.\d% of all tokens'):
+    long, short = zero_shot.score_causal(scorer, [ScoredPart('abcd' * 6, 22), ScoredPart('abcd', 2)])
+  assert long == pytest.approx(short, rel=1e-5)
 
 
 def results(*scores: tuple[str, list[float]]):

@@ -144,7 +144,7 @@ def test_vectors_of_windows():
 def test_truncated_texts_are_told_once(capsys):
   model = in_windows('classification')
   texts = ['a ' * 20, 'a film', 'b ' * 30]
-  line = '2 of 3 texts were too long and lost their end, 37.9% of all tokens'
+  line = '2 of 3 texts were too long and were truncated, 37.9% of all tokens'
   with pytest.warns(UserWarning, match=line):
     plm_jax.predict(model, texts)
   with truncation.print_at_end():
