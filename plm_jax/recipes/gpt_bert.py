@@ -57,16 +57,20 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  ends = row.steps * 16 // 1000
-  optim = OptimConfig(
-      kind='lamb', peak=row.peak, warmup=ends, schedule='cosine', floor=0.1, cooldown=ends, b2=0.98,
-      eps=1e-8, bias_correction=True, weight_decay=0.1, clip=2.0, ema=0.999)
   text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
   return apply_scale(PretrainRun(
       f'gpt_bert_{size}', family='gptbert',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=optim,
+      model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=make_optimizer(row),
       objective=MaskedNextToken(replaced='span', z_loss=1e-4), data=DataConfig(prepare=text),
       train=TrainConfig(phases=make_phases(row.steps), accumulate=row.accumulate)), scale)
+
+
+def make_optimizer(row: RecipeSize) -> OptimConfig:
+  """Make the optimizer of a size: LAMB with an EMA, warmup and cooldown over 1.6% of the steps."""
+  ends = row.steps * 16 // 1000
+  return OptimConfig(
+      kind='lamb', peak=row.peak, warmup=ends, schedule='cosine', floor=0.1, cooldown=ends, b2=0.98,
+      eps=1e-8, bias_correction=True, weight_decay=0.1, clip=2.0, ema=0.999)
 
 
 def make_phases(steps: int, parts: int = 1024) -> tuple[Phase, ...]:

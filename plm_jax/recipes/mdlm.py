@@ -38,7 +38,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.masked_diffusion import MaskedDiffusion
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.gpt_bert import make_optimizer
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -59,13 +59,10 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  ends = STEPS * 16 // 1000
-  optim = OptimConfig(
-      kind='lamb', peak=row.peak, warmup=ends, schedule='cosine', floor=0.1, cooldown=ends, b2=0.98,
-      eps=1e-8, bias_correction=True, weight_decay=0.1, clip=2.0, ema=0.999)
   text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
   return apply_scale(PretrainRun(
       f'mdlm_{size}', family='gptbert',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=optim,
+      model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      optim=make_optimizer(row),
       objective=MaskedDiffusion(schedule='cosine', frequency_power=0.02),
       data=DataConfig(prepare=text), train=row.make_train_config()), scale)

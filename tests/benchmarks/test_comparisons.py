@@ -1,6 +1,7 @@
 """Comparisons from their command to their table, each at a tiny scale."""
 import gzip
 import json
+import pathlib
 
 import pytest
 import tiny
