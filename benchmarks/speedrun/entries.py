@@ -49,7 +49,7 @@ class Entry:
 
 WIKIPEDIA = '16c0c4a3de68f7951f9a42d958d9f9a8e1c65f7c4186860c6a93f421cc5dddd8'
 TRACKS = {
-    'cpu': Track('two CPU cores, 30 minutes', 4, 256, 16, 128, WIKIPEDIA, 4.0),
+    'cpu': Track('two CPU cores, 30 minutes', 4, 256, 16, 128, WIKIPEDIA, 4.08),
     'chip': Track('one GPU (H100 or H200) or one TPU chip, 30 minutes', 12, 768, 256, 128, WIKIPEDIA, None),
     'test': Track('a rehearsal of seconds', 2, 32, 8, 32, '', 100.0, 512)}
 
@@ -74,8 +74,8 @@ def make_entries(track: Track) -> dict[str, Entry]:
   return {
       'modern': Entry('all modern changes: pre-norm, GLU, RoPE, packing, 30% masks, WSD', base, course(4884), 1e-3),
       'no_dropout': Entry('+ no dropout', without_dropout, course(4000), 1e-3),
-      'muon': Entry('+ Muon', muon, course(3000), 2e-3),
-      'shallow': Entry('+ half of the layers', shallow, course(4400), 2e-3)}
+      'muon': Entry('+ Muon', muon, course(2800), 2e-3),
+      'shallow': Entry('+ half of the layers', shallow, course(3400), 2e-3)}
 
 
 def make_run(track: Track, name: str, text: str, output: str, seed: int = 0) -> PretrainRun:
