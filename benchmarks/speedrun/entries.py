@@ -64,18 +64,19 @@ def make_entries(track: Track) -> dict[str, Entry]:
   """Return the entries of a track by name, in the order in which they were added."""
   rows, length, width = track.rows, track.length, track.width
   base = modern_changes(width)
-  without_dropout = {**base, 'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0}
-  muon = {**without_dropout, 'optim.kind': 'muon'}
-  shallow = {**muon, 'model.stack.layers': track.layers // 2}
+  muon = {
+      **base, 'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0, 'optim.kind': 'muon'}
+  two_layers = {**muon, 'model.stack.layers': 2}
+  one_layer = {**muon, 'model.stack.layers': 1, 'model.stack.first_norm': True}
 
   def course(steps: int, **changes: Any) -> tuple[Phase, ...]:
     return Phase(steps, length, rows, **changes),
 
   return {
       'modern': Entry('all modern changes: pre-norm, GLU, RoPE, packing, 30% masks, WSD', base, course(4884), 1e-3),
-      'no_dropout': Entry('+ no dropout', without_dropout, course(4000), 1e-3),
-      'muon': Entry('+ Muon', muon, course(2800), 2e-3),
-      'shallow': Entry('+ half of the layers', shallow, course(3400), 2e-3)}
+      'muon': Entry('+ Muon, no dropout', muon, course(2800), 2e-3),
+      'two_layers': Entry('+ two layers', two_layers, course(3400), 2e-3),
+      'one_layer': Entry('one layer', one_layer, course(3900), 2e-3)}
 
 
 def make_run(track: Track, name: str, text: str, output: str, seed: int = 0) -> PretrainRun:
