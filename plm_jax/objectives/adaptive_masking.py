@@ -4,7 +4,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-Difficulty = Literal['accuracy', 'loss']
+Difficulty = Literal['off', 'accuracy', 'loss']
+"""what makes a token difficult; off: no adaptive masking"""
 
 KEEP = 0.2
 """Share of the weights before in an update."""
@@ -37,7 +38,7 @@ def update_statistics(
     statistics: see `initial_statistics`.
     seen: `labels`, `difficulty` and `count` of the predictions of a batch, [batch, predictions];
       the difficulty is 1 for an error, or a loss in nats.
-    kind: what the difficulty is.
+    kind: what the difficulty is, `accuracy` or `loss`.
     due: bool, whether to update the weights and to begin with new sums.
     mask_rate: mask rate of the run, of which `FLOOR` is a part.
   """

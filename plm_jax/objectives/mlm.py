@@ -88,7 +88,7 @@ class MaskedLM(Objective):
   """Exponent that masks frequent tokens less often: a token has the weight frequency ** -smoothing.
   Frequencies are those of the batch, as an estimate of the corpus (XLM: 0.5; DistilBERT: 0.7). 0:
   all tokens have the same weight."""
-  adaptive: Literal['off', 'accuracy', 'loss'] = 'off'
+  adaptive: adaptive_masking.Difficulty = 'off'
   """Adaptive masking (Edman and Fraser 2025): a token type is masked more often, the worse the
   model predicts it, by the `accuracy` (hard) or the `loss` (soft) of the steps before. The number
   of masked tokens stays the same. Evaluation masks all tokens alike."""
