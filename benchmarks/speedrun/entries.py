@@ -66,7 +66,7 @@ def make_entries(track: Track) -> dict[str, Entry]:
   base = modern_changes(width)
   muon = {
       **base, 'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0, 'optim.kind': 'muon'}
-  two_layers = {**muon, 'model.stack.layers': 2}
+  shallow = {**muon, 'model.stack.layers': 2}
   one_layer = {**muon, 'model.stack.layers': 1, 'model.stack.first_norm': True}
 
   def course(steps: int, **changes: Any) -> tuple[Phase, ...]:
@@ -75,7 +75,7 @@ def make_entries(track: Track) -> dict[str, Entry]:
   return {
       'modern': Entry('all modern changes: pre-norm, GLU, RoPE, packing, 30% masks, WSD', base, course(4884), 1e-3),
       'muon': Entry('+ Muon, no dropout', muon, course(2800), 2e-3),
-      'two_layers': Entry('+ two layers', two_layers, course(3400), 2e-3),
+      'shallow': Entry('+ half of the layers', shallow, course(4400), 2e-3),
       'one_layer': Entry('one layer', one_layer, course(3900), 2e-3)}
 
 
