@@ -69,10 +69,11 @@ def test_arms_are_of_one_size(arm):
 def test_all_arms_are_there_and_the_ends_have_three_seeds():
   arms = modern.arms(SETTING)
   assert [name for name, arm in arms.items() if arm.usual] == ['bert', 'norm', 'packed', 'masks', 'wsd', 'all']
-  assert {name: arm.seeds for name, arm in arms.items() if len(arm.seeds) > 1} == {'bert': (0, 1, 2), 'all': (0, 1, 2)}
+  ends = 'bert', 'all', 'bert_muon', 'all_muon'
+  assert {name: arm.seeds for name, arm in arms.items() if len(arm.seeds) > 1} == dict.fromkeys(ends, (0, 1, 2))
   assert {name: arm.rate_of for name, arm in arms.items()} == {
       'bert': 'bert', 'norm': 'all', 'packed': 'bert', 'masks': 'bert', 'wsd': 'bert', 'all': 'all', 'dropout': 'bert',
-      'rope': 'bert', 'mlm': 'bert', 'diffusion': 'bert'}
+      'rope': 'bert', 'bert_muon': 'bert_muon', 'all_muon': 'all_muon'}
 
 
 @pytest.mark.parametrize(('arm', 'rates'), [
@@ -127,7 +128,7 @@ def test_what_a_process_of_its_own_found_is_kept(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(('typed', 'message'), [
     ('--only finetune', '--data is missing'),
-    ('--only table --arms bart', 'arms are bert, norm, packed, masks, wsd, all, dropout, rope, mlm, diffusion, got bart')])
+    ('--only table --arms bart', 'arms are bert, norm, packed, masks, wsd, all, dropout, rope, bert_muon, all_muon, got bart')])
 def test_what_is_typed_is_checked(typed, message, capsys):
   with pytest.raises(SystemExit):
     comparison.parsed(modern.BENCH, ['--text=a', '--output=b', *typed.split()])
