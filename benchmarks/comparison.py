@@ -21,7 +21,7 @@ from benchmarks import equal_time, kept, side_by_side
 from benchmarks.equal_time import Arm, Plan, Setting
 from benchmarks.real_tasks import ARMS as STARTS
 from benchmarks.real_tasks import FINETUNED, TASKS, tuning
-from plm_jax import api
+import plm_jax
 from plm_jax.config.run import PretrainRun
 
 STAGES = 'pace', 'sweep', 'pretrain', 'finetune', 'table'
@@ -242,7 +242,7 @@ def judge_pairs(given: Sequence[str]) -> dict[str, float]:
     given: folder of the run, folder of the data, name of the file of the pairs.
   """
   run, data, name = given
-  judged = api.minimal_pairs(run, str(kept.place(data, name)), limit=10)
+  judged = plm_jax.minimal_pairs(run, str(kept.place(data, name)), limit=10)
   return {'accuracy': 100 * sum(pair.right for pair in judged) / len(judged)}
 
 

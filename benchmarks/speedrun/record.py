@@ -10,10 +10,10 @@ import subprocess
 import time
 from typing import Any
 
-from benchmarks import equal_time, kept, side_by_side
+from benchmarks import comparison, equal_time, kept, side_by_side
 from benchmarks.real_tasks import FINETUNED, TASKS, tuning
 from benchmarks.speedrun.entries import TRACKS, Entry, Track, make_entries, make_run
-from plm_jax import api, validation
+from plm_jax import validation
 from plm_jax.config.run import Phase, PretrainRun, TrainConfig, phase_objective
 from plm_jax.layers.dense import count_parameters
 from plm_jax.runs import run as runs
@@ -192,7 +192,6 @@ def score_tasks(track_name: str, name: str, output: str, data: str, seeds: int) 
     real = TASKS[task]
     command = [*tuning(real, data, run, '5e-4'), f'--seeds={seeds}', f'--output={run}-{task}']
     scores[task] = kept.run(FINETUNED, (command, real.measure), f'{run}-{task}.json')['scores']
-  judged = api.minimal_pairs(run, str(kept.place(data, PAIRS)), limit=10)
-  scores['minimal_pairs'] = [100 * sum(pair.right for pair in judged) / len(judged)]
+  scores['minimal_pairs'] = [comparison.judge_pairs([run, data, PAIRS])['accuracy']]
   update_record(track_name, name, {'scores': scores})
   return read_record(track_name, name)
