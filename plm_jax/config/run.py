@@ -331,7 +331,7 @@ def check(config: RunConfig) -> None:
     for number, phase in enumerate(config.train.phases):
       check_mixture(config.data, phase, f'--train.phases.{number}')
     check_continuous_rows(config)
-    if config.optim.ema and config.objective.statistics(1) is not None:
+    if config.optim.ema and config.objective.step_traits.keeps_statistics:
       raise ConfigError('--objective.adaptive keeps statistics of the run: leave out --optim.ema')
     if config.mode == 'train':  # other text may be evaluated
       check_track(config.track, len(config.data.path))

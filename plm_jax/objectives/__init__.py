@@ -113,6 +113,8 @@ class StepTraits:
   changes_over_run: bool = False
   """Whether the corruption of a step also depends on the number of steps of the run, so that a run
   cannot become longer once it has begun."""
+  keeps_statistics: bool = False
+  """Whether the training state has statistics of the run (`Objective.statistics`)."""
   perturbs_inputs: bool = False
   """Whether `losses` needs gradients of the embeddings, so that none may be cut off above them."""
 
@@ -250,7 +252,7 @@ class Objective(ValidatedConfig, abc.ABC):
     del model, rows
 
   def statistics(self, vocab: int) -> Any:
-    """Return the statistics at the start of a run, or None for an objective that keeps none.
+    """Return the statistics at the start of a run (`StepTraits.keeps_statistics`).
 
     They are part of the training state, the same on all devices, and come to `corrupt` as
     windows['statistics'] in training, but not in evaluation. `losses` returns what a batch adds to
@@ -259,7 +261,7 @@ class Objective(ValidatedConfig, abc.ABC):
     Args:
       vocab: size of the vocabulary.
     """
-    del vocab
+    raise NotImplementedError
 
   def update_statistics(self, statistics: Any, seen: Any, step: jax.Array) -> Any:
     """Return the statistics after a step.

@@ -165,10 +165,12 @@ class MaskedLM(Objective):
 
   @property
   def step_traits(self) -> StepTraits:
-    """Progress, where the mask rate changes during the run or differs in evaluation."""
+    """Progress, where the mask rate changes during the run or differs in evaluation; statistics of
+    adaptive masking."""
     changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
     return StepTraits(
-        needs_progress=changes, changes_over_run=self.final_mask_rate is not None)
+        needs_progress=changes, changes_over_run=self.final_mask_rate is not None,
+        keeps_statistics=self.adaptive != 'off')
 
   @property
   def masks_spans(self) -> bool:
@@ -380,8 +382,8 @@ class MaskedLM(Objective):
     return {**losses, STATISTICS: seen}
 
   def statistics(self, vocab):
-    """Return the statistics of adaptive masking, if it is on."""
-    return None if self.adaptive == 'off' else adaptive_masking.initial_statistics(vocab)
+    """Return the statistics of adaptive masking."""
+    return adaptive_masking.initial_statistics(vocab)
 
   def update_statistics(self, statistics, seen, step):
     """Update the statistics of adaptive masking; the mask rates change every `adaptive_steps`

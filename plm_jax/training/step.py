@@ -90,9 +90,8 @@ def init_state(learner: Learner, windows) -> TrainState:
   state = zero, params, learner.optimizer.init(params), zero, zero
   if learner.ema:
     return EmaTrainState(*state, jax.tree.map(jnp.copy, params))
-  statistics = learner.objective.statistics(learner.vocab.size)
-  if statistics is not None:
-    return StatisticsTrainState(*state, statistics)
+  if learner.objective.step_traits.keeps_statistics:
+    return StatisticsTrainState(*state, learner.objective.statistics(learner.vocab.size))
   if learner.carry is None:
     return TrainState(*state)
   def init_carry(x):
