@@ -78,7 +78,7 @@ def make_entries(track: Track) -> dict[str, Entry]:
       'shallow': Entry('+ half of the layers', shallow, course(4400), 2e-3),
       'one_layer': Entry('one layer', one_layer, course(3900), 2e-3),
       'masks_40': Entry('+ 40% masks', {**one_layer, 'objective.mask_rate': 0.4}, course(3500), 2e-3),
-      'masks_50': Entry('+ 50% masks', {**one_layer, 'objective.mask_rate': 0.5}, course(3300), 2e-3)}
+      'masks_50': Entry('+ 50% masks', {**one_layer, 'objective.mask_rate': 0.5}, course(3400), 2e-3)}
 
 
 def make_run(track: Track, name: str, text: str, output: str, seed: int = 0) -> PretrainRun:
