@@ -2,9 +2,8 @@
 
 Learning rates are found by short runs of the arms that are `swept`, a tenth of the steps each, under a schedule of
 their own length: the smallest rate whose held-out loss is within TOLERANCE of the best, since rates that are too high
-show late. Another arm has the rate of the one that it names. Where a short run is right no more often than who always
-gives the commonest answer, it has not left the plateau of word frequencies, and says nothing of rates: make it longer
-(--brief).
+show late. Another arm has the rate of the one that it names. A short run whose loss is still that of word frequencies
+is too short to compare learning rates: make it longer with a smaller --brief.
 """
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -231,7 +230,7 @@ class Table:
 
 
 def own_loss(found: Mapping[str, Any]) -> float:
-  """Return the held-out loss of a run's own objective; files of earlier versions have that of masked LMs alone."""
+  """Return the held-out loss of a run's own objective. Older files have no `loss`: their runs are masked LMs."""
   return found['loss'] if 'loss' in found else found['own']['mlm']
 
 

@@ -10,9 +10,9 @@ positions, norms before the sublayers and gated MLPs, and reads packed sequences
     rare       masked diffusion with frequency-informed masking (Kosmopoulou et al. 2025)
     clm        causal language modeling: the same network as a decoder
 
-Each arm has the learning rate that suits it. The held-out loss of diffusion is an upper bound of the negative
-log-likelihood, and that of clm is the negative log-likelihood itself, both in nats per token. Minimal pairs are judged
-by pseudo-likelihood, except those of clm, which have a likelihood.
+Learning rates are chosen for mlm, diffusion and clm; rare has that of diffusion. The held-out loss is in nats per
+token. For clm it is the negative log-likelihood, and for masked diffusion an upper bound of it. Minimal pairs are
+scored by likelihood for clm, and by pseudo-likelihood for the others.
 """
 from collections.abc import Mapping
 import dataclasses

@@ -77,6 +77,15 @@ def windows(
   return batch | dict(document=number, corpus=0 * number, index=number + 7, epoch=0 * number)
 
 
+def windows_with_a_rare_token(rows: int, length: int) -> dict[str, np.ndarray]:
+  """Each row has token 30 once, at a random position, and token 20 everywhere else."""
+  tokens = np.full((rows, length), 20, np.int32)
+  tokens[np.arange(rows), np.random.default_rng(0).integers(length, size=rows)] = 30
+  ones = np.ones((rows, length), np.int32)
+  return dict(tokens=tokens, segments=ones, words=np.cumsum(ones, 1), corpus=np.zeros(rows, int),
+              index=np.arange(rows), epoch=np.zeros(rows, int))
+
+
 def random_params(shapes, seed: int = 0, std: float = 0.15):
   """Every entry random, biases too, so that none can be left out unnoticed; gains around 1. Compiles nothing."""
   draw = np.random.default_rng(seed)

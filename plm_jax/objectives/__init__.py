@@ -252,9 +252,11 @@ class Objective(ValidatedConfig, abc.ABC):
     del model, rows
 
   def statistics(self, vocab: int) -> Any:
-    """Return the statistics at the start of a run (`StepTraits.keeps_statistics`).
+    """Return the statistics at the start of a run.
 
-    They are part of the training state, the same on all devices, and come to `corrupt` as
+    Only an objective with `StepTraits.keeps_statistics` defines this and `update_statistics`.
+
+    Statistics are part of the training state, the same on all devices, and come to `corrupt` as
     windows['statistics'] in training, but not in evaluation. `losses` returns what a batch adds to
     them under STATISTICS, as arrays with a leading batch axis.
 

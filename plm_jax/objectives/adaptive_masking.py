@@ -8,7 +8,7 @@ Difficulty = Literal['off', 'accuracy', 'loss']
 """what makes a token difficult; off: no adaptive masking"""
 
 KEEP = 0.2
-"""Share of the weights before in an update."""
+"""Share of the old weights in an update."""
 FLOOR = 0.005
 """Smallest mask rate of a token."""
 
@@ -40,7 +40,7 @@ def update_statistics(
       the difficulty is 1 for an error, or a loss in nats.
     kind: what the difficulty is, `accuracy` or `loss`.
     due: bool, whether to update the weights and to begin with new sums.
-    mask_rate: mask rate of the run, of which `FLOOR` is a part.
+    mask_rate: mask rate of the run; `FLOOR` divided by it is the smallest weight.
   """
   labels = seen['labels'].reshape(-1)
   def add(name):

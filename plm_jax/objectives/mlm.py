@@ -128,8 +128,8 @@ class MaskedLM(Objective):
               'similar words')
     if self.adaptive != 'off' and (
         self.choice != 'distinct' or self.masks_spans or self.synonyms or self.smoothing):
-      return (f'{option("adaptive")} {self.adaptive} is of single tokens, of {option("choice")} '
-              'distinct, without synonyms and smoothing')
+      return (f'{option("adaptive")} {self.adaptive} masks single tokens: it needs '
+              f'{option("choice")} distinct, and no spans, synonyms or smoothing')
     if self.synonyms and self.unit != 'word':
       return f'{option("synonyms")} are words, so that {option("unit")} is word, got {self.unit}'
     if self.step_traits.needs_progress and self.choice not in ('distinct', 'everywhere'):

@@ -65,7 +65,7 @@ def inspect_pretraining(config: PretrainRun, rows: int, step: int) -> Inspection
   elif learner.carry is not None and step:
     notes.append('rows begin as in the first batch: the state from the batch before is not known')
   elif config.objective.step_traits.keeps_statistics and step:
-    notes.append('masks are those of a new run: what the model has found difficult is not known')
+    notes.append('masks are those of a new run: the statistics of adaptive masking are not read')
   reader = BatchReader(tokenizer, config.model, config.objective, config.data.several_texts)
   return Inspection(config, reader.rows(first_rows(windows, rows), batch, filled), notes)
 

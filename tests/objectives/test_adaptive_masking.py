@@ -72,12 +72,7 @@ def test_no_token_is_left_out():
 
 def test_difficult_tokens_are_masked_more_often():
   """One token of 19 has the weight of 16 others together: half of the masks are its own."""
-  rows, length = 2000, 17
-  tokens = np.full((rows, length), 20)
-  tokens[np.arange(rows), np.random.default_rng(0).integers(length, size=rows)] = 30
-  ones = np.ones((rows, length), np.int32)
-  windows = dict(tokens=tokens.astype(np.int32), segments=ones, words=np.cumsum(ones, 1), corpus=np.zeros(rows, int),
-                 index=np.arange(rows), epoch=np.zeros(rows, int))
+  windows = tiny.windows_with_a_rare_token(2000, 17)
   weights = np.ones(tiny.VOCAB.size, np.float32)
   weights[30] = 16
   objective = dataclasses.replace(ADAPTIVE, mask_rate=0.05)
@@ -167,7 +162,7 @@ def test_the_same_on_eight_devices():
 @pytest.mark.parametrize('changes', [
     dict(choice='repeated'), dict(unit='word'), dict(lengths=(0.5, 0.5)), dict(smoothing=0.5)])
 def test_it_is_of_single_tokens(changes):
-  with pytest.raises(ConfigError, match='adaptive accuracy is of single tokens'):
+  with pytest.raises(ConfigError, match='adaptive accuracy masks single tokens'):
     MaskedLM(pair=Single(), adaptive='accuracy', **changes)
 
 

@@ -380,12 +380,7 @@ def test_replacing_by_span_needs_spans(changes):
 def test_rare_tokens_are_masked_more_often():
   """XLM, trainer.py, mask_out: weights of counts ** -alpha. Of two kinds of token, 16 times as frequent in the batch,
   one is a quarter as likely to be masked with a power of 0.5, and a 16th with 1."""
-  rows, length = 2000, 17
-  tokens = np.full((rows, length), 20)
-  tokens[np.arange(rows), np.random.default_rng(0).integers(length, size=rows)] = 30
-  ones = np.ones((rows, length), np.int32)
-  windows = dict(tokens=tokens.astype(np.int32), segments=ones, words=np.cumsum(ones, 1), corpus=np.zeros(rows, int),
-                 index=np.arange(rows), epoch=np.zeros(rows, int))
+  windows = tiny.windows_with_a_rare_token(2000, 17)
   for power, want in (0.0, 1 / 17), (0.5, 4 / 20), (1.0, 16 / 32):
     batch = corrupt(dataclasses.replace(SINGLE, mask_rate=0.05, smoothing=power), windows)
     # One token of 19 is predicted, the rare one with weight 16 ** power against 16 of weight 1.
