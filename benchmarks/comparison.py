@@ -1,9 +1,9 @@
-"""A comparison at equal time from its command to its table: what is typed, its files, its stages.
+"""A comparison at equal training time: command line, files, stages and table.
 
-Learning rates are found by short runs of the arms that are `swept`, a tenth of the steps each, under a schedule of
-their own length: the smallest rate whose held-out loss is within TOLERANCE of the best, since rates that are too high
-show late. Another arm has the rate of the one that it names. A short run whose loss is still that of word frequencies
-is too short to compare learning rates: make it longer with a smaller --brief.
+Learning rates of the `swept` arms are chosen by short runs, each with a tenth of the steps and a complete schedule:
+the smallest rate whose held-out loss is within TOLERANCE of the best, because rates that are too high show late. The
+other arms have the rate of the arm that they name. A short run whose loss is still that of word frequencies is too
+short to compare learning rates: make it longer with a smaller --brief.
 """
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -24,49 +24,49 @@ import plm_jax
 from plm_jax.config.run import PretrainRun
 
 STAGES = 'pace', 'sweep', 'pretrain', 'finetune', 'table'
-TOLERANCE = 0.02  # of a loss: what two seeds of a short run differ by
+TOLERANCE = 0.02  # nats: the difference between two seeds of a short run
 NOTHING = 'from nothing'
 
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-  """A comparison."""
+  """A comparison: its arms, and how they are evaluated."""
 
   module: str
   about: str
   setting: type[Setting]
   arms: Callable[[Any], Mapping[str, Arm]]
-  """of a setting, by name"""
+  """function of a setting: its arms by name"""
   config: Callable[[Any, str], PretrainRun]
-  """of a setting and an arm's name: its run, but for what `planned` says"""
+  """function of a setting and an arm's name: the run, without the values that `planned` adds"""
   judges: Mapping[str, Mapping[str, Any]]
-  """title of a column -> fields of the objective by which held-out text is masked; the first decides sweeps"""
+  """title of a column -> fields of the objective that masks held-out text; sweeps are decided by the first"""
   tasks: tuple[str, ...]
   swept: tuple[str, ...]
   peaks: tuple[float, ...]
   pairs: str = ''
-  """file of minimal pairs in the folder of the tasks, which each model judges; empty: none"""
+  """file of minimal pairs in the folder of the tasks; empty: none"""
   nothing: bool = False
-  """the model also learns the tasks without having been trained before"""
+  """also fine-tune an untrained model"""
   prepare: Callable[[Any], None] | None = None
-  """what has to be there before any run"""
+  """called before any run"""
 
 
 class NotYet(Exception):
-  """What is not kept, where nothing may be run."""
+  """A result is not in the folder, and may not be computed now."""
 
 
 class Table:
-  """A comparison with what was typed: its files, and the stages by which they come about."""
+  """A comparison with its command-line arguments: its stages, and the files with their results."""
 
   def __init__(self, bench: Bench, setting: Setting, args: argparse.Namespace):
     self.bench, self.setting, self.args = bench, setting, args
     self.every, self.folder = bench.arms(setting), pathlib.Path(setting.output).expanduser()
     self.arms = args.arms or [name for name, arm in self.every.items() if arm.usual]
-    self.only_read = False  # what is not kept raises NotYet
+    self.only_read = False  # raise NotYet instead of computing a result
 
   def do(self, stage: str) -> None:
-    """Does a stage, as far as it is not done."""
+    """Run a stage; results in the folder are not computed again."""
     if stage == 'pace' and not self.args.steps:
       print(', '.join(f'{name} {1e3 * seconds:.0f} ms' for name, seconds in self.pace.items()), 'a step', flush=True)
     for arm in self.arms if stage in ('sweep', 'pretrain', 'finetune') else ():
@@ -92,7 +92,7 @@ class Table:
 
   @functools.cached_property
   def pace(self) -> dict[str, float]:
-    """Seconds a step of every arm, measured where they are not kept."""
+    """Seconds per step of every arm: from the folder, or measured."""
     file = self.folder / 'pace.json'
     if not file.exists():
       if self.only_read:
@@ -105,7 +105,7 @@ class Table:
     return json.loads(file.read_text())['seconds']
 
   def steps(self, arm: str, brief: bool = False) -> int:
-    """Returns the steps of a run, whole or of a sweep."""
+    """Return the number of steps of a whole run, or of a short one (`brief`)."""
     if not self.args.steps and arm not in self.pace:
       sys.exit(f'{self.folder}/pace.json has no pace of {arm}, only of {", ".join(self.pace)}: give --steps, or remove '
                'the file, and all are timed again')
@@ -113,15 +113,15 @@ class Table:
     return max(1, whole // self.args.brief) if brief else whole
 
   def seeds(self, arm: str) -> Sequence[int]:
-    """Returns the seeds of an arm that are asked for."""
+    """Return the seeds of an arm."""
     return self.args.seeds if self.args.seeds is not None else self.every[arm].seeds
 
   def run(self, arm: str, peak: float, seed: int, brief: bool = False) -> pathlib.Path:
-    """Names the folder of a run by what it is: another number of steps is another run."""
+    """Return the folder of a run, which its arm, steps, learning rate and seed name."""
     return self.folder / ('sweep' if brief else 'runs') / f'{arm}-{self.steps(arm, brief)}-{peak:g}-{seed}'
 
   def learned(self, arm: str, peak: float, seed: int, brief: bool = False) -> dict[str, Any]:
-    """Does a run, unless it is done -> its figures."""
+    """Train a run, unless that is done -> its results."""
     folder = self.run(arm, peak, seed, brief)
     if self.only_read and not pathlib.Path(f'{folder}.json').exists():
       raise NotYet
@@ -130,8 +130,7 @@ class Table:
         'setting': dataclasses.asdict(self.setting), 'arm': arm, 'plan': plan}, f'{folder}.json')
 
   def peak(self, arm: str) -> float:
-    """Finds the rate of an arm by short runs, of itself or of the arm whose rate it has; none where there is no
-    choice."""
+    """Return the learning rate of an arm: the only one given, or the one chosen by short runs."""
     peaks, arm = self.args.peaks, arm if arm in self.args.swept else self.every[arm].rate_of
     if len(peaks) == 1:
       return peaks[0]
@@ -151,12 +150,12 @@ class Table:
     return losses
 
   def task(self, arm: str, seed: int, task: str, start: str) -> pathlib.Path:
-    """Names the folder of a task's runs."""
+    """Return the folder of the fine-tuning runs of a task."""
     name = f'{task}-{start.replace(" ", "-")}-{self.run(arm, self.peak(arm), seed).name}-{self.args.tuning_peak:g}'
     return self.folder / 'tasks' / name
 
   def tuned(self, arm: str, seed: int, task: str, start: str = 'pre-trained') -> list[float]:
-    """Learns a task with several seeds, unless that is done -> its scores. What it has learned is not kept."""
+    """Fine-tune on a task with several seeds, unless that is done -> scores. The models are deleted."""
     real, folder = TASKS[task], self.task(arm, seed, task, start)
     file = folder.with_name(f'{folder.name}.json')
     if file.exists():
@@ -180,13 +179,13 @@ class Table:
     return kept.run('benchmarks.comparison:judge_pairs', [str(run), self.args.data, self.bench.pairs], file)['accuracy']
 
   def scores(self, arm: str, start: str = 'pre-trained') -> list[str]:
-    """Writes the scores of each task, of all seeds before and in fine-tuning together."""
+    """Format the scores of each task, over all seeds of pre-training and fine-tuning."""
     seeds = self.seeds(arm) if start != NOTHING else (0,)
     return [kept.shown([score for seed in seeds for score in self.tuned(arm, seed, task, start)])
             for task in self.bench.tasks]
 
   def row(self, arm: str) -> list[str]:
-    """Writes what is known of an arm. Raises NotYet where there is nothing."""
+    """Format the results of an arm; raise NotYet if there are none."""
     peak, tokens, runs = self.peak(arm), self.setting.rows * self.setting.length, []
     for seed in self.seeds(arm):
       with contextlib.suppress(NotYet):
@@ -211,7 +210,7 @@ class Table:
     return row
 
   def text(self) -> str:
-    """Writes the table of what is done."""
+    """Format the table of the results that there are."""
     columns = ['arm', 'parameters', 'peak', 'tokens a second', 'steps', 'tokens read, millions', 'padding besides',
                *(part for name in self.bench.judges for part in (f'held-out loss, {name}', 'right, %')),
                'held-out loss, its own rows', *(f'{task}, {TASKS[task].measure}' for task in self.bench.tasks)]
@@ -246,7 +245,7 @@ def judge_pairs(given: Sequence[str]) -> dict[str, float]:
 
 
 def parsed(bench: Bench, typed: Sequence[str] | None = None) -> tuple[Setting, argparse.Namespace]:
-  """Reads the command line."""
+  """Parse the command line."""
   parser = argparse.ArgumentParser(description=f'{bench.about}\n{equal_time.__doc__}\n{__doc__}',
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   fields = dataclasses.fields(bench.setting)
@@ -278,8 +277,7 @@ def parsed(bench: Bench, typed: Sequence[str] | None = None) -> tuple[Setting, a
 
 
 def same(setting: Setting) -> None:
-  """Keeps the setting in the folder, and ends where what is there is of another one: runs are known by their arms and
-  steps alone."""
+  """Write the setting to the folder; exit if the folder has runs of another one, whose names could be equal."""
   own = {name: value for name, value in dataclasses.asdict(setting).items() if name not in ('text', 'output')}
   file = pathlib.Path(setting.output).expanduser() / 'setting.json'
   if file.exists() and (other := json.loads(file.read_text())) != own:
@@ -289,13 +287,13 @@ def same(setting: Setting) -> None:
 
 
 def pretrained(bench: Bench, given: Mapping[str, Any]) -> dict[str, Any]:
-  """Does a run in this process -> its figures. given: fields of the setting, the arm's name, a plan."""
+  """Train a run in this process -> its results. given: fields of the setting, the arm's name, a plan."""
   config = bench.config(bench.setting(**given['setting']), given['arm'])
   return equal_time.pretrained(equal_time.planned(config, Plan(*given['plan'])), bench.judges)
 
 
 def main(bench: Bench) -> None:
-  """Does what is typed, stage by stage."""
+  """Run the stages that the command line names."""
   setting, args = parsed(bench)
   if args.contestant:
     equal_time.timed(bench.config(setting, args.contestant))
@@ -310,7 +308,7 @@ def main(bench: Bench) -> None:
 
 
 def chosen(losses: Mapping[float, float]) -> float:
-  """Returns the smallest rate whose loss is within TOLERANCE of the best.
+  """Return the smallest learning rate whose loss is within TOLERANCE of the best.
 
   >>> chosen({5e-4: 5.0, 1e-3: 4.51, 2e-3: 4.5})
   0.001

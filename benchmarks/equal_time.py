@@ -1,13 +1,13 @@
-"""Arms of a comparison that learn from the same text for equally long: how they run, and what of them is measured.
+"""Arms of a comparison at equal training time: how they are trained and evaluated.
 
-An arm is a BERT with some fields of its run changed. The pace of all arms is measured side by side, turn and turn
-about, and kept; from it each arm gets the steps that it does in so many minutes, over which its schedule goes. From
-then on the clock has no say: runs are ordinary ones of plm_jax, in any order, interrupted and gone on with, several at
-once or on a busy machine. Measuring on held-out text, saving and compiling are no part of a pace.
+An arm is a BERT with some options changed. The seconds per step of all arms are measured alternately and stored. Each
+arm gets the number of steps that fit into the given minutes, with a schedule of that length. After that the clock does
+not matter: the runs are ordinary ones, in any order, interrupted and resumed, several at once or on a busy machine.
+Evaluation, saving and compilation are not part of the time.
 
-Held-out losses are of the same text for all arms, cut into rows of one text ([CLS] text [SEP], of one document, no
-question asked), with the same tokens masked: neither rows of two texts nor packed ones are these, nobody sees two
-documents in them, and the sentences of fine-tuning come in such rows.
+Held-out losses are computed on the same text for all arms, in sequences of one document each ([CLS] text [SEP]),
+without NSP and with the same masked tokens. No arm was trained on exactly these sequences, and the sentences of
+fine-tuning look like them.
 """
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -32,12 +32,12 @@ from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner
 from plm_jax.training.step import jit_train_step, make_sharded_init
 
-REPEATS = 5  # steps of a turn
+REPEATS = 5  # steps per turn
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What all arms have in common, and is typed."""
+  """What all arms have in common; options of the command line."""
 
   text: str
   output: str
@@ -49,20 +49,20 @@ class Setting:
 
 
 class Arm(NamedTuple):
-  """A contestant."""
+  """One of the compared runs."""
 
   title: str
   changes: Mapping[str, Any]
-  """fields of the run, by paths such as model.block.norm_at, that are not as BERT's"""
+  """options that differ from BERT's, by paths such as model.block.norm_at"""
   rate_of: str
-  """name of the arm whose learning rate it has, where it is not swept itself"""
+  """name of the arm whose learning rate it has, unless it is swept itself"""
   seeds: tuple[int, ...] = (0,)
   usual: bool = True
-  """done where no arms are named"""
+  """run if the command names no arms"""
 
 
 class Plan(NamedTuple):
-  """What a run is beside its arm."""
+  """Properties of a run that its arm does not determine."""
 
   steps: int
   peak: float
@@ -71,11 +71,10 @@ class Plan(NamedTuple):
 
 
 def encoder(setting: Setting) -> PretrainRun:
-  """Returns BERT's run at a small size, as published but for what the size and the length of a run ask of all arms.
+  """Return BERT's run at a small size, as published except for two options that suit small models and short runs.
 
-  That is: weights whose products keep their size at this width (0.08 at 128, as at the laptop's scale), with which
-  small models get over the plateau of word frequencies sooner; and Adam's mean of squares over 50 steps (b2 0.98), not
-  1,000. Dropout stays.
+  The initial weights are larger (0.08 at a width of 128, as at the laptop's scale), with which small models learn more
+  than word frequencies sooner, and Adam averages squared gradients over 50 steps (b2 0.98) instead of 1,000.
   """
   small = scale_presets.resize_run(
     recipes.find_recipe('bert_base')(),
@@ -95,9 +94,11 @@ def encoder(setting: Setting) -> PretrainRun:
 
 
 def planned(config: PretrainRun, plan: Plan) -> PretrainRun:
-  """Returns the run of an arm with its steps, rate, seed and folder: a warmup of a twentieth, and where the schedule
-  falls at the end, a fifth to fall in. Short runs, by which rates are chosen, warm up for 60 steps all the same: with
-  fewer, norms behind sublayers would stand no rate that they stand in a whole run."""
+  """Return the run of an arm with its steps, learning rate, seed and folder.
+
+  The warmup is a twentieth of the steps, but at least 60: with fewer, a post-norm model diverges at learning rates
+  that suit a whole run. A cooldown is a fifth of the steps.
+  """
   steps, phase = plan.steps, config.train.phases[0]
   optim = dataclasses.replace(config.optim, peak=plan.peak, warmup=min(max(steps // 20, 60), steps // 2),
                               cooldown=scale_presets.scale_cooldown(config.optim, steps))
@@ -107,7 +108,7 @@ def planned(config: PretrainRun, plan: Plan) -> PretrainRun:
 
 
 def steps_in(minutes: float, seconds: float) -> int:
-  """Counts the steps of so many seconds each that fit.
+  """Count the steps that fit into some minutes; seconds: of a step.
 
   >>> steps_in(0.5, 0.25)
   120
@@ -116,7 +117,7 @@ def steps_in(minutes: float, seconds: float) -> int:
 
 
 def timed(config: PretrainRun) -> None:
-  """A contestant's end of the pace: does steps as the loop of training does, text and all, whenever it is told to."""
+  """Time training steps, input pipeline included, in turns that the parent process starts."""
   environment.keep_memory()
   compilation_cache.use_compilation_cache()
   out, sys.stdout = sys.stdout, sys.stderr  # of which the parent reads figures alone
@@ -164,9 +165,9 @@ def pretrained(config: PretrainRun, judges: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def judged(config: PretrainRun, params: Any, changes: Mapping[str, Any]) -> dict[str, float]:
-  """Measures parameters on all of the text that was held out, in rows of one text each.
+  """Evaluate parameters on all held-out text, in sequences of one document each.
 
-  Which tokens are masked depends on the text and on the seed, which is 0 for all.
+  The masks depend on the text and on the seed, which is 0 for all arms.
   """
   config = dataclasses.replace(
       config, seed=0, objective=dataclasses.replace(MaskedLM(pair=Single()), **changes),
@@ -178,7 +179,7 @@ def judged(config: PretrainRun, params: Any, changes: Mapping[str, Any]) -> dict
 
 
 def filled(config: PretrainRun, batches: int = 8) -> float:
-  """Returns the share of a run's rows that is no padding, of its first batches."""
+  """Return the share of tokens that are not padding, in the first batches of a run."""
   def share(feed, learner, mesh):
     del mesh
     segments = jax.jit(lambda windows: learner.objective.corrupt(learner.key(1), windows, learner.vocab)['segments'])
@@ -188,12 +189,12 @@ def filled(config: PretrainRun, batches: int = 8) -> float:
 
 
 def records_of(config: PretrainRun) -> epath.Path:
-  """Returns the folder of the records that a run learns from, made if need be."""
+  """Return the folder of the records of a run, after making them if they are missing."""
   return runs.prepare_corpora(config)[0][0]
 
 
 def with_feed(config: PretrainRun, ask: Callable[[Any, Any, Any], Any]) -> Any:
-  """Opens what a run learns from -> what `ask` says of it, the learner and the mesh."""
+  """Open the data of a run and make its learner -> `ask(feed, learner, mesh)`."""
   records, tokenizer = runs.prepare_corpora(config)
   mesh = sharding.make_mesh(config.mesh)
   with jax.set_mesh(mesh):

@@ -1,9 +1,10 @@
-"""Work in processes of its own, of which what was found is kept in files: the part that several benchmarks share.
+"""Run functions in processes of their own and keep their results in files, for several benchmarks.
 
-    python -m benchmarks.kept MODULE:FUNCTION JSON    # what `run` starts: calls the function, prints what it returns
+    python -m benchmarks.kept MODULE:FUNCTION JSON    # what `run` starts: calls the function and prints its result
 
-A process of its own gives a run the memory and the compiler that a reader's command would have, and its peak of memory
-is its own. What a file keeps is not done again, so that a table can be made in many sittings, or by several processes.
+In a process of its own a run has the memory and the compiler of an ordinary command, and its peak memory can be
+measured. Results in files are not computed again, so that a table can be made in several sessions or by several
+processes.
 """
 from collections.abc import Callable, Sequence
 import contextlib
@@ -22,9 +23,9 @@ INTERRUPTED = 75  # as `python -m plm_jax` ends where a signal has stopped a run
 
 
 def run(function: str, given: Any, kept: str | pathlib.Path = '') -> dict[str, Any]:
-  """Calls `MODULE:FUNCTION` with `given` in a process of its own -> what it returns, which is kept in a file.
+  """Call `MODULE:FUNCTION` with `given` in a process of its own -> its result, which is kept in a file.
 
-  An interrupt is passed on, and waited for: runs save a checkpoint before they end, and the same command resumes.
+  An interrupt is passed on: the run saves a checkpoint before it ends, and the same command resumes it.
   """
   file = pathlib.Path(kept) if kept else None
   if file and file.exists():
@@ -40,7 +41,7 @@ def run(function: str, given: Any, kept: str | pathlib.Path = '') -> dict[str, A
 
 
 def apart(function: str, given: Any) -> str:
-  """Calls a function in a process of its own -> what it returns, as JSON. Ends this one where that has failed."""
+  """Call a function in a process of its own -> its result as JSON; exit if that process fails."""
   process = subprocess.Popen(
       [sys.executable, '-m', 'benchmarks.kept', function, json.dumps(given)], stdout=subprocess.PIPE, text=True)
   with passed_on(process):
@@ -54,7 +55,7 @@ def apart(function: str, given: Any) -> str:
 
 @contextlib.contextmanager
 def passed_on(process: subprocess.Popen):
-  """Gives the signals that would end this process to another, which ends this one by its status."""
+  """Pass signals that would end this process on to another one."""
   old = {number: signal.signal(number, lambda *_: process.send_signal(signal.SIGTERM))
          for number in (signal.SIGTERM, signal.SIGINT)}
   try:
@@ -65,13 +66,13 @@ def passed_on(process: subprocess.Popen):
 
 
 def interrupted(folder: str) -> NoReturn:
-  """Ends a process whose run a signal has stopped."""
+  """Exit after a signal has stopped a run."""
   print(f'{folder} was interrupted: the same command resumes from there', file=sys.stderr)
   sys.exit(INTERRUPTED)
 
 
 def place(data: str, name: str) -> pathlib.Path:
-  """Finds a file under a folder."""
+  """Find a file under a folder."""
   found = next(iter(sorted(pathlib.Path(data).expanduser().rglob(name))), None)
   if found is None:
     sys.exit(f'{data} has no {name}')
@@ -79,8 +80,10 @@ def place(data: str, name: str) -> pathlib.Path:
 
 
 def finetuned(given: tuple[list[str], str]) -> dict[str, Any]:
-  """Runs `finetune` with these arguments -> scores by a measure (a seed each), numbers trained, seconds a run and KiB
-  that it held; without arguments the same of a process that does nothing."""
+  """Run `finetune` with these arguments -> scores of each seed, trained parameters, seconds per run and peak KiB.
+
+  Without arguments, measure a process that does nothing.
+  """
   from plm_jax.cli import finetune
   from plm_jax.optim import trainable
   from plm_jax.training.learner import make_selection as select
@@ -99,7 +102,7 @@ def finetuned(given: tuple[list[str], str]) -> dict[str, Any]:
 
 
 def shown(values: Sequence[float], digits: int = 2) -> str:
-  """Writes a mean, and the standard deviation where there are several; a dash for none.
+  """Format the mean, and the standard deviation of several values; a dash for none.
 
   >>> shown([1.0, 2.0]), shown([3.0]), shown([])
   ('1.50 ± 0.71', '3.00', '-')
@@ -111,7 +114,7 @@ def shown(values: Sequence[float], digits: int = 2) -> str:
 
 
 def named(function: str) -> Callable[[Any], Any]:
-  """Finds a function by `MODULE:FUNCTION`."""
+  """Return the function `MODULE:FUNCTION`."""
   module, _, name = function.partition(':')
   return getattr(importlib.import_module(module), name)
 

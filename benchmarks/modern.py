@@ -1,32 +1,31 @@
-"""Which modern change to BERT is worth what, in half an hour of two cores each.
+"""Modern changes to BERT, one by one and together: models trained from the same text for the same time.
 
     python -m benchmarks.modern --text=wiki.txt.xz --data=DIR --output=runs/modern
     python -m benchmarks.modern --text=wiki.txt.xz --data=DIR --output=runs/modern --only pace     # on a quiet machine
     python -m benchmarks.modern --text=wiki.txt.xz --data=DIR --output=runs/modern --only pretrain --arms all --seeds 1
 
-Stages: pace, sweep, pretrain, finetune, table; what is kept in the folder is not done again, and an interrupted stage
-goes on where it was. DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz. Arms:
+The stages are pace, sweep, pretrain, finetune and table. Results in the folder are not computed again, and interrupted
+stages resume. DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz. Arms:
 
-    bert      as published: norms behind sublayers, learned positions, MLM and NSP in rows of two texts, 15% of tokens
-              masked, a tenth dropped, a rate that falls along a line
-    norm      norms before sublayers, and a gated MLP (GELU of one projection, times another) of two thirds the width;
-              embeddings are normalised as before, so that the first attention reads them as they are (ModernBERT)
-    packed    rotary positions, and rows packed full whose documents do not see each other: no NSP, so no types and no
-              pooler either (Warner et al. 2024)
-    masks     30% of tokens are masked (Wettig et al. 2023)
-    wsd       the rate stays, and falls along 1 - sqrt in the last fifth (Hägele et al. 2024)
-    all       the four together, and nothing else
-    dropout   done where it is named: a tenth of what attention gives is dropped and nothing else, as in ModernBERT
-    rope      done where it is named: rotary positions alone, in BERT's rows of two texts, with NSP
-    bert_muon done where it is named: BERT with Muon in place of Adam (Jordan et al. 2024)
-    all_muon  done where it is named: all with Muon
+    bert      as published: post-norm, learned positions, MLM and NSP with two texts per sequence, 15% of the tokens
+              masked, dropout 0.1, linear decay of the learning rate
+    norm      pre-norm, and a gated MLP (GELU) with two thirds of the width; the embeddings are normalized as before
+              (ModernBERT)
+    packed    rotary positions and packed sequences, whose documents do not attend to each other: no NSP, and therefore
+              no segment types and no pooler (Warner et al. 2024)
+    masks     30% of the tokens are masked (Wettig et al. 2023)
+    wsd       a constant learning rate that falls along 1 - sqrt in the last fifth (Hägele et al. 2024)
+    all       these four together
+    dropout   only if named: dropout of the attention output and nowhere else, as in ModernBERT
+    rope      only if named: rotary positions alone, with two texts per sequence and NSP
+    bert_muon only if named: BERT with Muon in place of AdamW (Jordan et al. 2024)
+    all_muon  only if named: all with Muon
 
-`all` drops what BERT drops. ModernBERT's dropout is no part of the four, and in a run that reads no text twice, what it
-is worth to drop less would stand in their place; `dropout` says how much that is. Pre-norm arms have the rate that
-suits `all`, the others that of `bert`. All begin with the same deviation of weights, and are fine-tuned alike, through
-a pooler, which only NSP has trained before. Without a norm of the embeddings, as GPT-2 has it, pre-norm is another
-comparison: at two layers of 128 it did not leave the plateau of word frequencies in 1.5 million tokens, where BERT
-needed half of that. bert and wsd do the same work: by how much their paces differ, paces are uncertain.
+Pre-norm arms have the learning rate that is best for `all`, the other arms the one that is best for `bert`. All arms
+have the same standard deviation of initial weights and dropout of 0.1, and all are fine-tuned in the same way, with a
+pooler that only NSP has trained before. Without a norm of the embeddings, as in GPT-2, a pre-norm model of two layers
+of 128 did not learn more than word frequencies from 1.5 million tokens, where BERT needed half of that. The arms bert
+and wsd do the same work, so the difference of their paces shows how precise paces are.
 """
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +42,7 @@ ENDS = 0, 1, 2  # seeds of the first and the last arm
 
 
 def arms(setting: Setting) -> Mapping[str, Arm]:
-  """Returns what each arm changes."""
+  """Return the arms by name."""
   norm = pre_norm(setting)
   packed = {**rotary(), 'model.embeddings.types': 0, 'model.pooler': False,
             'objective.pair': Single(), 'data.assembly': 'packed'}
@@ -62,18 +61,18 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
 
 
 def pre_norm(setting: Setting) -> dict[str, Any]:
-  """Returns the fields of a model with norms before its sublayers, and a gated MLP."""
+  """Return the fields of a pre-norm model with a gated MLP."""
   return {'model.block.norm_at': 'pre', 'model.embeddings.norm': True, 'model.stack.first_norm': False,
           'model.block.mlp.gated': True, 'model.block.mlp_dim': gated(4 * setting.width)}
 
 
 def rotary() -> dict[str, Any]:
-  """Returns the fields of a model whose positions are rotary."""
+  """Return the fields of a model with rotary positions."""
   return {'model.embeddings.absolute': 'none', 'model.block.attention.position': Rope()}
 
 
 def gated(width: int, multiple: int = 16) -> int:
-  """Returns the width of a gated MLP with as many parameters: two thirds, in whole vectors of a CPU.
+  """Return the width of a gated MLP with as many parameters: two thirds, rounded to a multiple.
 
   >>> gated(1024)
   688
@@ -82,7 +81,7 @@ def gated(width: int, multiple: int = 16) -> int:
 
 
 def config(setting: Setting, arm: str) -> PretrainRun:
-  """Returns the run of an arm."""
+  """Return the run of an arm."""
   return validation.with_paths(equal_time.encoder(setting), {'name': arm, **arms(setting)[arm].changes})
 
 
@@ -92,7 +91,7 @@ BENCH = Bench(
 
 
 def pretrained(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Does a run in this process: `comparison.pretrained`."""
+  """Train a run in this process: `comparison.pretrained`."""
   return comparison.pretrained(BENCH, given)
 
 

@@ -1,8 +1,8 @@
-"""Contestants in one run, turn and turn about: A B A B, medians and their ratio.
+"""Time contestants alternately in one run (A B A B): medians and their ratio.
 
-Each contestant is a process of its own that sets itself up, says so, and then does one round of work whenever it is
-told to; the others wait meanwhile. What disturbs the machine disturbs all. Each round is timed twice: in seconds of the
-clock, and in CPU seconds of the process and its finished children, which other work on the machine affects less.
+Each contestant is a process of its own that runs one round of work whenever the parent tells it to, while the others
+wait. Disturbances of the machine therefore affect all. Each round is timed in wall-clock seconds, and in CPU seconds
+of the process and its finished children, which depend less on other load.
 """
 from collections.abc import Callable, Sequence
 import importlib.metadata
@@ -18,7 +18,7 @@ import time
 
 
 def compare(module: str, contestants: Sequence[str], arguments: list[str], rounds: int) -> dict[str, dict[str, float]]:
-  """Runs `python -m module --contestant NAME arguments` for all.
+  """Run `python -m module --contestant NAME arguments` for all contestants.
 
   Returns:
     {name: {median, least, most, cpu, cpu_least, cpu_most, each figure it reported}}: seconds, and CPU seconds.
@@ -48,7 +48,7 @@ def compare(module: str, contestants: Sequence[str], arguments: list[str], round
 
 
 class Worker:
-  """The parent's end of a contestant."""
+  """A contestant as the parent process sees it."""
 
   def __init__(self, module: str, name: str, arguments: list[str]):
     self.process = subprocess.Popen(
@@ -74,10 +74,10 @@ class Worker:
 
 
 def contest(facts: dict[str, float], work: Callable[[], object], repeats: int) -> None:
-  """The contestant's end: reports its facts, then times `work`, `repeats` times a round.
+  """Report facts, then time `work` in rounds of `repeats` calls that the parent process starts.
 
-  Each round begins with work that is not timed: it takes back the memory that went to another meanwhile, for which a
-  virtual machine asked its host for seconds.
+  Each round begins with one call that is not timed: on a virtual machine, memory that was returned in the meantime
+  can take seconds to get back.
   """
   print(json.dumps(facts), flush=True)
   for _ in sys.stdin:
@@ -92,17 +92,17 @@ def contest(facts: dict[str, float], work: Callable[[], object], repeats: int) -
 
 
 def cpu_seconds() -> float:
-  """CPU seconds, user and system, of this process and its finished children."""
+  """Return the CPU seconds, user and system, of this process and its finished children."""
   return sum(os.times()[:4])
 
 
 def spread(figures: dict[str, float]) -> str:
-  """The least and the greatest CPU seconds of the rounds."""
+  """Format the least and the greatest CPU seconds of the rounds."""
   return f'{figures["cpu_least"]:.2f} to {figures["cpu_most"]:.2f}'
 
 
 def machine(*packages: str) -> str:
-  """The line above a table: cores, processor, versions."""
+  """Describe the machine: cores, processor and versions."""
   info = pathlib.Path('/proc/cpuinfo')
   model = re.search(r'model name\s*: (.*)', info.read_text()) if info.exists() else None
   versions = [f'{package} {importlib.metadata.version(package)}' for package in packages]
