@@ -1,7 +1,7 @@
 """A comparison at equal training time: command line, files, stages and table.
 
 Learning rates of the `swept` arms are chosen by short runs, each with a tenth of the steps and a complete schedule:
-the smallest rate whose held-out loss is within TOLERANCE of the best, because rates that are too high show late. The
+the smallest rate whose held-out loss is within TOLERANCE of the best, because too high a rate shows only late in a run. The
 other arms have the rate of the arm that they name. A short run whose loss is still that of word frequencies is too
 short to compare learning rates: make it longer with a smaller --brief.
 """
@@ -25,7 +25,7 @@ from plm_jax.config.run import PretrainRun
 
 STAGES = 'pace', 'sweep', 'pretrain', 'finetune', 'table'
 TOLERANCE = 0.02  # nats: the difference between two seeds of a short run
-NOTHING = 'from nothing'
+NOTHING = 'from scratch'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,8 +211,8 @@ class Table:
 
   def text(self) -> str:
     """Format the table of the results that there are."""
-    columns = ['arm', 'parameters', 'peak', 'tokens a second', 'steps', 'tokens read, millions', 'padding besides',
-               *(part for name in self.bench.judges for part in (f'held-out loss, {name}', 'right, %')),
+    columns = ['arm', 'parameters', 'peak', 'tokens per second', 'steps', 'tokens read, millions', 'padding, millions',
+               *(part for name in self.bench.judges for part in (f'held-out loss, {name}', 'accuracy, %')),
                'held-out loss, its own rows', *(f'{task}, {TASKS[task].measure}' for task in self.bench.tasks)]
     if self.bench.pairs:
       columns.append('minimal pairs, accuracy')
@@ -259,8 +259,8 @@ def parsed(bench: Bench, typed: Sequence[str] | None = None) -> tuple[Setting, a
   parser.add_argument('--arms', nargs='*', default=[])
   parser.add_argument('--seeds', nargs='*', type=int, help='of every arm, in place of its own')
   parser.add_argument('--only', nargs='*', choices=STAGES, default=STAGES, help='stages')
-  parser.add_argument('--peaks', nargs='*', type=float, default=bench.peaks, help='rates to choose from; one: that')
-  parser.add_argument('--swept', nargs='*', default=bench.swept, help='arms whose rate is found by short runs')
+  parser.add_argument('--peaks', nargs='*', type=float, default=bench.peaks, help='learning rates to choose from; a single value is used without a sweep')
+  parser.add_argument('--swept', nargs='*', default=bench.swept, help='arms whose learning rate is chosen by short runs')
   parser.add_argument('--brief', type=int, default=10, help='times that those runs are shorter')
   parser.add_argument('--tuning-peak', type=float, default=5e-4)
   parser.add_argument('--tuning-seeds', type=int, default=3)

@@ -38,7 +38,7 @@ def main() -> None:
     contest({}, contestant(args.size[0], args.rows[0], args.new), 1)
     return
   print(machine('jax', 'torch', 'transformers'))
-  print('\n| size | rows | prefill ms | transformers | ratio | tokens a second | transformers | ratio |')
+  print('\n| size | rows | prefill ms | transformers | ratio | tokens per second | transformers | ratio |')
   print('|---|---|---|---|---|---|---|---|')
   for size in args.size:
     for rows in args.rows:

@@ -1,13 +1,13 @@
 """Arms of a comparison at equal training time: how they are trained and evaluated.
 
 An arm is a BERT with some options changed. The seconds per step of all arms are measured alternately and stored. Each
-arm gets the number of steps that fit into the given minutes, with a schedule of that length. After that the clock does
-not matter: the runs are ordinary ones, in any order, interrupted and resumed, several at once or on a busy machine.
-Evaluation, saving and compilation are not part of the time.
+arm gets the number of steps that fit into the given minutes, with a schedule of that length. The runs then have fixed
+numbers of steps, so machine load does not change their results: they can be run in any order, several at once, or be
+interrupted and resumed. Evaluation, saving and compilation are not part of the time.
 
 Held-out losses are computed on the same text for all arms, in sequences of one document each ([CLS] text [SEP]),
-without NSP and with the same masked tokens. No arm was trained on exactly these sequences, and the sentences of
-fine-tuning look like them.
+without NSP and with the same masked tokens. No arm was trained on exactly these sequences; fine-tuning uses
+sequences of this form.
 """
 from collections.abc import Callable, Mapping
 import dataclasses

@@ -33,7 +33,7 @@ def run(function: str, given: Any, kept: str | pathlib.Path = '') -> dict[str, A
   found = apart(function, given)
   if file:
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Under its name all at once: whoever finds the file finds it whole.
+    # Rename, so that readers never see a partial file.
     part = file.with_name(f'{file.name}.part')
     part.write_text(found + '\n')
     part.replace(file)

@@ -24,7 +24,7 @@ stages resume. DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz. Arms:
 Pre-norm arms have the learning rate that is best for `all`, the other arms the one that is best for `bert`. All arms
 have the same standard deviation of initial weights and dropout of 0.1, and all are fine-tuned in the same way, with a
 pooler that only NSP has trained before. Without a norm of the embeddings, as in GPT-2, a pre-norm model of two layers
-of 128 did not learn more than word frequencies from 1.5 million tokens, where BERT needed half of that. The arms bert
+of 128 did not learn more than word frequencies from 1.5 million tokens; BERT did after half as many. The arms bert
 and wsd do the same work, so the difference of their paces shows how precise paces are.
 """
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""Why a small BERT with learned positions stays on a plateau: held-out loss of short runs that differ in one thing.
+"""Compare short runs of a small BERT with different positions and options: which ones leave the plateau, and when.
 
     python -m benchmarks.plateau --text=wiki.txt.xz --output=runs/plateau
     python -m benchmarks.plateau --text=wiki.txt.xz --output=runs/plateau --arms learned rope
-    python -m benchmarks.plateau --text=- --output=benchmarks/figures/plateau --only table figure    # of the kept runs
+    python -m benchmarks.plateau --text=- --output=benchmarks/figures/plateau --only table figure    # from the stored results
 
 All arms are encoders of two layers. They have the modern changes of `benchmarks.modern` except for the positions, no
-dropout, and a learning rate that stays constant after its warmup. Runs that are done are not repeated.
+dropout, and a learning rate that stays constant after its warmup. Stored results are not computed again.
 """
 import argparse
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
 import flax
@@ -33,10 +34,9 @@ from plm_jax.training.learner import state_shapes
 from plm_jax.training.step import compute_gradient
 from plm_jax.validation import intervals
 
-HERE = pathlib.Path(__file__).parent
 STAGES = 'train', 'signal', 'table', 'figure'
 EVALUATIONS = 8  # of a run
-LEFT = 6.2  # held-out loss below that of a model without positions
+LEFT = 6.2  # held-out loss below which a model has left the plateau
 DRAWN = 'none', 'learned', 'sinusoidal', 'pair_bias', 'shared_bias', 'rope', 'short'
 DISTANCES = -4, -3, -2, -1, 1, 2, 3, 4  # of the keys from the query, in tokens
 
@@ -97,10 +97,11 @@ ARMS = {
     't5': Arm("T5's bias (per bucket of distances)", without(Buckets())),
     'shared_bias': Arm('a bias per distance, rate x 30', without(TableBias(shared=True))),
     'pair_bias': Arm('a bias per pair of positions, rate x 30', without(TableBias())),
+    'slow_shared_bias': Arm('a bias per distance', without(TableBias(shared=True, factor=1.0))),
     'muon': Arm('learned, Muon', MUON, peak=2e-3),
+    'short_rope': Arm('RoPE, 64 x 32 tokens', modern.rotary(), **SHORT),
     'short': Arm('learned, 64 x 32 tokens', {}, **SHORT),
     'short_large_batch': Arm('learned, 256 x 32 tokens', {}, rows=256, length=32),
-    'short_small_batch': Arm('learned, 16 x 32 tokens', {}, rows=16, length=32),
     'short_muon': Arm('learned, 64 x 32, Muon', MUON, peak=2e-3, **SHORT),
     'short_post_norm': Arm('learned, 64 x 32, post-norm', {
         'model.block.norm_at': 'post', 'model.embeddings.norm': False, 'model.stack.first_norm': True}, **SHORT),
@@ -108,8 +109,9 @@ ARMS = {
     'short_warmup': Arm('learned, 64 x 32, warmup of 500 steps', {}, warmup=500, **SHORT),
     'short_dropout': Arm('learned, 64 x 32, dropout 0.1', {
         'model.block.dropout': 0.1, 'model.block.attention.dropout': 0.1}, **SHORT),
-    'short_128': Arm('learned, 64 x 32, width 128', {}, width=128, **SHORT),
-    'short_512': Arm('learned, 64 x 32, width 512', {}, width=512, **SHORT)}
+    'short_512': Arm('learned, 64 x 32, width 512', {}, width=512, **SHORT),
+    'short_512_init': Arm('learned, 64 x 32, width 512, initial weights of 0.057', {
+        'model.block.init.std': 0.0566}, width=512, **SHORT)}
 
 
 def make_run(name: str, text: str, output: str, tokens: int) -> PretrainRun:
@@ -142,7 +144,7 @@ def train(given: Mapping[str, Any]) -> dict[str, Any]:
     kept.interrupted(config.folder)
   lines = [json.loads(line) for line in (pathlib.Path(config.folder) / 'metrics.jsonl').read_text().splitlines()]
   phase, = config.train.phases
-  return {'title': ARMS[given['name']].title, 'tokens_per_step': phase.batch * phase.length, **{
+  return {'title': ARMS[given['name']].title, 'tokens': given['tokens'], 'tokens_per_step': phase.batch * phase.length, **{
       split: [(line['step'], round(line['mlm'], 4)) for line in lines if line['split'] == split]
       for split in ('train', 'heldout')}}
 
@@ -168,7 +170,7 @@ def measure_signal(given: Mapping[str, Any]) -> dict[str, Any]:
   def measure(feed, learner, mesh):
     del mesh
     shapes = flax.traverse_util.flatten_dict(nn.unbox(state_shapes(config, learner).params))
-    place, = (path for path in shapes if path[-1] == 'bias_table')
+    place, = shapes.keys() - trained.keys()  # of the bias
     params = {path: trained[path] if path in trained else jnp.zeros(x.shape) for path, x in shapes.items()}
 
     @jax.jit
@@ -182,11 +184,14 @@ def measure_signal(given: Mapping[str, Any]) -> dict[str, Any]:
     length = config.train.phases[0].length
     return np.stack(found).reshape(batches, -1, length, length)
 
-  return signal_to_noise(equal_time.with_feed(config, measure))
+  return {'tokens': given['tokens'], 'batches': batches, **signal_to_noise(equal_time.with_feed(config, measure))}
 
 
 def signal_to_noise(gradients: np.ndarray) -> dict[str, dict[int, float]]:
-  """Compute the ratios of `measure_signal` from gradients [batches, heads, queries, keys]."""
+  """Compute the ratios of `measure_signal` from gradients [batches, heads, queries, keys].
+
+  Without any signal the ratio is about the root of 1 / batches, because the sign of the mean is not known.
+  """
   ratios: dict[str, dict[int, float]] = {'pair': {}, 'distance': {}}
   for distance in DISTANCES:
     pairs = np.diagonal(gradients, distance, 2, 3).astype(np.float64)  # [batches, heads, pairs]
@@ -203,6 +208,8 @@ def left_after(curve: Sequence[tuple[float, float]], loss: float) -> float | Non
   >>> left_after([(1e6, 6.6), (2e6, 6.4), (3e6, 6.0)], 6.2)
   2500000.0
   """
+  if curve[0][1] < loss:
+    return curve[0][0]
   for (start, high), (end, low) in itertools.pairwise(curve):
     if high >= loss > low:
       return start + (end - start) * (high - loss) / (high - low)
@@ -222,12 +229,12 @@ def read_curves(folder: pathlib.Path) -> dict[str, list[tuple[float, float]]]:
 
 def make_table(folder: pathlib.Path) -> str:
   """Format the table of the stored runs."""
-  rows = [['arm', 'steps', 'learning rate', 'held-out loss at the end', f'millions of tokens to a loss of {LEFT}'], ['---'] * 5]
+  rows = [['arm', 'steps', 'peak learning rate', 'final held-out loss', f'millions of tokens to {LEFT}'], ['---'] * 5]
   for name, curve in read_curves(folder).items():
     arm = ARMS[name]
     left = left_after(curve, LEFT)
     rows.append([arm.title, f'{curve[-1][0] // (arm.rows * arm.length):,}', f'{arm.peak:g}', f'{curve[-1][1]:.3f}',
-                 '-' if left is None else f'{left / 1e6:.2f}'])
+                 '-' if left is None else f'{left / 1e6:.1f}'])
   return '\n'.join(f'| {" | ".join(row)} |' for row in rows)
 
 
@@ -246,15 +253,23 @@ def draw(folder: pathlib.Path, file: pathlib.Path) -> None:
   figure.savefig(file, metadata={'Date': None}, bbox_inches='tight')
 
 
+def stored(function: str, given: Mapping[str, Any], file: pathlib.Path) -> dict[str, Any]:
+  """Return a result from its file, or compute and store it; exit if the file has one for other numbers."""
+  found = kept.run(f'benchmarks.plateau:{function}', given, file)
+  if other := {name: found[name] for name in ('tokens', 'batches') if name in given and found[name] != given[name]}:
+    sys.exit(f'{file} has the result for {other}: give another --output, or remove the file')
+  return found
+
+
 def parse(typed: Sequence[str] | None = None) -> argparse.Namespace:
   """Read the command line."""
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--text', required=True)
   parser.add_argument('--output', required=True, help='folder of the runs')
-  parser.add_argument('--tokens', type=int, default=3_072_000, help='to train each arm on')
+  parser.add_argument('--tokens', type=int, default=3_072_000, help='training tokens per arm')
   parser.add_argument('--arms', nargs='*', choices=[*ARMS], default=[*ARMS], metavar='ARM', help=', '.join(ARMS))
   parser.add_argument('--only', nargs='*', choices=STAGES, default=STAGES[:3])
-  parser.add_argument('--batches', type=int, default=256, help='by which the gradient is measured')
+  parser.add_argument('--batches', type=int, default=256, help='batches for the gradient signal')
   return parser.parse_args(typed)
 
 
@@ -264,16 +279,15 @@ def main() -> None:
   folder = pathlib.Path(args.output).expanduser()
   for name in args.arms if 'train' in args.only else ():
     given = {'name': name, 'text': args.text, 'output': str(folder / name), 'tokens': args.tokens}
-    found = kept.run('benchmarks.plateau:train', given, folder / f'{name}.json')
+    found = stored('train', given, folder / f'{name}.json')
     print(name, found['heldout'][-1], flush=True)
-  if 'signal' in args.only:
+  if 'signal' in args.only and 'learned' in args.arms:
     given = {'name': 'learned', 'text': args.text, 'output': str(folder / 'learned'), 'tokens': args.tokens}
-    found = kept.run('benchmarks.plateau:measure_signal', {**given, 'batches': args.batches}, folder / 'signal.json')
-    print(json.dumps(found))
+    print(json.dumps(stored('measure_signal', {**given, 'batches': args.batches}, folder / 'signal.json')))
   if 'table' in args.only:
     print(make_table(folder))
   if 'figure' in args.only:
-    draw(folder, HERE / 'figures/plateau.svg')
+    draw(folder, folder / 'plateau.svg')
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""What pre-training is good for in an encoder: real tasks, learned from a pre-trained run and from nothing.
+"""What pre-training is good for in an encoder: real tasks, learned from a pre-trained run and from scratch.
 
     python -m benchmarks.real_tasks --data=DIR --english=runs/en --chinese=runs/zh
     python -m benchmarks.real_tasks --data=DIR --english=runs/en --tasks cola btc --strategies
@@ -48,7 +48,7 @@ STRATEGIES: dict[str, list[str]] = {
     'head': ['--tuning.top=0', '--optim.peak=2e-3'],
 }
 FINETUNED = 'benchmarks.kept:finetuned'
-ARMS: dict[str, list[str]] = {'from nothing': ['--warm-start='], 'pre-trained': []}
+ARMS: dict[str, list[str]] = {'from scratch': ['--warm-start='], 'pre-trained': []}
 
 
 def main() -> None:

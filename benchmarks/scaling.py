@@ -23,7 +23,7 @@ from plm_jax.sharding import MeshConfig, MeshError
 from plm_jax.training.learner import make_learner, placeholder_vocab
 
 HEAD = ('pod', 'chips', 'mesh', 'rows a device', 'GiB', 'compute', 'memory', 'network', 'between slices', 'bound, ms',
-        'MFU', 'tokens a second', 'efficiency')
+        'MFU', 'tokens per second', 'efficiency')
 
 
 def main() -> None:

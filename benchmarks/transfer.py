@@ -1,4 +1,4 @@
-"""What pre-training is good for: T5 of laptop size on a mixture of tasks, from a pre-trained run and from nothing.
+"""What pre-training is good for: T5 of laptop size on a mixture of tasks, from a pre-trained run and from scratch.
 
     python -m plm_jax train t5_small --scale=laptop
     python -m benchmarks.transfer --pretrained=runs/t5_small-laptop \\
@@ -43,7 +43,7 @@ def main() -> None:
       train=dataclasses.replace(
           recipe.train, phases=tuple(Phase(args.steps, phase.length, phase.batch) for phase in recipe.train.phases),
           eval_every=args.steps // 3, save_every=args.steps))
-  arms = {'from nothing': '', 'pre-trained': args.pretrained}
+  arms = {'from scratch': '', 'pre-trained': args.pretrained}
   found: dict[tuple[str, str, str], float] = {}
   for arm, start in arms.items():
     folder = f'{args.output}/{arm.replace(" ", "-")}'

@@ -45,7 +45,7 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
   comparison.main(modern.BENCH)
   assert in_process == ['benchmarks.modern:pretrained'] * 3 + ['benchmarks.kept:finetuned'] * 4
   first, nothing = capfd.readouterr().out.splitlines()[-2:]
-  assert nothing.startswith('| from nothing | - | ') and nothing.count('±') == 2
+  assert nothing.startswith('| from scratch | - | ') and nothing.count('±') == 2
   assert first.startswith('| all | ') and '| 6 |' in first and ' - |' not in first.replace('| - | 6 |', '')
   assert not [*tmp_path.glob('out/sweep/*/')] and not [*tmp_path.glob('out/tasks/*/')]
   assert [path.name for path in tmp_path.glob('out/runs/*/')]  # others may begin with what was trained
@@ -95,5 +95,5 @@ def test_chinese(tmp_path, in_process, monkeypatch, capfd):
   assert in_process == ['benchmarks.similar_words:made', 'benchmarks.chinese:pretrained'] + [
       'benchmarks.kept:finetuned'] * 4
   *_, arm, nothing = capfd.readouterr().out.splitlines()
-  assert arm.startswith('| n-grams of similar words (MacBERT) | ') and nothing.startswith('| from nothing | - | ')
+  assert arm.startswith('| n-grams of similar words (MacBERT) | ') and nothing.startswith('| from scratch | - | ')
   assert ' - |' not in arm.replace('| - | 6 |', '') and nothing.count('±') == 2

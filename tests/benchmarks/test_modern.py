@@ -164,14 +164,14 @@ def test_the_table_is_of_what_is_kept(tmp_path):
     (tmp_path / 'runs' / f'bert-360-0.001-{seed}.json').write_text(found(loss))
     (tmp_path / 'tasks' / f'cola-pre-trained-bert-360-0.001-{seed}-0.0005.json').write_text(
         json.dumps({'scores': [1.0 + seed, 2.0 + seed]}))
-  (tmp_path / 'tasks' / 'cola-from-nothing-bert-360-0.001-0-0.0005.json').write_text(json.dumps({'scores': [0.5]}))
+  (tmp_path / 'tasks' / 'cola-from-scratch-bert-360-0.001-0-0.0005.json').write_text(json.dumps({'scores': [0.5]}))
   table = told(tmp_path, '--minutes=3', '--arms', 'bert', 'wsd', 'all')
   table.only_read = True
   _, _, *rows = table.text().splitlines()
   assert rows == [
       '| BERT | 5,000,000 | 0.001 | 4,096 | 360 | 0.66 | 0.07 | 4.500 ± 0.707 | 25.00 ± 0.00 | 4.600 ± 0.707 | '
       '2.00 ± 0.82 | - |', f'| + WSD |{" - |" * 11}', f'| all |{" - |" * 11}',
-      f'| from nothing |{" - |" * 9} 0.50 | - |']
+      f'| from scratch |{" - |" * 9} 0.50 | - |']
 
 
 def test_stages_do_what_is_not_done(tmp_path, monkeypatch):
