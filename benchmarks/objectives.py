@@ -2,8 +2,8 @@
 
     python -m benchmarks.objectives --text=wiki.txt.xz --data=DIR --output=runs/objectives
 
-DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz, and BLiMP as blimp_each5th.jsonl.gz. The network has rotary
-positions, norms before the sublayers and gated MLPs, and reads packed sequences. Arms:
+DIR has cola_ and sst2_train.tsv.gz and _dev.tsv.gz, and BLiMP as blimp_each5th.jsonl.gz. The network has RoPE,
+pre-norm, gated MLPs, packed sequences, and no dropout. Arms:
 
     mlm        masked language modeling, 30% of the tokens masked
     diffusion  masked diffusion (Sahoo et al. 2024)
@@ -41,7 +41,8 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
 
 def config(setting: Setting, arm: str) -> PretrainRun:
   """Return the run of an arm."""
-  changes = dict(modern.arms(setting)['all'].changes)
+  changes = {
+      **modern.arms(setting)['all'].changes, 'model.block.dropout': 0.0, 'model.block.attention.dropout': 0.0}
   run = validation.with_paths(equal_time.encoder(setting), changes)
   if arm == 'clm':
     model = run.model
