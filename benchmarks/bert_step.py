@@ -1,10 +1,10 @@
-"""One optimizer step of BERT pre-training beside transformers' BertForPreTraining with torch's AdamW, on the CPU.
+"""Time an optimizer step of BERT pre-training against transformers' BertForPreTraining with torch's AdamW, on the CPU.
 
     python -m benchmarks.bert_step
 
-Needs the extra `bench`. Both have MLM and NSP, dropout 0.1, float32, gradients clipped to 1, AdamW with bias correction
-and no decay of biases and norms, all cores. transformers computes logits at every position, as it does for everybody;
-plm_jax at the predicted ones, and it corrupts the text inside the step.
+Needs the extra `bench`. Both use MLM and NSP, dropout 0.1, float32, gradients clipped to 1, AdamW with bias correction
+and no weight decay on biases and norms, and all cores. transformers computes logits at every position, which is its
+standard behavior. plm_jax computes them only at the predicted positions, and its step includes masking the text.
 """
 import argparse
 
@@ -19,7 +19,7 @@ from benchmarks.training_step import (
   torch_step,
 )
 
-SIZES = {'2/128': (2, 128, 32), '4/512': (4, 512, 32), 'base': (12, 768, 8)}  # layers, width, rows
+SIZES = {'2/128': (2, 128, 32), '4/512': (4, 512, 32), 'base': (12, 768, 8)}  # layers, hidden size, batch size
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-"""Bits a byte of held-out text: a language model that has read the training text beside `xz -9` that has read it too.
+"""Compare a trained language model with `xz -9` in bits per byte of held-out text; both know the training text.
 
     python -m benchmarks.bits_per_byte                  # trains experiments.gpt2_small at --scale=laptop
     python -m benchmarks.bits_per_byte --run=FOLDER     # of a run that has been trained
 
-xz gets the training text as a prefix, with a dictionary that holds it all: what the held-out text takes is the
-difference of two sizes. Both code the same bytes, those of the run's records: texts with a line break behind each,
-which is the end of a text to the model. Windows of the model know nothing of what comes before them; the last line lets
-windows overlap by half.
+xz gets the training text as a prefix, and its dictionary is large enough for all of it. The compressed size of the
+held-out text is the difference of two sizes. Both encode the same bytes, which are decoded from the run's token
+records: each text is followed by a line break, which corresponds to the model's end-of-text token. Windows of the model
+have no context from earlier windows; in the last line of the table, windows overlap by half.
 """
 import argparse
 import dataclasses
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def texts(folder: epath.Path, split: records.Split, tokenizer: Tokenizer) -> list[str]:
-  """The documents of a folder of records, as their tokens are decoded."""
+  """Decode the documents of one split of a folder of token records."""
   found = []
   for shard in records.read_meta(folder).shards(split):
     tokens, sentences = np.asarray(records.open_tokens(folder, shard))['token'], records.read_sentences(folder, shard)
@@ -64,7 +64,7 @@ def texts(folder: epath.Path, split: records.Split, tokenizer: Tokenizer) -> lis
 
 
 def compressed(text: bytes) -> int:
-  """Bytes of it under xz -9, with a dictionary as large as the text."""
+  """Return the size in bytes after `xz -9e`, with a dictionary at least as large as the text (64 MiB or more)."""
   filters = [{'id': lzma.FILTER_LZMA2, 'preset': 9 | lzma.PRESET_EXTREME, 'dict_size': max(len(text), 1 << 26)}]
   return len(lzma.compress(text, format=lzma.FORMAT_XZ, filters=filters))
 

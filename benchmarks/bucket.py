@@ -1,9 +1,10 @@
-"""What the way from text to a report asks of a bucket: requests and bytes by step, clean and while requests fail.
+"""Count the requests and bytes that a workflow, from text to a report, sends to a bucket, with and without faults.
 
     python -m benchmarks.bucket
 
-Needs the tests beside it, whose server on loopback stands for Google's; the clients are TensorFlow's, tensorstore's and
-Google's own, as in a run. Ends with 0 if both ways ended with the same bits.
+Counts are printed per step of the workflow. Needs the folder `tests` of the checkout: its server on loopback replaces
+Google Cloud Storage. The clients are those of a real run: TensorFlow's, tensorstore's and Google's. The exit status is
+0 if the models trained with and without faults are bit-identical.
 """
 import argparse
 import contextlib
@@ -40,7 +41,7 @@ def bits(folder):
   params = jax.tree.leaves(loaded_model.load_model(folder).params)
   return hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in params)).hexdigest()
 """
-FLAGS = '--xla_backend_optimization_level=0'  # compilation is most of the time, and not what is measured
+FLAGS = '--xla_backend_optimization_level=0'  # shorten compilation: it takes most of the time, and is not measured
 KINDS = ('list', 'stat', 'read', 'write', 'delete', 'other')
 
 
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def journey(megabytes: float, faults: list[tuple[int | str, int]]) -> str:
-  """Goes the way once -> a hash of what the run has learned."""
+  """Run the workflow once on a new bucket and return a hash of the trained parameters."""
   print(f'\n{"Faults: " + ", ".join(f"{what} in one of {every}" for what, every in faults) if faults else "Clean"}\n')
   print(f'| step | requests | failed | {" | ".join(KINDS)} | MB up | MB down | s |\n|{"---|" * (len(KINDS) + 6)}')
   with contextlib.ExitStack() as opened:
@@ -91,7 +92,7 @@ def journey(megabytes: float, faults: list[tuple[int | str, int]]) -> str:
 
 
 def step(bucket: Bucket, client: Client, name: str, *command: str) -> None:
-  """Runs a command and prints the line of the table."""
+  """Run a command and print its row of the table; exit if it fails without having been killed."""
   bucket.counts.clear()
   began = time.monotonic()
   try:
@@ -109,7 +110,7 @@ def step(bucket: Bucket, client: Client, name: str, *command: str) -> None:
 
 
 def texts(megabytes: float) -> dict[str, bytes]:
-  """Documents of sentences that a model could learn: plain, compressed, and as JSON lines."""
+  """Generate documents of learnable sentences in three files: plain text, gzip and JSON Lines."""
   draw, documents, size = random.Random(0), [], 0
   while size < megabytes * 1e6:
     sentences = [f'The {draw.choice(["old", "new", "small"])} {draw.choice(["array", "matrix", "value"])} {number} is '

@@ -1,12 +1,13 @@
-"""What the TPU compiler says of recipes' steps, kept in files: a change that takes more shows as a change of figures.
+"""Store the TPU compiler's metrics of recipes' training steps as budgets, and check that changes stay within them.
 
     python -m benchmarks.budgets --write bert_base gpt2_small    # into benchmarks/budgets/NAME.json
     python -m benchmarks.budgets --check bert_base               # compiled again, beside the file
     python -m benchmarks.budgets --check bert_base -- --mesh.fsdp=1    # with options of a run, as if it were changed so
 
-Needs the extra `tpu`, and no TPU; a minute or more a recipe. A check ends with 1 where memory, traffic, FLOPs, what is
-sent or the bound grew by more than `TOLERANCE`. The same compiler makes the same program twice: what differs is ours. A
-file says which compiler it is from, and so does the check where it has another.
+Needs the extra `tpu`, but no TPU; takes a minute or more per recipe. The exit status of a check is 1 if memory, HBM
+traffic, FLOPs, bytes sent between devices or the roofline lower bound grew by more than `TOLERANCE`. Compilation is
+deterministic: with the same compiler, every difference comes from a change of this project. A file names its compiler;
+a check prints both compilers if they differ.
 """
 import argparse
 from collections.abc import Mapping, Sequence
@@ -24,12 +25,12 @@ from plm_jax.config.run import ConfigError, Phase, RunConfig
 
 FOLDER = pathlib.Path(__file__).parent / 'budgets'
 TOLERANCE = 0.02
-"""share by which a figure may grow"""
+"""fraction by which a metric may grow"""
 Budget = dict[str, Any]
 
 
 class Change(NamedTuple):
-  """A figure that a budget limits."""
+  """A metric that a budget limits, before and now. `phase` is its batch size x sequence length."""
 
   phase: str
   figure: str
@@ -38,7 +39,7 @@ class Change(NamedTuple):
 
   @property
   def share(self) -> float:
-    """Of what was before, that has come on top."""
+    """Return the relative growth; if the old value is 0: 1 for any growth, otherwise 0."""
     return self.now / self.before - 1 if self.before else float(self.now > 0)
 
 
@@ -55,13 +56,13 @@ def main() -> None:
 
 
 def divided(args: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Divides arguments at `--`: what is before, what is behind."""
+  """Split arguments at `--` into those before it and those after it."""
   at = args.index('--') if '--' in args else len(args)
   return list(args[:at]), list(args[at + 1:])
 
 
 def write(name: str) -> bool:
-  """Compiles a recipe for its pod and writes its budget. Tells whether it fits."""
+  """Compile a recipe for its pod and write its budget; return False if the recipe cannot be compiled."""
   try:
     found = compiled(name)
   except ConfigError as error:
@@ -73,7 +74,7 @@ def write(name: str) -> bool:
 
 
 def check(name: str, options: Sequence[str] = ()) -> bool:
-  """Compiles a recipe again and prints it beside its budget. Tells whether it is within."""
+  """Compile a recipe again, print it next to its budget, and return whether it is within the budget."""
   before = read(name)
   if before is None:
     print(f'{name} has no budget: python -m benchmarks.budgets --write {name}')
@@ -92,20 +93,20 @@ def check(name: str, options: Sequence[str] = ()) -> bool:
 
 
 def read(name: str) -> Budget | None:
-  """Reads the budget of a recipe; None where it has none."""
+  """Read the budget of a recipe; return None if it has none."""
   path = FOLDER / f'{name}.json'
   return json.loads(path.read_text()) if path.exists() else None
 
 
 def compiled(name: str, options: Sequence[str] = ()) -> Budget:
-  """Compiles a recipe for its pod -> its budget. Raises ConfigError where it does not fit."""
+  """Compile a recipe for its pod and return its budget; raise ConfigError if it cannot be compiled."""
   recipe = recipes.find_recipe(name)
   config = parse(recipe, ['--mode=compile', f'--topology={recipe.row.pod}', *options])
   return budget(config, compiling.compile_run(config), len(compiling.topology_devices(config.topology)))
 
 
 def budget(config: RunConfig, reports: Sequence[CompileReport], devices: int) -> Budget:
-  """Returns what is written: figures of four digits, a step's of one device."""
+  """Return the content of a budget file: metrics of a step per device, to four significant digits."""
   mesh = sharding.fit_mesh(config.mesh, devices)
   return {
       'topology': config.topology,
@@ -119,7 +120,7 @@ def budget(config: RunConfig, reports: Sequence[CompileReport], devices: int) ->
 
 
 def figures(phase: Phase, report: CompileReport) -> dict[str, Any]:
-  """Returns the figures of one phase."""
+  """Return the metrics of one phase."""
   sent: dict[str, float] = {}
   for (kind, _), (_, _, size) in report.collectives.items():
     sent[kind] = sent.get(kind, 0.0) + size
@@ -138,7 +139,7 @@ def figures(phase: Phase, report: CompileReport) -> dict[str, Any]:
 
 
 def rounded(value: Any, unit: float) -> Any:
-  """Returns a number, or those of a mapping, in a unit, to four digits."""
+  """Convert a number, or the numbers of a mapping, to a unit, rounded to four significant digits."""
   if isinstance(value, Mapping):
     return {name: rounded(each, unit) for name, each in value.items()}
   return float(f'{value / unit:.4g}')
@@ -148,8 +149,11 @@ LIMITED = ('HBM, GiB', 'traffic, GB', 'compiled TFLOP', 'sent, MB', 'bound, ms')
 
 
 def compared(before: Budget, now: Budget) -> list[Change]:
-  """Compares the figures that are limited, phase by phase. Raises ConfigError where the phases are others: what the
-  recipe trains has changed, and its budget has to be written anew."""
+  """Compare the limited metrics of two budgets, phase by phase.
+
+  Raises:
+    ConfigError: the phases differ in batch size or length; the budget must be written again.
+  """
   def kinds(budget):
     return [f'{phase["rows"]} x {phase["tokens"]}' for phase in budget['phases']]
   if kinds(before) != kinds(now):
@@ -162,7 +166,7 @@ def compared(before: Budget, now: Budget) -> list[Change]:
 
 
 def table(changes: Sequence[Change]) -> str:
-  """Lays out changes."""
+  """Format changes as a table."""
   rows = [f'{"rows x tokens":16}{"figure":18}{"budget":>10}{"now":>10}{"change":>9}']
   for change in changes:
     verdict = '  GREW' if change.share > TOLERANCE else '  less: write it' if change.share < -TOLERANCE else ''

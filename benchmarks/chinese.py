@@ -1,23 +1,24 @@
-"""Chinese encoders of half an hour of two cores, by how words are masked: characters, whole words, MacBERT's n-grams.
+"""Compare masking units of Chinese encoders trained for half an hour on two cores: characters, words, MacBERT n-grams.
 
     python -m benchmarks.chinese --text=zhwiki.txt.xz --data=DIR --output=runs/chinese
     python -m benchmarks.chinese --text=zhwiki.txt.xz --data=DIR --output=runs/chinese --only pace     # a quiet machine
     python -m benchmarks.chinese --text=zhwiki.txt.xz --data=DIR --output=runs/chinese --only finetune table
 
-Stages: pace, sweep, pretrain, finetune, table; what is kept in the folder is not done again, and an interrupted stage
-goes on where it was. DIR has chnsenticorp_train.tsv.gz and _dev.tsv.gz, and weibo_ner_train.conll.gz and _dev.conll.gz.
-Arms, of which each is an encoder of characters, and words are jieba's:
+Stages: pace, sweep, pretrain, finetune, table. Results in the folder are not computed again, and an interrupted stage
+resumes. DIR contains chnsenticorp_train.tsv.gz and _dev.tsv.gz, and weibo_ner_train.conll.gz and _dev.conll.gz. Every
+arm is an encoder of characters; jieba segments words. Arms:
 
-    bert      15% of characters are masked, wherever they stand; is the second text the next one
-    words     the same of whole words (Cui et al. 2021)
-    macbert   n-grams of one to four words, each word replaced by another that is like it; have two texts changed places
+    bert      mask 15% of the characters, anywhere; next-sentence prediction
+    words     the same with whole-word masking (Cui et al. 2021)
+    macbert   mask n-grams of one to four words by replacing each word with a similar one; sentence-order prediction
               (Cui et al. 2020)
 
-Positions are rotary, norms stand before sublayers and the MLP is gated, as in `benchmarks.modern`: with learned
-positions and norms behind, 1,800 steps did not get a BERT off the plateau of characters' frequencies, where masks say
-nothing. Words like others are in the list --similar; without one it is made first, from word2vec of the same text
-(`benchmarks.similar_words`). Held-out losses are of [MASK]s, characters or whole words, which MacBERT never sees in
-training: of it they say only what it makes of them. What masks do to text is told by `benchmarks.chinese_masks`.
+The model has rotary positions, pre-norm and a gated MLP, as in `benchmarks.modern`. With learned positions and
+post-norm, a BERT did not leave the plateau of the characters' frequencies in 1,800 steps, and there masking makes no
+difference. The option --similar names the list of similar words; without it, the list is first made with word2vec from
+the same text (`benchmarks.similar_words`). Held-out losses are those of [MASK]s, at characters or whole words. MacBERT
+never sees [MASK] in training, so its losses only show how it handles an unseen token. `benchmarks.chinese_masks`
+measures how each arm masks text.
 """
 from collections.abc import Mapping
 import dataclasses
@@ -34,18 +35,18 @@ from plm_jax.recipes.bert_wwm import NGRAMS
 
 @dataclasses.dataclass(frozen=True)
 class ChineseSetting(Setting):
-  """And which words are like others."""
+  """Setting of a comparison at equal time, with a list of similar words (a path; empty: the list is made)."""
 
   similar: str = ''
 
   @property
   def listed(self) -> str:
-    """Names the file of the list, one of the user's or that which is made."""
+    """Return the path of the list of similar words: the user's, or the one made in the output folder."""
     return self.similar or f'{self.output}/similar.txt'
 
 
 def arms(setting: ChineseSetting) -> Mapping[str, Arm]:
-  """Returns what each arm changes."""
+  """Return the arms by name, with the options that each changes."""
   words = {'objective.unit': 'word'}
   ngrams = {'objective.lengths': NGRAMS, 'objective.synonyms': setting.listed, 'objective.pair': SentenceOrder()}
   return {'bert': Arm('characters (BERT)', {}, 'bert'), 'words': Arm('whole words', words, 'bert'),
@@ -53,14 +54,14 @@ def arms(setting: ChineseSetting) -> Mapping[str, Arm]:
 
 
 def config(setting: ChineseSetting, arm: str) -> PretrainRun:
-  """Returns the run of an arm; the words of jieba are marked in the records of all."""
+  """Return the run of an arm; the token records of every arm mark jieba's words."""
   run = validation.with_paths(equal_time.encoder(setting), {
       'data.prepare.segmenter': 'jieba', **modern.pre_norm(setting), **modern.rotary()})
   return validation.with_paths(run, {'name': arm, **arms(setting)[arm].changes})
 
 
 def listed(setting: ChineseSetting) -> None:
-  """Makes the list of words that are like others, unless there is one."""
+  """Make the list of similar words, unless the user named one or it is already made."""
   if not setting.similar:
     kept.run('benchmarks.similar_words:made', {
         'text': setting.text, 'out': setting.listed, 'folder': f'{setting.output}/word2vec', 'epochs': 3, 'least': 5},
@@ -74,7 +75,7 @@ BENCH = Bench(
 
 
 def pretrained(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Does a run in this process: `comparison.pretrained`."""
+  """Train a run in this process and return its results; see `comparison.pretrained`."""
   return comparison.pretrained(BENCH, given)
 
 

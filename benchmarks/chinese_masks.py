@@ -1,16 +1,18 @@
-"""What BERT's, whole-word and MacBERT's masks do to Chinese text, beside what was published of them.
+"""Measure how BERT, whole-word masking and MacBERT mask Chinese text, and compare with the published shares.
 
     python -m benchmarks.chinese_masks --text=zhwiki.txt.xz --output=runs/chinese
     python -m benchmarks.chinese_masks --text=zhwiki.txt.xz --output=runs/chinese --lines=1000 --length=128 --show=3
 
-The first lines of a text become the rows that the runs of `benchmarks.chinese` would learn from, by the code of the
-run, each window once; its list of words like others is used, and made first where there is none. Figures are shares,
-with what was published behind them: Devlin et al. 2019, section 3.1; Cui et al. 2021 and 2020. A share of the row is
-reached by whole words where it can be, so that theirs is a little below. Of MacBERT, words are counted where BERT's
-tokens are; `drawn` is how many words a span is to have, `runs` are those found side by side: the last of a row is cut,
-one that meets another is left out, which long ones do more often, and two that touch are one.
-A window of one sentence always gets the second text of another document, as in BERT's released code: so that is more
-than half. --show prints rows to look at: what is predicted stands as {before→after}, and a mask as □.
+The first lines of a text become training sequences of the runs of `benchmarks.chinese`, with the code of the runs and
+each window once. The list of similar words is that of the runs, and is made first if it does not exist. The table has
+shares in percent, followed by the published values in parentheses (Devlin et al. 2019, section 3.1; Cui et al. 2021 and
+2020). Whole words cannot always fill the masking budget of a sequence exactly, so whole-word masking predicts slightly
+less than that share. For MacBERT, the shares of replaced and kept items count words; for the other arms, tokens.
+`drawn` is the sampled length of spans in words. `runs` is the length of the runs of adjacent predicted words that
+result. They differ: the last span of a sequence is cut, a span that overlaps another is left out (more often a long
+one), and two adjacent spans form one run. A window of one sentence always gets the second text of another document, as
+in BERT's released code, so the share of such pairs exceeds one half. --show prints example sequences: predicted words
+appear as {before→after}, and a mask as □.
 """
 import argparse
 from collections import Counter
@@ -30,7 +32,7 @@ from benchmarks.side_by_side import machine
 from plm_jax import validation
 from plm_jax.objectives import corruption
 
-LONGEST = 4  # words of an n-gram
+LONGEST = 4  # maximum number of words in an n-gram
 Alike = Mapping[str, frozenset[str]]
 Shares = dict[str, float]
 MASKS: Shares = {'mask': 80, 'random': 10, 'kept': 10}
@@ -51,8 +53,12 @@ ROWS = {
 
 
 class Drawn(NamedTuple):
-  """Rows before and after: tokens, new and words [B, L]; real and predicted bool [B, L]; question [B]; spans: how many
-  words each visited start of a span is to have [N], none where single tokens are masked."""
+  """Sequences before and after masking.
+
+  Shapes: tokens (before), new (after) and words (word numbers) [B, L]; real (not padding) and predicted, bool [B, L];
+  question, the label of the pair task [B]; spans, the sampled length in words of each visited span [N], empty if single
+  tokens are masked.
+  """
 
   tokens: np.ndarray
   new: np.ndarray
@@ -64,8 +70,11 @@ class Drawn(NamedTuple):
 
 
 class Word(NamedTuple):
-  """A word of a row: its text before and after, which of its tokens are predicted, whether it is the first or the last
-  of a text: then a part of it may be missing."""
+  """A word of a sequence.
+
+  `text` and `new` are its text before and after masking, and `predicted` marks its predicted tokens. `outer` is True
+  for the first and the last word of a text, which may be incomplete.
+  """
 
   row: int
   text: str
@@ -85,7 +94,7 @@ def main() -> None:
   args = parser.parse_args()
   setting = chinese.ChineseSetting(args.text, args.output, length=args.length, similar=args.similar)
   chinese.listed(setting)
-  known = equal_time.records_of(chinese.config(setting, 'bert'))  # the tokenizer of the runs knows more characters
+  known = equal_time.records_of(chinese.config(setting, 'bert'))  # this tokenizer knows more characters
   part = pathlib.Path(args.output, f'first-{args.lines}.txt')
   part.write_text(first_lines(args.text, args.lines))
   setting = dataclasses.replace(setting, text=str(part), similar=setting.listed)
@@ -105,7 +114,7 @@ def main() -> None:
 
 
 def first_lines(path: str, number: int) -> str:
-  """Reads the first lines of a text that are not empty, with the empty ones that part documents."""
+  """Read the first `number` non-empty lines of a text, with the empty lines that separate documents."""
   with (lzma.open if path.endswith('.xz') else open)(path, 'rt', encoding='utf-8', newline='\n') as file:
     lines: list[str] = []
     for line in file:
@@ -117,13 +126,17 @@ def first_lines(path: str, number: int) -> str:
 
 
 def read(text: str) -> Alike:
-  """Reads a list: a word, and words like it, a line."""
+  """Parse a list of similar words: each line has a word, followed by words similar to it."""
   lines = (line.split() for line in text.splitlines())
   return {word: frozenset(others) for word, *others in lines if others}
 
 
 def drawn(config: Any) -> tuple[Drawn, Sequence[str], int]:
-  """Draws the rows of a run, each window once -> (rows, pieces of the tokenizer, the mask's id)."""
+  """Build and mask the sequences of a run, each window once.
+
+  Returns:
+    (sequences, tokens of the tokenizer by id, id of the mask token).
+  """
   def every(feed, learner, mesh):
     del mesh
     objective, vocab, key = learner.objective, learner.vocab, learner.key(1)
@@ -146,15 +159,23 @@ def drawn(config: Any) -> tuple[Drawn, Sequence[str], int]:
 
 
 def begun(key, words, lengths: tuple[float, ...]):
-  """Returns how many words each span of a row is to have, by the key [] of its masks and its words [L] -> [L], 0 where
-  no span begins, or where less than the longest is left of the row."""
+  """Return the sampled length in words of each span of a sequence.
+
+  Args:
+    key: key of the masks of the sequence, [].
+    words: word numbers of the sequence, 0 for none, [L].
+    lengths: probabilities of spans of 1, 2, ... words.
+
+  Returns:
+    lengths [L]; 0 if no span begins or the rest of the sequence is shorter than the longest span.
+  """
   _, count, _ = corruption.number_units(words)
   order, wanted = corruption.draw_span_order(jax.random.split(key)[0], count, len(words), lengths)
   return jnp.where(order + len(lengths) <= count, wanted, 0)
 
 
 def spelt(rows: Drawn, pieces: Sequence[str]) -> list[Word]:
-  """Returns the words of all rows, in order."""
+  """Return the words of all sequences, in order."""
   def text(ids: np.ndarray) -> str:
     return ''.join(pieces[int(number)].removeprefix('##') for number in ids)
   found = []
@@ -163,7 +184,7 @@ def spelt(rows: Drawn, pieces: Sequence[str]) -> list[Word]:
     if not len(inside):
       continue
     groups = np.split(inside, np.flatnonzero(np.diff(words[inside])) + 1)
-    around = np.pad(words, (0, 1))  # which is behind the last token, and before the first
+    around = np.pad(words, (0, 1))  # 0 after the last token; index -1 reads it before the first
     found += [Word(row, text(rows.tokens[row, group]), text(rows.new[row, group]),
                    tuple(rows.predicted[row, group].tolist()), not (around[group[0] - 1] and around[group[-1] + 1]))
               for group in groups]
@@ -171,7 +192,7 @@ def spelt(rows: Drawn, pieces: Sequence[str]) -> list[Word]:
 
 
 def of_tokens(rows: Drawn, mask: int) -> Shares:
-  """Measures what becomes of predicted tokens, in percent."""
+  """Measure how tokens are masked, and the labels of the pair task, in percent."""
   before, after = rows.tokens[rows.predicted], rows.new[rows.predicted]
   shares = {'predicted': percent(rows.predicted.sum(), rows.real.sum()),
             'mask': percent((after == mask).sum(), len(after)), 'kept': percent((after == before).sum(), len(after)),
@@ -181,14 +202,17 @@ def of_tokens(rows: Drawn, mask: int) -> Shares:
 
 
 def of_words(words: Iterable[Word]) -> Shares:
-  """Measures how many of the words of several tokens that are predicted in part are so as a whole."""
+  """Measure how many of the words of several tokens with any predicted token are predicted as a whole, in percent."""
   some = [word.predicted for word in words if len(word.predicted) > 1 and any(word.predicted)]
   return {'whole': percent(sum(map(all, some)), len(some))}
 
 
 def of_alike(words: Iterable[Word], alike: Alike) -> Shares:
-  """Measures what becomes of predicted words that are in the list: those with others of as many characters. A word at
-  the end of a text may be another's beginning, and is not counted."""
+  """Measure how predicted words are replaced, in percent, if the list has similar words of equal length for them.
+
+  Also measures the share of such words, and replacements of the others. The first and the last word of a text are not
+  counted, because they may be parts of longer words.
+  """
   every = [word for word in words if all(word.predicted) and not word.outer]
   others = {word.text: {other for other in alike.get(word.text, ()) if len(other) == len(word.text)} for word in every}
   own = [word for word in every if others[word.text]]
@@ -202,7 +226,7 @@ def of_alike(words: Iterable[Word], alike: Alike) -> Shares:
 
 
 def of_spans(spans: np.ndarray) -> Shares:
-  """Measures how many words spans are to have, where there are spans of several."""
+  """Measure the distribution of the sampled span lengths, in percent; empty if all spans have one word."""
   counts = Counter(spans.tolist())
   if max(counts, default=1) == 1:
     return {}
@@ -210,7 +234,7 @@ def of_spans(spans: np.ndarray) -> Shares:
 
 
 def of_runs(words: Iterable[Word]) -> Shares:
-  """Measures how many words that are predicted stand side by side."""
+  """Measure the distribution of the lengths of runs of adjacent predicted words, in percent."""
   runs: Counter[int] = Counter()
   for chosen, group in itertools.groupby(words, lambda word: (word.row, all(word.predicted))):
     if chosen[1]:
@@ -219,12 +243,12 @@ def of_runs(words: Iterable[Word]) -> Shares:
 
 
 def percent(part: Any, whole: Any) -> float:
-  """Returns a share in percent, 0 of nothing."""
+  """Return a share in percent; 0 if the whole is 0."""
   return 100 * float(part) / float(whole) if whole else 0.0
 
 
 def table(found: Mapping[str, Shares]) -> str:
-  """Writes figures beside those that were published."""
+  """Format the measured shares next to the published ones."""
   def cell(arm: str, name: str) -> str:
     if name not in found[arm]:
       return '-'
@@ -236,7 +260,7 @@ def table(found: Mapping[str, Shares]) -> str:
 
 
 def shown(words: Iterable[Word], mask: str) -> Iterable[str]:
-  """Yields rows with what is predicted marked."""
+  """Yield sequences as text in which predicted words are marked."""
   for _, group in itertools.groupby(words, lambda word: word.row):
     yield ''.join(f'{{{word.text}→{word.new.replace(mask, "□")}}}' if any(word.predicted) else word.text
                   for word in group)

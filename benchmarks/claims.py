@@ -1,11 +1,12 @@
-"""What the papers claim of their objectives, tried at laptop scale on real text: several seeds, one table.
+"""Test claims that papers make about their objectives, at laptop scale on real text with several seeds.
 
     python -m benchmarks.claims
     python -m benchmarks.claims --claim order spans --seeds=3 --steps=1500 --text=corpus.txt.xz
 
-Two-layer models of width 128 with rows of 32 tokens, on two cores: what a claim does here need not be what it does at
-the paper's size. The arms of a claim differ in the one thing it is about; text, tokenizer, seeds and steps are the same
-(for replaced-token detection: floating point operations). A claim held where its arm is ahead with every seed.
+Models have two layers of width 128 and sequences of 32 tokens, and train on two cores. A result at this scale need not
+hold at the scale of the paper. The arms of a claim differ only in the subject of the claim. They share text, tokenizer,
+seeds and number of steps (for replaced-token detection: floating point operations). A claim holds if its arm is ahead
+with every seed. One table is printed per claim.
 """
 import argparse
 from collections.abc import Callable, Mapping
@@ -38,11 +39,11 @@ from plm_jax.training.train import train
 
 LENGTH, ROWS = 32, 64
 TOKENS, ORDER = MaskedLM(Single()), MaskedLM(SentenceOrder())
-SPANS = MaskedLM(Single(), unit='word', lengths=(0.0, 0.0, 1.0))  # three words at a time
+SPANS = MaskedLM(Single(), unit='word', lengths=(0.0, 0.0, 1.0))  # spans of three words
 
 
 class Bench:
-  """Trains and measures; everything it writes is in one folder."""
+  """Train and evaluate runs; all output is in one folder."""
 
   def __init__(self, folder: pathlib.Path, text: str, steps: int, tokenizer: str = '', heldout: float = 0.01):
     self.folder, self.text, self.steps = folder, text, steps
@@ -52,7 +53,7 @@ class Bench:
     self.records, self.tokenizer = prepare_corpora(self.base)
 
   def little(self) -> 'Bench':
-    """With a tenth of the text, which a run of these lengths reads several times; the rest is held out."""
+    """Return a bench that trains on a tenth of the text, so that a run has several epochs; the rest is held out."""
     return Bench(self.folder, self.text, self.steps, str(self.records[0] / 'tokenizer'), heldout=0.9)
 
   def config(self, name: str, seed: int, objective: Any, steps: int = 0, **changes: Any) -> PretrainRun:
@@ -63,14 +64,14 @@ class Bench:
                           eval_batches=64, save_every=steps), **changes)
 
   def train(self, config: PretrainRun) -> tuple[Any, dict[str, float]]:
-    """-> (parameters, held-out figures)."""
+    """Train a run and return (parameters, held-out metrics)."""
     print('.', end='', flush=True)
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
       result = train(config, lambda mesh: TextFeed(config, self.records, self.tokenizer, mesh), self.tokenizer)
     return result.params, result.heldout
 
   def judge(self, config: PretrainRun, params, objective: Any) -> dict[str, float]:
-    """Held-out figures of `objective` with parameters that another one has trained."""
+    """Return the held-out metrics of `objective` for parameters trained with another objective."""
     config = dataclasses.replace(config, objective=objective)
     mesh = sharding.make_mesh(config.mesh)
     with jax.set_mesh(mesh):
@@ -78,9 +79,10 @@ class Bench:
       return feed.make_evaluator(make_learner(config, self.tokenizer.vocab), mesh)(params, config.train.phases[-1])
 
   def order_after(self, config: PretrainRun) -> float:
-    """Accuracy on the order of sentences, once a finished run has been trained on that for a few steps.
+    """Return the accuracy of sentence-order prediction after a finished run is briefly trained on that task.
 
-    So few that what is measured is what the run has learned: in a quarter of its steps all arms learn the task alike.
+    The number of steps is small, so that the accuracy measures the finished run: with a quarter of its steps, all arms
+    learn the task equally well.
     """
     tuned = self.config(f'{config.name}-tuned', config.seed, ORDER, self.steps // 16, warm_start=config.folder)
     return self.train(tuned)[1]['sop_accuracy']
@@ -113,7 +115,7 @@ def spans(bench: Bench, seed: int) -> Mapping[str, float]:
 
 
 def sharing(bench: Bench, seed: int) -> Mapping[str, float]:
-  """Four layers; parameters and speed go into the names of the arms."""
+  """Compare parameter sharing in four layers; also store parameters and seconds per step for the table."""
   losses = {}
   for name, groups, shared in (('attention', 1, 'attention'), ('MLP', 1, 'mlp'), ('all', 1, 'all'), ('none', 0, 'all')):
     stack = dataclasses.replace(bench.base.model.stack, layers=4, groups=groups, shared=shared)
@@ -129,7 +131,7 @@ def sharing(bench: Bench, seed: int) -> Mapping[str, float]:
 
 
 def distillation(bench: Bench, seed: int) -> Mapping[str, float]:
-  """A teacher of four layers, trained twice as long; students of two."""
+  """Compare students of two layers with and without a teacher of four layers that is trained twice as long."""
   large = dataclasses.replace(bench.base.model, stack=dataclasses.replace(bench.base.model.stack, layers=4))
   teacher = bench.config('teacher', seed, TOKENS, 2 * bench.steps, model=large)
   bench.train(teacher)
@@ -144,7 +146,7 @@ def distillation(bench: Bench, seed: int) -> Mapping[str, float]:
 
 
 def replaced(bench: Bench, seed: int) -> Mapping[str, float]:
-  """As many floating point operations for both, so fewer steps for the one that runs a generator too."""
+  """Compare RTD and MLM at equal floating point operations: RTD also runs a generator, so it trains fewer steps."""
   rtd, model = ReplacedTokenDetection(), bench.base.model
   steps = round(bench.steps * TOKENS.step_flops(model, LENGTH) / rtd.step_flops(model, LENGTH))
   accuracies = {}
@@ -157,7 +159,7 @@ def replaced(bench: Bench, seed: int) -> Mapping[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """The first of its arms is said to be better than the second."""
+  """A claim of a paper: the first of its arms is better than the second."""
 
   paper: str
   says: str
@@ -176,7 +178,7 @@ CLAIMS = {
     'distillation': Claim('DistilBERT, 4', 'a student learns more with a teacher', 'MLM loss', False, distillation),
     'replaced': Claim('ELECTRA, 3.4', 'RTD is better than MLM for the same compute', TUNED, True, replaced),
 }
-FACTS: dict[str, list[float]] = {}  # arm -> seconds a step
+FACTS: dict[str, list[float]] = {}  # arm -> seconds per step
 SIZES: dict[str, int] = {}  # arm -> parameters of its layers
 
 
@@ -198,7 +200,7 @@ def main() -> None:
 
 
 def table(claim: Claim, runs: list[Mapping[str, float]]) -> str:
-  """Each arm's figures, and whether its claim held."""
+  """Format the scores of each arm, and whether the claim held."""
   lines = [f'\n**{claim.says}** ({claim.paper}); {claim.measure}\n', '| arm | mean | each seed |', '|---|---|---|']
   for arm in runs[0]:
     values = [run[arm] for run in runs]

@@ -1,12 +1,12 @@
-"""Flips single bits in random places of what a run reads, and says what came of each; and what it costs to notice.
+"""Flip random single bits in the files that a run reads, classify each outcome, and time the checksums.
 
     python -m benchmarks.damage --flips=200 --what=records
     python -m benchmarks.damage --what=checkpoints
 
-Of records: tokens, sentences, checksums, records.json, the tokenizer and stored cuts; each flip in a copy, which
-`verify` reads, and then everything that a run reads of records. Noticed is what ends with one line that names the file;
-mended is what is made again, with a line, and gives the same windows. Ends with 0 if nothing was silent and nothing a
-traceback.
+Token records are the tokens, sentences, checksums, records.json, the tokenizer and stored window starts (`.cuts`). Each
+flip is done in a copy. `verify` checks the copy, and then everything that a run reads of records is read. A flip is
+noticed if it ends with a one-line error that names the file. It is mended if the file is made again, with a warning
+that names it, and the windows are the same. The exit status is 0 if no flip was silent and none led to another error.
 """
 import argparse
 import collections
@@ -60,7 +60,7 @@ def of_records(scratch: pathlib.Path, data: str, flips: int, draw: random.Random
     prepare(PrepareConfig(source=data, vocab=8192), folder)
   print(machine('numpy'))
   price(folder, scratch)
-  # Few of many shards, so that a copy is quick; all kinds of file alike, however large they are.
+  # Use little text in many shards, so that copies are quick. Damage all kinds of files equally often.
   few = scratch / 'few'
   with contextlib.redirect_stdout(sys.stderr):
     prepare(PrepareConfig(source=first_lines(data, scratch), vocab=1000, shard_tokens=20_000), few)
@@ -90,7 +90,7 @@ def of_records(scratch: pathlib.Path, data: str, flips: int, draw: random.Random
 
 
 def outcome(folder: pathlib.Path, name: pathlib.Path, expected: np.ndarray, warned: io.StringIO) -> str:
-  """What comes of reading everything: noticed, mended, silent, without effect or the name of another error."""
+  """Read all records and return the outcome: noticed, mended, silent, without effect, or another error."""
   try:
     got = contents(folder)
   except UserError as error:
@@ -109,7 +109,7 @@ def found(folder: pathlib.Path, name: pathlib.Path) -> bool:
 
 
 def table(came) -> int:
-  """Prints what came -> the exit status."""
+  """Print the outcomes by kind of file and return the exit status."""
   kinds = 'noticed', 'mended', 'without effect', 'silent'
   bad = 0
   print(f'\n| flipped in | {" | ".join(kinds)} | other errors |\n|---|---|---|---|---|---|')
@@ -121,7 +121,10 @@ def table(came) -> int:
 
 
 def contents(folder: pathlib.Path) -> np.ndarray:
-  """Everything that a run reads of records: the tokenizer, and all windows of both splits under two assemblies."""
+  """Read everything that a run reads of records: the tokenizer, and all windows of both splits.
+
+  Windows are read with two packing strategies, and concatenated to one array.
+  """
   meta = records.read_meta(folder)
   tokenizer = tokenizers.load(folder / 'tokenizer')
   if tokenizer.hash != meta.tokenizer:
@@ -142,7 +145,7 @@ def kind_of(name: pathlib.Path) -> str:
 
 
 def first_lines(data: str, scratch: pathlib.Path) -> str:
-  """A text of some hundred thousand characters."""
+  """Write the first documents of a source, at least 400,000 characters if it has them; return the path."""
   from plm_jax.data import sources
   text, size = [], 0
   for document in sources.read_documents(data):
@@ -156,7 +159,7 @@ def first_lines(data: str, scratch: pathlib.Path) -> str:
 
 
 def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
-  """Seconds with and without checksums: to open, to read an epoch the first time and again."""
+  """Print the time with and without checksums for opening records, a first epoch and a second epoch."""
   bare = scratch / 'bare'
   shutil.copytree(folder, bare)
   meta = records.read_meta(folder)
@@ -180,7 +183,7 @@ def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
 
 
 def price_of_checkpoints(scratch: pathlib.Path, megabytes: int = 300, rounds: int = 7) -> None:
-  """Seconds, of the processor and of the clock, with and without checksums: to save a state, and to restore it."""
+  """Print CPU and wall-clock seconds for saving and restoring a state, with and without checksums."""
   state = {str(number): jax.random.normal(jax.random.key(number), (megabytes * 25_000,)) for number in range(10)}
   shapes = jax.eval_shape(lambda: state)
   places = jax.tree.map(lambda x: x.sharding, state)

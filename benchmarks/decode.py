@@ -1,14 +1,14 @@
-"""GPT-2 reading a prompt and going on, greedily, or T5 or BART reading a text and writing another with four beams,
-beside transformers' generate, on the CPU.
+"""Time generation on the CPU against transformers' generate: GPT-2 greedily, T5 and BART with four beams.
 
     python -m benchmarks.decode
     python -m benchmarks.decode --size 4x512 --rows 1 --rounds 3
     python -m benchmarks.decode --size t5-4x512 bart-4x512 t5-small --rows 1 4
 
-Needs the extra `bench`. Random weights, float32, 128 tokens of prompt and 64 behind them, all cores. Prefill is the
-time to the first token; decoding is what the other 63 take, over their number. Below the table, of GPT-2 by plm_jax
-alone: the memory of the cache beside its formula, and the time of a token at position 100 and at position 900 of one
-text. The cache has its full size from the beginning, so these are alike, and both are those of the longest text.
+GPT-2 continues a prompt; T5 and BART generate a new text from their input. Needs the extra `bench`. Weights are random,
+in float32; the prompt has 128 tokens, and 64 are generated, on all cores. Prefill is the time to the first token. The
+decoding speed is measured over the other 63 tokens. Below the table, for GPT-2 and plm_jax only: the memory of the KV
+cache compared with its formula, and the time per token at position 100 and at position 900 of one text. The cache is
+allocated at full size, so the two times are about equal, and both are those of the longest text.
 """
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ from benchmarks.side_by_side import compare, contest, machine
 from benchmarks.training_step import torch_ready
 
 SIZES = {'4x512': (4, 512), 'small': (12, 768)}
-PAIRS = {'t5-4x512': (4, 512), 'bart-4x512': (4, 512), 't5-small': (6, 512)}  # layers of each side, and width
+PAIRS = {'t5-4x512': (4, 512), 'bart-4x512': (4, 512), 't5-small': (6, 512)}  # layers per side, hidden size
 VOCAB, PROMPT, NEW, BEAMS = 50257, 128, 64, 4
 
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def plm_jax(size: str, rows: int, new: int):
-  """-> a function that reads the prompt and adds `new` tokens."""
+  """Build a function that reads the prompt and generates `new` tokens; it is already compiled."""
   import jax
 
   from plm_jax.inference import engine
@@ -114,7 +114,11 @@ def cache(size: str) -> None:
 
 
 def ready(size: str, rows: int, prompt: int, new: int):
-  """-> what `engine.run` takes, of a model with random weights."""
+  """Build the arguments of `engine.generate_tokens` for a model with random weights.
+
+  Returns:
+    (decoding steps, parameters, batch, generation config, output vocabulary).
+  """
   import flax.linen as nn
   import jax
   import numpy as np

@@ -1,15 +1,14 @@
-"""Near-duplicates: how many of those that were planted are found, and documents a second, beside datasketch.
+"""Compare near-duplicate detection with datasketch: recall of planted near-duplicates, and documents per second.
 
     python -m benchmarks.deduplicate --text=corpus.txt        # or .txt.xz; about 20 MB of text
 
-Needs the extra `bench`, and Linux for the peak of memory. Documents are pieces of the text, of 400 words, about as many
-as a page of C4 has. Of every tenth a copy is planted in which words are others, evenly spread, so that the Jaccard
-similarity of the sets of 5-grams is 0.9, 0.8, 0.7, 0.6 or 0.5; what it is is counted, not estimated. Both find
-documents of a similarity of 0.8 by 256 values of MinHash in 32 bands of 8, compare whole signatures and want three
-quarters of them to agree. datasketch is given the same words and 5-grams and holds its index in memory; plm_jax is the
-whole command, which reads, writes and sorts on the disk. What counts is CPU time, user and system, of the process, so
-that neither gains by a second core. Ten times the text, every word of which is another in each part, shows what memory
-depends on.
+Needs the extra `bench`, and Linux for peak memory. Documents are chunks of 400 words, about the length of a C4
+page. A copy of every tenth document is planted, with evenly spread words replaced, so that the Jaccard similarity of
+the 5-gram sets is about 0.9, 0.8, 0.7, 0.6 or 0.5. The exact similarity is computed. Both methods search for documents
+of similarity 0.8 with 256 MinHash values in 32 bands of 8. They compare whole signatures and require three quarters of
+the values to agree. datasketch gets the same words and 5-grams and holds its index in memory. plm_jax is the whole
+command, which reads, writes and sorts on disk. The speed is per second of CPU time, user and system, so that neither
+gains from a second core. A run on ten times the text, with different words in each part, shows how memory grows.
 """
 import argparse
 import json
@@ -31,7 +30,7 @@ from plm_jax.corpora.minhash import MinHash
 CONTESTANTS = 'plm_jax', 'datasketch'
 SIMILARITIES = 0.9, 0.8, 0.7, 0.6, 0.5
 WORDS = 400
-NEAR = 0.02  # of a similarity: what counts as it
+NEAR = 0.02  # tolerance around each similarity
 
 
 def main() -> None:
@@ -72,7 +71,11 @@ def compare(text: pathlib.Path, scratch: pathlib.Path, rounds: int) -> None:
 
 
 def plant(text: pathlib.Path) -> tuple[list[str], list[tuple[int, int, float]]]:
-  """Documents in a drawn order, and (number of one, of its copy, their similarity)."""
+  """Divide a text into documents and plant copies.
+
+  Returns:
+    documents in random order, and for each copy (index of the original, index of the copy, their similarity).
+  """
   with lzma.open(text, 'rt') if text.suffix == '.xz' else text.open() as f:
     every = f.read().split()
   found = [' '.join(every[at:at + WORDS]) for at in range(0, len(every) - WORDS, WORDS)]
@@ -150,7 +153,7 @@ def theirs(file: str) -> dict:
 
 
 def judge(documents: list[str], planted: list[tuple[int, int, float]], kept: dict[str, set[int]]) -> None:
-  """Prints which planted pairs were found, and how many documents were left out that are like no other."""
+  """Print the share of planted pairs found, and the number of unrelated documents removed by mistake."""
   print('\n| similarity | pairs | ' + ' | '.join(f'found by {name}' for name in kept) + ' |')
   print('|---|---|' + '---|' * len(kept))
   for similarity in SIMILARITIES:
@@ -166,7 +169,7 @@ def judge(documents: list[str], planted: list[tuple[int, int, float]], kept: dic
 
 
 def most_like(documents: list[str], number: int) -> float:
-  """The largest similarity of a document with another."""
+  """Return the largest similarity of a document with any other, among those that share over half of its words."""
   first = set(documents[number].split())
   near = [other for at, other in enumerate(documents)
           if at != number and len(first & (found := set(other.split()))) > 0.5 * max(len(first), len(found))]

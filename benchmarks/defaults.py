@@ -29,12 +29,12 @@ from plm_jax.runs import run as runs
 from plm_jax.tasks import baselines
 from plm_jax.tasks.labeled_data import add_class_names, read_examples
 
-EVALUATIONS = 5  # in a run: every epoch would take longer than training, on test sets as large as these
+EVALUATIONS = 5  # per run: with test sets of this size, one per epoch would take longer than training
 PARTS = 'train', 'dev', 'test'
 
 
 class Table(NamedTuple):
-  """A file as its head, and its examples as texts."""
+  """The contents of a file: its header line, examples as text, and the separator between examples."""
 
   head: str
   examples: list[str]
@@ -46,13 +46,13 @@ class Set(NamedTuple):
 
   task: str
   files: tuple[str, ...]
-  """one for each of PARTS, or one that is divided"""
+  """one file for each of PARTS, or one file that is divided"""
   ending: str
   changes: dict[str, Any] = {}  # noqa: RUF012
-  """of the defaults: by what it is measured"""
+  """changes to the default settings: the evaluation metric"""
   chinese: bool = False
   reader: Callable[[str], Table] | None = None
-  """how examples are made of a file; None: a table of lines"""
+  """function that parses a file into examples; None: a table with one row per line"""
 
 
 def main() -> None:
@@ -89,10 +89,10 @@ def main() -> None:
 
 
 def divided(of: Set, data: str, folder: pathlib.Path, limit: int) -> list[str]:
-  """Writes training, development and test examples: `limit`, and a fifth and two fifths as many (200 at least).
+  """Write training, development and test examples, and return their files.
 
-  Of a file that several parts share, each has examples of its own; where there are too few, all have fewer.
-  Returns the files.
+  There are `limit` training examples, a fifth as many development examples and two fifths as many test examples (each
+  at least 200). Parts that share a file get disjoint examples. If a file has too few, each part gets fewer.
   """
   sizes = limit, max(200, limit // 5), max(200, 2 * limit // 5)
   folder.mkdir(parents=True, exist_ok=True)
@@ -120,12 +120,12 @@ def lines(text: str) -> Table:
 
 
 def sentences(text: str) -> Table:
-  """Reads sentences of a word a line."""
+  """Read sentences that have one word per line and are separated by empty lines."""
   return Table('', text.strip('\n').split('\n\n'), '\n\n')
 
 
 def questions(text: str) -> Table:
-  """Makes pairs of a question and the paragraph that answers it of SQuAD's."""
+  """Make pairs of a question and the paragraph with its answer from SQuAD's JSON."""
   plain = lambda value: ' '.join(value.split())
   return Table('anchor\tpositive', [
       f'{plain(asked["question"])}\t{plain(paragraph["context"])}' for article in json.loads(text)['data']
@@ -139,7 +139,7 @@ def configured(of: Set, folder: str, files: Sequence[str]) -> FinetuneRun:
 
 
 def score(output: pathlib.Path, config: FinetuneRun, changes: dict[str, Any]) -> float:
-  """Fine-tunes, unless that was done before -> the main metric on the test set."""
+  """Fine-tune, unless a score is stored, and return the main metric on the test set."""
   kept_file = output / 'scores.jsonl'
   key = {'train': config.data.train[0], 'start': config.warm_start, **changes}
   for line in kept_file.read_text().splitlines() if kept_file.exists() else ():
@@ -161,7 +161,7 @@ def score(output: pathlib.Path, config: FinetuneRun, changes: dict[str, Any]) ->
 
 
 def baseline_of(config: FinetuneRun) -> baselines.Baseline:
-  """Measures the simple baseline on the test set."""
+  """Evaluate the simple baseline on the test set."""
   found = read_examples(config.objective, config.data.train, 'train', config.data)
   task: Any = add_class_names(config.objective, found)
   test = read_examples(task, [config.data.dev[1]], 'dev', config.data)

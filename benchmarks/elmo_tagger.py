@@ -1,13 +1,13 @@
-"""What ELMo's features add to word vectors: a BiLSTM-CRF tagger with and without them, of equal size.
+"""Measure the gain of ELMo features over word vectors with BiLSTM-CRF taggers of equal size, with and without features.
 
     python -m benchmarks.elmo_tagger --elmo=RUN_OR_FOLDER --vectors=VECTORS.txt \\
         --train=train.conll.gz --dev=dev.conll.gz --test=test.conll.gz --seeds=3
 
-Peters et al. 2018, section 4, named entities, smaller: word vectors that are tuned, beside them (or not) a mixture of
-the layers of a frozen ELMo, which the task learns; LSTMs from both sides; a CRF: the task `python -m plm_jax finetune`
-has for an ELMo, in its loop. The tagger without features has as many more cells as make its parameters as many. Each
-run ends with the epoch that is best on `dev`; figures are F1 of whole entities on `test`. --vectors may be left out:
-then both begin with random ones.
+Follows Peters et al. 2018, section 4, named entities, at a smaller scale. The tagger has fine-tuned word vectors, with
+or without a learned mixture of the layers of a frozen ELMo, then bidirectional LSTMs and a CRF. This is the task that
+`python -m plm_jax finetune` uses for an ELMo, with the same training loop. The tagger without features has more LSTM
+cells, so that its number of parameters is about the same. Each run keeps the epoch that is best on `dev`; the metric is
+entity-level F1 on `test`. --vectors is optional: without it, both taggers start from random word vectors.
 """
 import bisect
 import dataclasses
@@ -33,32 +33,32 @@ from plm_jax.training.train import train
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """The comparison."""
+  """Options of the comparison."""
 
   elmo: str
-  """a run, or a folder with options.json and .hdf5"""
+  """ELMo: run folder, or folder with options.json and .hdf5"""
   train: str
-  """words and tags in columns, as CoNLL's; .gz or not"""
+  """training file in CoNLL format, with words and tags in columns; may be .gz"""
   dev: str
-  """by whose F1 the epoch is chosen"""
+  """development file, whose F1 selects the epoch"""
   test: str
-  """on which figures are"""
+  """test file, on which F1 is reported"""
   vectors: str = ''
-  """word vectors, in word2vec's form"""
+  """word vectors in word2vec format; empty: random"""
   seeds: int = 3
-  """runs of each"""
+  """runs per tagger"""
   epochs: float = 20.0
-  """times that the training sentences are read"""
+  """training epochs"""
   cells: int = 64
-  """of each LSTM of the tagger with features"""
+  """cells of each LSTM of the tagger with features"""
   rows: int = 32
-  """sentences in an update"""
+  """batch size in sentences"""
   rate: float = 1e-3
-  """Adam's"""
+  """peak learning rate of Adam"""
 
 
 def run_of(config: Config) -> FinetuneRun:
-  """Makes the run of the tagger with features."""
+  """Return the run of the tagger with features."""
   run = finetune.recipe('tagging', InitialModel(config.elmo, *read_model_config(config.elmo)), train=(config.train,),
                         dev=(config.dev, config.test))
   width = {'objective.reader.width': load_vectors_once(config.vectors).matrix.shape[1]} if config.vectors else {}
@@ -70,14 +70,14 @@ def run_of(config: Config) -> FinetuneRun:
 
 
 def main(config: Config) -> None:
-  """Prints a line for each tagger."""
+  """Train both taggers with every seed and print one line per tagger."""
   run = run_of(config)
   task: Any = run.objective
   read = read_sources(
     task.train_format.name, run.data.train, run.data.columns, task.labels, 'predict', run.data.on_error
   ).examples
   tokenizer = build_word_list(task, read)
-  plain = resolve_run(run, tokenizer).config  # with names of classes, by which a head has its size
+  plain = resolve_run(run, tokenizer).config  # resolved: the class names determine the size of the head
 
   def size(features: bool, cells: int) -> int:
     sized = validation.with_paths(plain, {'objective.reader.features': features, 'objective.reader.cells': cells})

@@ -1,13 +1,14 @@
-"""Sentences a second into vectors, beside sentence-transformers; and an exact search among a million vectors.
+"""Measure sentence embedding speed next to sentence-transformers, and exact search among a million vectors.
 
     python -m benchmarks.embed --model all-MiniLM-L6-v2/ --data sentences.txt
     python -m benchmarks.embed --search
 
-Needs the extra `bench` with sentence-transformers. --model is a folder of sentence-transformers, --data a file with a
-sentence a line, as long as they come. Both get all of them at once and sort them by length; sentence-transformers pads
-a batch of 32 to its longest row, ours to one of a few lengths. Vectors of both are compared first. Static vectors are
-distilled from the same model. Compilation is not counted. The last columns are CPU seconds of a round, by which
-contestants compare where other work shares the machine. --search: --queries at once among --vectors of --width.
+Needs the extra `bench` with sentence-transformers. --model is a folder in the format of sentence-transformers. --data
+is a file with one sentence per line, of any length. Both libraries get all sentences at once and sort them by length.
+sentence-transformers pads a batch of 32 to its longest sequence, plm_jax pads to one of a few lengths. The first number
+of the first vector of both is printed as a check. Static vectors are distilled from the same model. Compilation is not
+counted. The last columns show the CPU seconds of a round: compare these if other programs run on the machine.
+--search times --queries at once among --vectors of --width.
 """
 import argparse
 import functools
@@ -19,7 +20,7 @@ from typing import Any
 from benchmarks.side_by_side import compare, contest, machine, spread
 
 CLOCK_TICK = 0.01
-"""Resolution of CPU seconds."""
+"""Resolution of CPU seconds; the smallest divisor of their ratio."""
 OURS, STATIC, THEIRS = 'plm_jax', 'plm_jax static', 'sentence-transformers'
 
 
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def run(args: Any, texts: list[str]) -> None:
-  """Encodes all sentences, again and again; reports a number of the first vector."""
+  """Encode all sentences in every round; report the first number of the first vector."""
   if args.contestant == THEIRS:
     from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
 
@@ -75,7 +76,7 @@ def run(args: Any, texts: list[str]) -> None:
 
 
 def search(args: Any) -> None:
-  """Times the search for ten, the median of --rounds."""
+  """Time exact search for the 10 nearest neighbors of random queries; print the median of --rounds."""
   import numpy as np
 
   from plm_jax.metrics.nearest import find_nearest

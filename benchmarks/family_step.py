@@ -3,17 +3,19 @@
     python -m benchmarks.family_step
     python -m benchmarks.family_step --family albert xlnet
 
-transformers runs twice: eager and with torch.compile. Both use SDPA, its default. The ratio is to the faster of the two.
+transformers runs twice: eager and with torch.compile. Both use SDPA, its default. The ratio is to the faster of the
+two.
 
-Needs the extra `bench`. Rows of 128 tokens, dropout 0.1, float32, gradients clipped to 1, one vocabulary of 30,522 for
-all. Each family has the objective that it was published with; where transformers has no more than masked language
-modelling (SpanBERT without its boundary objective, DeBERTa without its mask decoder) its step is of that, and plm_jax
-does more. Losses that transformers leaves to scripts, distillation and replaced tokens, are written here in torch.
-transformers computes logits at every position, plm_jax at the predicted ones. Decoders predict at every position, and
-LLaMA has no dropout; gpt2-small is GPT-2 small, on 4 rows. Encoder-decoders have 4 layers on each side: T5 reads 128
-tokens and writes the 29 of its targets, BART writes all of its text; t5-small is T5's small. Layers are written out and
-memory is kept, as runs of the laptop's scale have it. CPU seconds count all threads of a contestant: they are
-compared where other programs compute on the machine.
+Needs the extra `bench`. Sequences have 128 tokens, the batch size is 16, dropout is 0.1, computation is in float32,
+gradients are clipped to 1, and the vocabulary size is 30,522 for all. Each family is trained with its published
+objective. For two families transformers has only masked language modeling: SpanBERT without its boundary objective, and
+DeBERTa without its mask decoder. There its step computes less than that of plm_jax. transformers leaves the losses of
+distillation and of replaced-token detection to scripts: they are written here in torch. transformers computes logits at
+every position, plm_jax only at the predicted positions. Decoders predict at every position, and LLaMA has no dropout.
+gpt2-small is GPT-2 small, with a batch size of 4. Encoder-decoders have 4 layers on each side: T5 reads 128 tokens and
+writes 29 target tokens, BART writes its whole text. t5-small is T5's small size. Layers are unrolled and freed memory
+is kept, as in runs at the laptop scale. CPU seconds count all threads of a contestant: compare these if other programs
+run on the machine.
 """
 import argparse
 from typing import Any
@@ -33,7 +35,7 @@ LAYERS, WIDTH = 4, 512
 CONTESTANTS = ('plm_jax', 'transformers', 'torch.compile')
 FAMILIES = ('bert', 'roberta', 'albert', 'spanbert', 'distilbert', 'deberta', 'deberta-v2', 'electra', 'xlnet', 'gpt',
             'gpt2', 'gpt2-small', 'llama', 't5', 't5-small', 'bart')
-# What transformers calls the common sizes; its other names are given one by one.
+# The common sizes under transformers' most common names. Families with other names get them in `theirs`.
 SIZES: Any = dict(vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=WIDTH // 64,
                   intermediate_size=4 * WIDTH)
 
@@ -71,7 +73,7 @@ def rows(family: str) -> int:
 
 
 def ours(family: str) -> tuple[Any, Any]:
-  """-> (configuration, objective)."""
+  """Return the model configuration and the objective of a family."""
   import dataclasses
 
   from plm_jax.models import (
@@ -196,7 +198,10 @@ def encoder_decoder(hf: Any, family: str, config: Any) -> Any:
 
 
 def permuted(torch: Any, hf: Any, number: int, flops: float, compiled: bool) -> None:
-  """Two streams; one of six tokens is predicted, and sees those that are not."""
+  """Time XLNet's step with two-stream attention.
+
+  One of six tokens is predicted, from the tokens that are not predicted.
+  """
   model = hf.XLNetLMHeadModel(hf.XLNetConfig(
       vocab_size=VOCAB, d_model=WIDTH, n_layer=LAYERS, n_head=WIDTH // 64, d_inner=4 * WIDTH, dropout=0.1)).train()
   predicted = LENGTH // 6
@@ -209,7 +214,7 @@ def permuted(torch: Any, hf: Any, number: int, flops: float, compiled: bool) -> 
 
 
 def replaced(torch: Any, hf: Any, batch: dict[str, Any], flops: float, compiled: bool) -> None:
-  """ELECTRA with shared embeddings and a generator of a quarter of the width."""
+  """Time ELECTRA's step, with shared embeddings and a generator of a quarter of the width."""
   small = {**SIZES, 'hidden_size': WIDTH // 4, 'num_attention_heads': WIDTH // 256, 'intermediate_size': WIDTH}
   generator = hf.ElectraForMaskedLM(hf.ElectraConfig(**small, embedding_size=WIDTH)).train()
   model = hf.ElectraForPreTraining(hf.ElectraConfig(**SIZES, embedding_size=WIDTH)).train()
@@ -229,7 +234,7 @@ def replaced(torch: Any, hf: Any, batch: dict[str, Any], flops: float, compiled:
       wrong[asked] = (sampled != labels[asked]).long()
     return filled.loss + 50 * model(**{**seen, 'input_ids': tokens}, labels=wrong).loss
 
-  only = torch.nn.ModuleList([generator, model])  # shared tables once
+  only = torch.nn.ModuleList([generator, model])  # lists shared embedding tables once
   if compiled:
     for module in only:
       module.compile()
@@ -237,7 +242,7 @@ def replaced(torch: Any, hf: Any, batch: dict[str, Any], flops: float, compiled:
 
 
 def distilled(torch: Any, hf: Any, batch: dict[str, Any], flops: float, compiled: bool) -> None:
-  """Soft targets, MLM and cosine, from a BERT of twice the depth."""
+  """Time DistilBERT's step: soft targets, MLM and cosine losses, with a BERT teacher of twice the depth."""
   model = hf.DistilBertForMaskedLM(hf.DistilBertConfig(
       vocab_size=VOCAB, dim=WIDTH, n_layers=LAYERS, n_heads=WIDTH // 64, hidden_dim=4 * WIDTH)).train()
   teacher = hf.BertForMaskedLM(hf.BertConfig(**{**SIZES, 'num_hidden_layers': 2 * LAYERS})).eval()

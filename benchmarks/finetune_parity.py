@@ -1,4 +1,4 @@
-"""The same fine-tuning here and in transformers with torch: from the same weights, the same batches, step by step.
+"""Compare fine-tuning in plm_jax and in transformers step by step, from the same weights on the same batches.
 
     python -m benchmarks.finetune_parity --data DIR
     python -m benchmarks.finetune_parity --data DIR --family bert gpt2 --task sst2 squad
@@ -6,17 +6,17 @@
 Needs the extra `bench`, and somewhere in DIR sst2_dev.tsv.gz, stsb_dev.tsv.gz, wikigold.conll.gz,
 squad_v1.1_devA.json.gz and swag_sample500.jsonl.gz.
 
-transformers makes and saves a small random model with the head of the task, dropout off; `plm_jax finetune` learns the
-task from that folder, as it would from any. torch then gets the numbers of the very batches that the run had, and
-transformers' model learns from them with torch's AdamW, clipping, and what transformers' Trainer takes for schedule and
-for parameters that do not decay. Compared are the losses of all steps, the norms of gradients before clipping, and how
-far apart the parameters are in the end, as a share of how far they moved. The rows themselves are held against
-transformers' tokenizer where it makes such rows.
+transformers creates and saves a small random model with the head of the task and without dropout. `plm_jax finetune`
+fine-tunes it from that folder, as from any other checkpoint. transformers' model then trains on exactly the batches of
+that run, with torch's AdamW and gradient clipping. The schedule and the choice of parameters without weight decay are
+those of transformers' Trainer. The comparison covers the losses of all steps, the gradient norms before clipping, and
+the distance between the final parameters as a share of how far they moved. The rows are also compared with those of
+transformers' tokenizer, where it makes such rows.
 
-Padding counts in one place: in the softmax over a row that says where an answer is. There transformers' tables keep the
-row of the padding token as it is (padding_idx), which BERT's own code and plm_jax do not: torch's are told not to. What
-padding sees in a decoder or in DeBERTa is nobody's convention, and differs: contexts are cut for them so that rows are
-full.
+Padding matters in one place: in the softmax over a sequence that predicts the position of an answer. transformers'
+embedding tables keep the row of the padding token fixed (padding_idx). BERT's own code and plm_jax do not, so this is
+switched off for torch. There is no convention for what padding attends to in a decoder or in DeBERTa, and
+implementations differ. Contexts are therefore truncated for these families so that sequences are full.
 """
 import argparse
 from collections.abc import Sequence
@@ -52,28 +52,28 @@ CLASSES = {'sst2': 'SequenceClassification', 'stsb': 'SequenceClassification', '
            'squad': 'QuestionAnswering', 'swag': 'MultipleChoice'}
 FAMILIES = {'bert': 'Bert', 'deberta': 'Deberta', 'deberta-v2': 'DebertaV2', 'gpt2': 'GPT2', 't5': 'T5'}
 WIDTH, LAYERS, HEADS, PIECES, LENGTH, BATCH, STEPS = 64, 3, 4, 2000, 128, 8, 20
-STD = 0.1  # of initial parameters: large, so that outputs depend on all of them
+STD = 0.1  # of the initial parameters: large, so that outputs depend on all of them
 OPTIM: Any = dict(peak=1e-3, warmup=4, schedule='linear', bias_correction=True, eps=1e-6, weight_decay=0.1,
                   clip=1.0)
-"""what transformers' Trainer can do too; the rest is the recipe's"""
+"""Optimizer settings that transformers' Trainer supports too; the others are the recipe's."""
 EXEMPT = {'t5': ('bias', 'scale', 'buckets')}
-"""for transformers' Trainer, T5's relative_attention_bias is a bias"""
+"""Parameters without weight decay: for transformers' Trainer, T5's relative_attention_bias is a bias."""
 
 
 class Compared(NamedTuple):
-  """What came of a pair of runs."""
+  """Result of a pair of runs."""
 
   loss: float
-  """largest difference of a step's losses"""
+  """largest difference between the losses of a step"""
   norm: float
-  """largest difference of a step's gradient norms, as a share of them"""
+  """largest relative difference between the gradient norms of a step"""
   parameters: float
-  """distance of the parameters in the end, as a share of how far torch's moved"""
+  """distance between the final parameters, as a share of how far torch's parameters moved"""
   first: float
   last: float
-  """torch's losses of the first and of the last step"""
+  """torch's losses of the first and the last step"""
   rows: str
-  """what transformers' tokenizer makes of the texts"""
+  """how many rows transformers' tokenizer makes in the same way"""
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def file_of(task: str, data: str) -> str:
 
 
 def trained_tokenizer(family: str, data: str) -> Tokenizer:
-  """Trains the family's kind of tokenizer on the texts of all tasks."""
+  """Train the family's kind of tokenizer on the texts of all tasks."""
   configs = [finetune.recipe(task, train=(file_of(task, data),)) for task in FILES]
   lines = [line for config in configs for line in example_texts(config, config.data)]
   if family == 'bert':
@@ -118,7 +118,7 @@ def trained_tokenizer(family: str, data: str) -> Tokenizer:
 
 
 def model_class(family: str, task: str) -> Any:
-  """transformers' class for the task, None where it has none."""
+  """Return transformers' model class for the task, or None if it has none."""
   import transformers
 
   name = FAMILIES[family]
@@ -127,7 +127,7 @@ def model_class(family: str, task: str) -> Any:
 
 
 def saved(folder: pathlib.Path, family: str, task: str, tokenizer: Tokenizer) -> None:
-  """Writes a random model of transformers with the head of the task."""
+  """Write a random model of transformers with the head of the task, and the tokenizer."""
   import torch
   import transformers
 
@@ -157,7 +157,7 @@ def saved(folder: pathlib.Path, family: str, task: str, tokenizer: Tokenizer) ->
 
 
 def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer: Tokenizer, steps: int) -> Compared:
-  """Does both runs."""
+  """Fine-tune with both libraries and compare losses, gradient norms, parameters and rows."""
   with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     saved(folder, family, task, tokenizer)
     file = file_of(task, data)
@@ -182,17 +182,20 @@ def compared(folder: pathlib.Path, family: str, task: str, data: str, tokenizer:
 
 
 def run_of(folder: pathlib.Path, name: str, file: str, steps: int) -> FinetuneRun:
-  """The recipe's run of the task from the folder, with the optimizer and the sizes of this comparison."""
+  """Return the recipe's run of the task from the folder, with the optimizer and the sizes of this comparison."""
   config = finetune.recipe(name, finetune.InitialModel(str(folder), *read_model_config(folder)), train=(file,))
   loop = dataclasses.replace(config.train, phases=(Phase(steps, LENGTH, BATCH),), log_every=1, best='')
-  task = dataclasses.replace(config.objective, head_dropout=0.0)  # which is no matter of the checkpoint's
+  task = dataclasses.replace(config.objective, head_dropout=0.0)  # the checkpoint does not set it
   return dataclasses.replace(
       config, output=f'{folder}-run', objective=task, data=dataclasses.replace(config.data, epochs=0.0), train=loop,
       optim=dataclasses.replace(config.optim, **OPTIM, exempt=EXEMPT.get(config.family, ('bias', 'scale'))))
 
 
 def full_rows(folder: pathlib.Path, file: str, tokenizer: Tokenizer) -> str:
-  """Writes the questions whose context, cut behind a word, fills a row with the question and still has the answer."""
+  """Write the questions that fill exactly one row together with their context; return the path of the file.
+
+  Contexts are truncated at the end of a word, and still contain an answer.
+  """
   config, path = run_of(folder, 'squad', file, 1), folder.with_suffix('.jsonl')
   task, cuts = config.objective, []
   for example in read_sources(task.example_kind, config.data.train).examples:
@@ -217,7 +220,11 @@ def full_rows(folder: pathlib.Path, file: str, tokenizer: Tokenizer) -> str:
 def learned(
   folder: pathlib.Path, family: str, task: str, batches: Sequence[dict[str, np.ndarray]], config: FinetuneRun
 ):
-  """Learns from the batches with torch -> losses and gradient norms [steps, 2], parameters by name before and after."""
+  """Train on the batches with torch.
+
+  Returns:
+    The losses and gradient norms [steps, 2], and the parameters by name before and after training.
+  """
   import torch
   import transformers
 
@@ -246,7 +253,7 @@ def learned(
 
 
 def arguments(family: str, task: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The arguments of transformers' classes of a batch that has no empty rows."""
+  """Return the arguments of transformers' model class for a batch without empty rows."""
   assert (batch['weight'] == 1).all()
   given = {'input_ids': batch['tokens'].astype(np.int64), 'attention_mask': (batch['segments'] > 0).astype(np.int64)}
   if family == 'bert':
@@ -262,7 +269,10 @@ def arguments(family: str, task: str, batch: dict[str, np.ndarray]) -> dict[str,
 
 
 def agreement(folder: pathlib.Path, family: str, ready: ResolvedRun, batches: Sequence[np.ndarray]) -> str:
-  """How many of the rows of the batches transformers' tokenizer makes alike: ids, and types where BERT has some."""
+  """Count the rows of the batches that transformers' tokenizer makes in the same way.
+
+  Rows agree if their token ids are equal, and for BERT their token types as well.
+  """
   import transformers
 
   if family == 'gpt2':
@@ -280,11 +290,11 @@ def agreement(folder: pathlib.Path, family: str, ready: ResolvedRun, batches: Se
 
 
 def theirs(fast: Any, task: Any, example: Any, number: int) -> dict[str, list[int]]:
-  """Row `number` of an example as transformers' scripts for the kind of task make it."""
+  """Return row `number` of an example, as made by transformers' scripts for the kind of task."""
   texts, cut = example.texts, {'longest': 'longest_first', 'first': 'only_first', 'second': 'only_second'}[task.cut]
   limits = {'truncation': cut, 'max_length': LENGTH}
   if task.example_kind == 'tagging':
-    if type(fast.backend_tokenizer.pre_tokenizer).__name__ == 'ByteLevel':  # to which words alone have no space before
+    if type(fast.backend_tokenizer.pre_tokenizer).__name__ == 'ByteLevel':  # a word alone has no space before it
       return fast(' '.join(texts), truncation=True, max_length=LENGTH)
     return fast(list(texts), is_split_into_words=True, truncation=True, max_length=LENGTH)
   if task.example_kind == 'choice':

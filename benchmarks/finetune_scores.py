@@ -1,13 +1,14 @@
-"""Scores of the published settings, here and in transformers' Trainer, over several seeds, from one pre-trained run.
+"""Compare scores with the published settings in plm_jax and in transformers' Trainer, over several seeds.
 
     python -m benchmarks.finetune_scores --data DIR --run runs/en
 
-Needs the extra `bench` with accelerate, and somewhere in DIR sst2_ and stsb_train.tsv.gz and _dev.tsv.gz. The run, an
-encoder of BERT's form, is exported, and transformers loads that folder; `plm_jax finetune` starts from the run itself.
-Both take BERT's published settings (Devlin et al. 2019, A.3): 3 epochs of batches of 32, warmup over a tenth and a
-line down, decay of 0.01 on matrices, gradients clipped at 1, dropout 0.1; Adam with its correction, as the Trainer's
-has it. Each shuffles, draws dropout and begins its head in its own way; transformers makes its rows with its own
-tokenizer from the files. --peak, since what was pre-trained for an hour wants larger steps than 2e-5.
+Needs the extra `bench` with accelerate, and somewhere in DIR sst2_ and stsb_train.tsv.gz and _dev.tsv.gz. Both start
+from one pre-trained run, an encoder with BERT's architecture: transformers loads its export, `plm_jax finetune` starts
+from the run itself. Both use BERT's published settings (Devlin et al. 2019, A.3): 3 epochs with a batch size of 32, a
+learning rate with warmup over a tenth of the steps and linear decay, weight decay of 0.01 on matrices, gradients
+clipped to 1, dropout 0.1. Adam has bias correction, as in the Trainer. Each library shuffles, samples dropout and
+initializes its head in its own way. transformers reads the files with its own tokenizer. --peak sets the peak learning
+rate: a model that was pre-trained for an hour needs a higher one than 2e-5.
 """
 import argparse
 import contextlib
@@ -26,7 +27,7 @@ from benchmarks.training_step import torch_ready
 MEASURES = {'sst2': 'accuracy', 'stsb': 'pearson'}
 COLUMNS = {'sst2': ('sentence',), 'stsb': ('sentence1', 'sentence2')}
 DROPOUT = 0.1
-# BERT's, for whatever family the encoder is of: RoBERTa's differ in all of them.
+# BERT's settings, for encoders of every family: RoBERTa's differ in all of them.
 SETTINGS = ('--train.phases.0.batch=32', '--data.warmup=0.1', '--optim.schedule=linear', '--optim.floor=0',
             '--optim.b2=0.999', '--optim.eps=1e-6', '--optim.weight-decay=0.01', '--optim.clip=1')
 
@@ -66,7 +67,7 @@ def shown(values: list[float]) -> str:
 
 
 def head(data: str, name: str, folder: pathlib.Path, limit: int) -> pathlib.Path:
-  """Copies the first rows of a file, in plain."""
+  """Write the header and the first `limit` rows of a gzipped file uncompressed to `folder`; return the path."""
   found = next(iter(sorted(pathlib.Path(data).expanduser().rglob(name))), None)
   if found is None:
     sys.exit(f'{data} has no {name}')
@@ -88,7 +89,7 @@ def export(run: str, folder: pathlib.Path) -> None:
 
 
 def here(args: Any, task: str, train: pathlib.Path, dev: pathlib.Path, seed: int, folder: pathlib.Path) -> float:
-  """Fine-tunes with plm_jax -> the score of the last step on the development set."""
+  """Fine-tune with plm_jax; return the score of the last step on the development set."""
   from plm_jax.cli import finetune
 
   config, _ = finetune.parse('', [
@@ -102,7 +103,10 @@ def here(args: Any, task: str, train: pathlib.Path, dev: pathlib.Path, seed: int
 
 
 def there(args: Any, task: str, train: pathlib.Path, dev: pathlib.Path, seed: int, folder: pathlib.Path) -> float:
-  """Fine-tunes with transformers -> the score of the last step on the development set, by scipy."""
+  """Fine-tune with transformers; return the score of the last step on the development set.
+
+  Pearson's correlation is computed by scipy.
+  """
   from scipy import stats
   import torch
   import transformers

@@ -1,15 +1,17 @@
-"""Examples a second of fine-tuning and of prediction, beside transformers' Trainer, on the CPU.
+"""Measure examples per second of fine-tuning and of prediction, next to transformers' Trainer, on the CPU.
 
     python -m benchmarks.finetune_speed --data DIR
     python -m benchmarks.finetune_speed --data DIR --what predict --rows short
 
-Needs the extra `bench` with accelerate, and somewhere in DIR sst2_train.tsv.gz. A BERT of 4 layers, 256 wide, with
-fresh parameters and 8,000 pieces, float32, dropout 0.1, batches of 32 examples, classification: `short`, sentences of
-SST-2 as they come; `128`, several joined and cut at 128 tokens. Both get examples that are tokenized already, make
-batches, compute, clip and update with AdamW; transformers pads a batch to its longest row. Ours pads to one of a few
-lengths, and takes examples as they come, by length, or packed in rows of 128. A round is --steps updates, or an answer
-to as many batches. Compilation is not counted, and reported: seconds of the first round more than the median, and
-shapes. The last columns are CPU seconds of a round, by which contestants compare where other work shares the machine.
+Needs the extra `bench` with accelerate, and somewhere in DIR sst2_train.tsv.gz. The model is a BERT of 4 layers,
+256 wide, with random parameters and a vocabulary size of 8,000, for sequence classification in float32 with dropout 0.1
+and a batch size of 32. `short` are sentences of SST-2 at their natural length. `128` are several sentences joined and
+truncated to 128 tokens. Both libraries get tokenized examples. They build batches, compute gradients, clip them and
+update with AdamW. transformers pads a batch to its longest sequence. plm_jax pads to one of a few lengths, and takes
+the examples in random order, grouped by length, or packed into sequences of 128. A round is --steps updates, or
+predictions for as many batches. Compilation is not counted but reported: the seconds by which the first round exceeds
+the median, and the number of shapes. The last columns show the CPU seconds of a round: compare these if other programs
+run on the machine.
 """
 import argparse
 import contextlib
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def write(folder: pathlib.Path, data: str, rows: str, examples: int) -> None:
-  """Writes examples drawn from SST-2, the same for all, and the tokenizer of its texts."""
+  """Write examples sampled from SST-2, the same for all contestants, and a tokenizer trained on its texts."""
   import gzip
   import random
 
@@ -80,7 +82,7 @@ def write(folder: pathlib.Path, data: str, rows: str, examples: int) -> None:
 
 
 def run_of(args):
-  """-> the run of the recipe, its tokenizer."""
+  """Return the run of the recipe and its tokenizer."""
   from plm_jax import tokenizers
   from plm_jax.config.run import Phase
   from plm_jax.models import bert
@@ -97,7 +99,7 @@ def run_of(args):
 
 
 def ours(args) -> None:
-  """Works through the feed of the run as its loop does."""
+  """Time training or prediction with plm_jax on the feed of the run, as its training loop does."""
   import jax
 
   from plm_jax import environment, sharding
@@ -130,7 +132,7 @@ def ours(args) -> None:
 
 
 def theirs(args) -> None:
-  """The Trainer, with a collator that pads."""
+  """Time training or prediction with transformers' Trainer, with a collator that pads."""
   import transformers
 
   from benchmarks.training_step import torch_ready
@@ -159,7 +161,7 @@ def theirs(args) -> None:
   trainer = transformers.Trainer(model=model, args=settings, train_dataset=rows, data_collator=collate)
 
   def work():
-    with contextlib.redirect_stdout(sys.stderr):  # the other is for the parent
+    with contextlib.redirect_stdout(sys.stderr):  # the parent process reads stdout
       trainer.train() if args.what == ['train'] else trainer.predict(rows)
 
   contest({'first': timed(work), 'shapes': 0}, work, 1)

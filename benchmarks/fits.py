@@ -1,11 +1,11 @@
-"""Every recipe at the paper's scale on its TPU pod, which need not be there: does it fit, what binds it, how long?
+"""Report for every recipe at the paper's scale whether it fits its TPU pod, its roofline bound, and how long it takes.
 
     python -m benchmarks.fits
     python -m benchmarks.fits --recipe bert_base bert_large
 
-Reads what the compiler said from benchmarks/budgets (`python -m benchmarks.budgets --write NAME` asks it); names the
-recipes that have no budget yet. Days and chip-hours are of all steps at their bounds: no run of this program on this
-pod can be shorter, and none has been run.
+Needs no TPU. Reads the compiler's reports from benchmarks/budgets, which `python -m benchmarks.budgets --write NAME`
+writes. Lists the recipes that have no budget yet. Days and chip-hours assume that every step takes its roofline lower
+bound: no run of this program on this pod can be shorter, and none has been run.
 """
 import argparse
 import sys
@@ -35,12 +35,12 @@ def main() -> None:
 
 
 def fits(budget: budgets.Budget) -> bool:
-  """Tells whether every phase of a budget that is kept fits its chip."""
+  """Return whether every phase of a stored budget fits the memory of its chip."""
   return all(phase['HBM, GiB']['total'] <= CHIPS[budget['kind']].hbm_gib for phase in budget['phases'])
 
 
 def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
-  """Returns the cells of a recipe's row; of several phases a figure each."""
+  """Return the cells of a recipe's row; metrics have one value per phase."""
   mesh = budget['mesh']
   split = ''.join(f', {axis} {mesh[axis]}' for axis in ('fsdp', 'tensor') if mesh[axis] > 1)
   steps = f', {budget["micro-steps"]} micro-steps' if budget['micro-steps'] > 1 else ''
@@ -53,7 +53,7 @@ def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
 
 
 def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
-  """Returns what there is to say of the memory, the bounds, their shares of the peak, and of the whole run."""
+  """Return the cells for memory, roofline bounds, MFU at the bounds, and the days and chip-hours of the run."""
   phases, whole = budget['phases'], seconds(name, budget)
   chips = costs.count_chips(budget['kind'], budget['devices'])
   return (f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm_gib:g}',
@@ -63,7 +63,7 @@ def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
 
 
 def seconds(name: str, budget: budgets.Budget) -> float:
-  """Adds up the bounds of all steps of a recipe."""
+  """Sum the roofline bounds of all steps of a recipe, in seconds."""
   config = recipes.find_recipe(name)()
   bounds = {phase: figures['bound, ms'] * 1e-3 for phase, figures in
             zip(compiling.extreme_phases(config.train.phases), budget['phases'], strict=True)}

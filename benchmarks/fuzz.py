@@ -1,13 +1,13 @@
-"""Damages what commands are given, and says how they end: with one clear line, or as if nothing had been, or badly.
+"""Fuzz commands with damaged inputs, and classify how each command ends: a clear message, normally, or badly.
 
     python -m benchmarks.fuzz --cases=1500                      # hours of one core: a command a case
     python -m benchmarks.fuzz --only tokenizer pickle --cases=100 --seed=7
     python -m benchmarks.fuzz --case=records:17 --show          # one of them again, with what it printed
 
-Bad is a traceback, a process that died, more than 10 seconds of CPU or 60 on the clock, more than 2 GiB of memory, or a
-status of 1 without a line that says why. Whatever else ended with 0 is listed with what was changed, to be read: what
-has no effect is fine, nonsense is not. Every case is a function of the seed and its number. Commands run in children
-that are forked when everything has been imported, so that a case takes a second.
+Bad ends are a traceback, a process that died, more than 10 seconds of CPU time or 60 of wall-clock time, more than
+2 GiB of memory, or exit status 1 without a message. Cases that end with status 0 are listed with the damage, to be
+reviewed by hand: damage may have no effect, but it must not produce nonsense. Every case is a function of the seed and
+its number. Commands run in child processes that are forked after all imports, so a case takes about one second.
 """
 import argparse
 import collections
@@ -27,30 +27,30 @@ import sys
 import tempfile
 import time
 
-# Its mutators, and its writers of other libraries' files, are used here.
+# Modules of the tests are used here: mutators, and writers of other libraries' files.
 TESTS = pathlib.Path(__file__).parents[1] / 'tests'
 sys.path[:0] = [str(TESTS), str(TESTS / 'conversion')]
 
 from benchmarks import fuzz_cases  # noqa: E402
 
 CPU, CLOCK, MEMORY = 10, 60, 2 << 30  # seconds, seconds, bytes
-SHARES = {  # cases of a kind, of a hundred
+SHARES = {  # cases per kind, out of a hundred
     'option': 20, 'run': 12, 'config': 14, 'tokenizer': 14, 'records': 12, 'journal': 5, 'safetensors': 8, 'pickle': 5,
     't5x': 3, 'text': 7}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """One command on damaged ground."""
+  """One command with a damaged input."""
 
   name: str
-  what: str  # was changed
+  what: str  # the damage
   command: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class End:
-  """How a command ended."""
+  """Outcome of a command."""
 
   verdict: str
   status: int
@@ -85,7 +85,7 @@ def main() -> None:
     os.environ |= {'PLM_JAX_CACHE': str(ground / 'cache'), 'JAX_PLATFORMS': 'cpu'}
     load()
     if not (ground / 'done').exists():
-      maker = os.fork()  # what it computes starts threads, beside which nothing can be forked
+      maker = os.fork()  # its computation starts threads, and a process with threads must not fork
       if not maker:
         os._exit(as_main(('benchmarks.fuzz', '--lay', str(ground)), 1))
       if os.waitpid(maker, 0)[1]:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def load() -> None:
-  """Imports what commands import; JAX starts no threads before its first use."""
+  """Import the modules that commands import; JAX starts no threads before its first use."""
   for name in ('plm_jax.cli.run', 'plm_jax.conversion', 'plm_jax.evaluation.few_shot',
                'plm_jax.evaluation.text_to_text', 'plm_jax.recipes', 'safetensors.numpy',
                'orbax.checkpoint', 'tensorstore', 'sentencepiece', 'tokenizers'):
@@ -110,7 +110,7 @@ def load() -> None:
 
 
 def lay(ground: pathlib.Path) -> None:
-  """Makes whole what will be damaged: text, records, runs, and checkpoints in other libraries' formats."""
+  """Create the intact inputs: text, records, runs, and checkpoints in other libraries' formats."""
   from plm_jax.data import builtin_corpus
   shutil.rmtree(ground, ignore_errors=True)
   ground.mkdir(parents=True)
@@ -127,7 +127,7 @@ def lay(ground: pathlib.Path) -> None:
     need(('plm_jax', 'train', recipe, '--scale=test', f'--data.path={records}', f'--output={ground / recipe}', *tiny))
     need(('plm_jax', 'export', str(ground / recipe), str(ground / f'{recipe}-hf')))
   fuzz_cases.lay_foreign(ground)
-  # A process killed in the middle leaves shards and a journal behind.
+  # A `prepare` that is killed midway leaves shards and a journal.
   command = (*prepare, str(ground / 'torn'), '--vocab=1500', '--workers=1', '--shard-tokens=30000')
   child = Child(command)
   while not (ground / 'torn' / 'journal.json').exists() and not child.ended(600, 600):
@@ -147,7 +147,7 @@ def need(command: tuple[str, ...]) -> None:
 
 def attempts(
     ground: pathlib.Path, seed: int, cases: Sequence[tuple[str, int]], workers: int) -> Iterator[tuple[Case, End]]:
-  """Every case and how it ended, some at a time."""
+  """Run the cases, up to `workers` at a time; yield each with its outcome."""
   waiting, running = list(reversed(cases)), []
   while waiting or running:
     while waiting and len(running) < workers:
@@ -155,7 +155,7 @@ def attempts(
       scratch = tempfile.TemporaryDirectory()
       draw = random.Random(f'{seed} {kind} {number}')
       what, command = fuzz_cases.KINDS[kind](draw, ground, pathlib.Path(scratch.name))
-      place = pathlib.Path(scratch.name, 'a', 'b')  # .. and ~ are not to be written elsewhere
+      place = pathlib.Path(scratch.name, 'a', 'b')  # so that writes to .. and ~ stay in the scratch folder
       place.mkdir(parents=True)
       running.append((Case(f'{kind}:{number}', what, command), scratch, Child(command, place)))
     for entry in list(running):
@@ -168,7 +168,7 @@ def attempts(
 
 
 class Child:
-  """`python -m COMMAND` in a process of its own."""
+  """Child process that runs `python -m COMMAND`."""
 
   def __init__(self, command: tuple[str, ...], folder: pathlib.Path | None = None):
     self.out = tempfile.TemporaryFile('w+b')  # noqa: SIM115  (closed when the child has ended)
@@ -181,7 +181,12 @@ class Child:
       os._exit(as_main(command, self.out.fileno()))
 
   def ended(self, clock: float = CLOCK, cpu: float = CPU) -> End | None:
-    """How it ended, once it has."""
+    """Return how the child ended, or None while it runs.
+
+    Args:
+      clock: wall-clock seconds after which the child is killed.
+      cpu: CPU seconds that it may use.
+    """
     seconds = time.monotonic() - self.began
     if seconds > clock:
       os.killpg(self.process, signal.SIGKILL)
@@ -189,7 +194,7 @@ class Child:
     if not ended:
       return None
     with contextlib.suppress(ProcessLookupError):
-      os.killpg(self.process, signal.SIGKILL)  # what it has left behind
+      os.killpg(self.process, signal.SIGKILL)  # its remaining child processes
     self.out.seek(0)
     said, status = self.out.read().decode(errors='replace'), os.waitstatus_to_exitcode(state)
     self.out.close()
@@ -199,7 +204,14 @@ class Child:
 
 
 def verdict_of(status: int, said: str, share: float, memory: int) -> str:
-  """share: of the time that there was."""
+  """Classify the outcome of a command.
+
+  Args:
+    status: exit status, negative for a signal.
+    said: its output.
+    share: share of the time limit that it used.
+    memory: peak memory in bytes.
+  """
   if share > 1:
     return 'hangs'
   if status < 0:
@@ -214,7 +226,7 @@ def verdict_of(status: int, said: str, share: float, memory: int) -> str:
 
 
 def as_main(command: tuple[str, ...], out: int) -> int:
-  """What Python does with `-m`, and its exit status."""
+  """Run a module as `python -m` does, with its output in file descriptor `out`; return the exit status."""
   os.setsid()
   os.dup2(out, 1)
   os.dup2(out, 2)
@@ -228,7 +240,7 @@ def as_main(command: tuple[str, ...], out: int) -> int:
     status = end.code if isinstance(end.code, int) else int(end.code is not None)
     if isinstance(end.code, str):
       print(end.code, file=sys.stderr)
-  except BaseException:  # what the interpreter would print
+  except BaseException:  # prints the traceback, as the interpreter would
     sys.excepthook(*sys.exc_info())
     status = 1
   sys.stdout.flush()

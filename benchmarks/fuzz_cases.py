@@ -1,6 +1,7 @@
-"""What `fuzz` damages: a function a kind, of a source of randomness, the whole things, and a folder to damage them in.
+"""Mutations for `fuzz`: one function per kind of case.
 
-Each returns (what it changed, the command that meets it).
+Each takes a source of randomness, the folder of intact inputs, and a scratch folder for damaged copies. Each returns
+(description of the damage, command that reads the damaged input).
 """
 import collections
 from collections.abc import Callable
@@ -49,7 +50,7 @@ TRAINING = (
 
 
 def option(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """An option of a command, or a path given to it, with a value that nobody means."""
+  """Give a command an option or a path with an unreasonable value."""
   value = draw.choice((*NUMBERS, *TEXTS))
   run, decoder = str(ground / 'bert_base'), str(ground / 'gpt2_small')
   kind = draw.choice(('train', 'train', 'train', 'prepare', 'generate', 'fill-mask', 'other'))
@@ -88,7 +89,7 @@ def option(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> 
 
 
 def run(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """The configuration of a run."""
+  """Damage the configuration of a run."""
   name = draw.choice(RUNS)
   folder = copied(ground / name, scratch)
   what = damage_json(draw, folder / 'config.json')
@@ -99,14 +100,14 @@ def run(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Mad
 
 
 def config(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """transformers' configurations, of the model, of its generation and of its tokenizer."""
+  """Damage transformers' configuration of a model, of its generation or of its tokenizer."""
   folder = copied(ground / f'{draw.choice(RUNS)}-hf', scratch)
   file = draw.choice([*sorted(folder.glob('*config.json')), *[folder / 'config.json'] * 3])
   return damage_json(draw, file), ('plm_jax', 'export', str(folder), str(scratch / 'out'))
 
 
 def tokenizer(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """Vocabularies, merges, SentencePiece models, tokenizer.json."""
+  """Damage a file of a tokenizer: vocabulary, merges, SentencePiece model or tokenizer.json."""
   name = draw.choice(RUNS)
   folder = copied(ground / f'{name}-hf' if draw.random() < 0.5 else ground / name / 'tokenizer', scratch)
   file = draw.choice([path for path in sorted(folder.iterdir()) if path.suffix != '.safetensors' and
@@ -119,7 +120,7 @@ def tokenizer(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) 
 
 
 def records(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """Shards, what counts them, stored cuts."""
+  """Damage a file of records: a shard, a metadata file or stored window boundaries."""
   folder = copied(ground / 'bert_base-records', scratch)
   file = draw.choice([path for path in sorted(folder.rglob('*')) if path.is_file()])
   what = damage_json(draw, file) if file.suffix == '.json' and draw.random() < 0.7 else damage_bytes(draw, file)
@@ -128,7 +129,7 @@ def records(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) ->
 
 
 def journal(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """The journal of a prepare that was killed."""
+  """Damage the journal or another file of a `prepare` that was killed."""
   folder = copied(ground / 'torn', scratch)
   files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
   file = draw.choice([*files, *[folder / 'journal.json'] * 5])
@@ -138,7 +139,7 @@ def journal(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) ->
 
 
 def safetensors(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """The header, in which sizes and places are, and the tensors."""
+  """Damage a safetensors file: its header, with sizes and offsets, or its bytes."""
   folder = copied(ground / f'{draw.choice(RUNS)}-hf', scratch)
   file = folder / 'model.safetensors'
   content = file.read_bytes()
@@ -154,7 +155,7 @@ def safetensors(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path
 
 
 def pickle_(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """torch's pickles, with tensors that lie strangely in their storages."""
+  """Damage a pickle of torch: its bytes, or the offset, size, stride or element count of a tensor."""
   folder = copied(ground / 'pickle', scratch)
   file = folder / 'pytorch_model.bin'
   if draw.random() < 0.5:
@@ -170,7 +171,7 @@ def pickle_(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) ->
 
 
 def t5x(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """The msgpack file and zarr's metadata and chunks."""
+  """Damage a T5X checkpoint: its msgpack file, or metadata or chunks of zarr."""
   folder = copied(ground / 't5x', scratch)
   files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
   file = draw.choice([*files, *[folder / 'checkpoint'] * 20])
@@ -179,7 +180,7 @@ def t5x(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Mad
 
 
 def text(draw: random.Random, ground: pathlib.Path, scratch: pathlib.Path) -> Made:
-  """A corpus: plain, compressed, of JSON lines, of strange names."""
+  """Damage a corpus: plain text, JSON Lines, compressed files, unusual file names."""
   plain = (ground / 'text' / 'corpus.txt').read_text()[:60_000]
   lines = ''.join(json.dumps({'text': part, 'id': n}) + '\n' for n, part in enumerate(plain.split('\n\n')))
   name, content = draw.choice((
@@ -220,7 +221,7 @@ def damage_bytes(draw: random.Random, file: pathlib.Path) -> str:
 
 
 def replaced(draw: random.Random, file: pathlib.Path) -> str:
-  """Something else stands there, or nothing."""
+  """Replace a file by nothing, a folder, a pipe, an empty file or a link."""
   how = draw.choice(('nothing', 'folder', 'pipe', 'link to itself', 'empty', 'unreadable link'))
   file.unlink()
   if how == 'folder':
@@ -237,7 +238,7 @@ def replaced(draw: random.Random, file: pathlib.Path) -> str:
 
 
 def lay_foreign(ground: pathlib.Path) -> None:
-  """A torch pickle and a T5X checkpoint."""
+  """Create a torch pickle and a T5X checkpoint."""
   from safetensors.numpy import load_file
   state = load_file(ground / 'bert_base-hf' / 'model.safetensors')
   np.savez(ground / 'pickle.npz', **state)
@@ -256,7 +257,7 @@ def lay_foreign(ground: pathlib.Path) -> None:
 
 
 class Odd:
-  """Where a tensor lies in its storage, said falsely."""
+  """Storage of a tensor in a pickle; if `place` is 'numbers', its element count is given as `odd`."""
 
   def __init__(self, array: np.ndarray, place: str = '', odd: int = 0, axis: int = 0):
     self.array, self.place, self.odd, self.axis = array, place, odd, axis
@@ -264,7 +265,14 @@ class Odd:
 
 def write_pickle(path: pathlib.Path, state: dict[str, np.ndarray], name: str = '', place: str = '', odd: int = 0,
                  draw: random.Random | None = None) -> None:
-  """As torch.save writes it, in a zip, without torch."""
+  """Write a state dict in the format of torch.save, a zip, without torch.
+
+  Args:
+    name: tensor that is described falsely; '' for none.
+    place: which value is false: 'offset', 'size', 'stride' or 'numbers' (element count).
+    odd: the false value.
+    draw: picks the axis of a false size or stride; without it the first axis.
+  """
   made = {module: types.ModuleType(module) for module in ('torch', 'torch._utils')}
   for owner, item in (('torch', 'FloatStorage'), ('torch._utils', '_rebuild_tensor_v2')):
     setattr(made[owner], item, type(item, (), {'__module__': owner}))

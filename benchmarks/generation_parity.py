@@ -1,12 +1,13 @@
-"""Exported models generate in transformers what they generate here: greedy token ids and text of ten prompts.
+"""Compare greedy generation of exported models in transformers with plm_jax: token ids and text of ten prompts.
 
     python -m benchmarks.generation_parity [RECIPE ...] [--new=24]
 
-Needs torch, transformers and plm_jax[convert]; nothing is downloaded. For one recipe of every family that generates, at
-its test scale, a tokenizer of the recipe's kind is trained on a small text, the parameters are random, and the row of
-the token that ends texts is enlarged until some of the texts end. The model is exported and loaded with AutoTokenizer
-and AutoModelForCausalLM or AutoModelForSeq2SeqLM, and each prompt is generated with nothing but a number of new tokens.
-Prints a table in Markdown, and exits with 1 where a prompt differs.
+Needs torch, transformers and plm_jax[convert]; nothing is downloaded. One recipe of every generative family is compared
+at its test scale. A tokenizer of the recipe's kind is trained on a small text, and the parameters are random. The
+output weights of the end token are enlarged until some of the texts end. The model is exported and loaded with
+AutoTokenizer and AutoModelForCausalLM or AutoModelForSeq2SeqLM. Each prompt is continued greedily, alone and in a
+padded batch, with the number of new tokens as the only other setting. Prints a table in Markdown, and exits with
+status 1 if a prompt differs.
 """
 import argparse
 import dataclasses
@@ -71,7 +72,12 @@ def main() -> None:
 
 
 def compare(name: str, folder: pathlib.Path, new: int) -> tuple[list[str], bool]:
-  """Compares one recipe -> the cells of its row, and whether all that transformers loads is equal."""
+  """Compare one recipe.
+
+  Returns:
+    The cells of its row, and False if transformers generates anything else. A model that cannot be exported, or for
+    which transformers has no class, counts as True.
+  """
   folder.parent.mkdir(parents=True, exist_ok=True)
   text = folder.parent / f'{name}.txt'
   parts = CHINESE if 'chinese' in name else (SUBJECTS, VERBS, OBJECTS)
@@ -125,12 +131,12 @@ def compare(name: str, folder: pathlib.Path, new: int) -> tuple[list[str], bool]
 
 
 def model_of(name: str, text: pathlib.Path, prompts: list[str], new: int) -> LoadedModel:
-  """Makes a model of a recipe at its test scale, with random parameters, some of whose texts end."""
+  """Build a model of a recipe at its test scale, with random parameters, such that some generated texts end."""
   config = recipes.find_recipe(name)('test')
   family, head = config.family, 'lm'
   settings = {field.name: getattr(config.data.prepare, field.name) for field in dataclasses.fields(config.data.prepare)}
   tokenizer = train_with_fewer(settings, text)
-  # More rows than tokens, as released models have.
+  # The embedding table has more rows than the vocabulary has tokens, as in released models.
   model = validation.with_paths(config.model, {'vocab': max(tokenizer.vocab.size + 11, 384)})
   heads: dict[str, Any] = config.objective.heads(model)
   head = head if head in heads else 'mlm'
@@ -146,7 +152,7 @@ def model_of(name: str, text: pathlib.Path, prompts: list[str], new: int) -> Loa
     std = 0.05 if last in ('scale', 'bias') else 0.3
     return (mean + draw.normal(0, std, x.shape)).astype(np.float32)
   params = jax.tree_util.tree_map_with_path(leaf, shapes)
-  # Random bytes are no characters, and libraries show what is none in different ways.
+  # Random bytes are not valid characters, and libraries decode invalid bytes differently: make them unlikely.
   unlikely = [i for i, piece in enumerate(tokenizer.pieces) if BYTE_TOKEN.fullmatch(piece)]
   for number in unlikely:
     params = with_token(params, model, number, 0.0)
@@ -163,7 +169,7 @@ def model_of(name: str, text: pathlib.Path, prompts: list[str], new: int) -> Loa
 
 
 def train_with_fewer(settings: dict[str, Any], text: pathlib.Path) -> Any:
-  """Trains the tokenizer, with as many tokens as the small text supports."""
+  """Train the tokenizer with the largest of several vocabulary sizes that the small text supports."""
   for vocab in (400, 250, 180, 140, 115, 100):
     try:
       return train_tokenizer(PrepareConfig(**settings, source=str(text), vocab=vocab))
@@ -173,7 +179,10 @@ def train_with_fewer(settings: dict[str, Any], text: pathlib.Path) -> Any:
 
 
 def with_token(params: Any, model: Any, token: int, factor: float) -> Any:
-  """Multiplies what the logit of a token is made of."""
+  """Return a copy of the parameters with the output weights of a token multiplied by `factor`.
+
+  With tied embeddings these are its row of the embedding table.
+  """
   params = jax.tree.map(np.copy, params)
   if getattr(model, 'tied', True) and 'kernel' not in params.get('heads_lm', {}):
     place = params['backbone']

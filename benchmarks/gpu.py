@@ -1,18 +1,22 @@
-"""Every family on an NVIDIA GPU: does it train in bfloat16, is it the CPU's model, and what is the fused kernel worth?
+"""Check every family on an NVIDIA GPU: training in bfloat16, agreement with the CPU, speed of the fused kernel.
 
     python -m benchmarks.gpu
     python -m benchmarks.gpu --recipe albert_base llama_7b --layers 8 --rows 32
 
-One row of a table a recipe, a minute or two each; random text, so that nothing has to be prepared or downloaded.
+Prints a table with one row per recipe; each takes a minute or two. Uses random text, so nothing has to be prepared or
+downloaded. The columns:
 
-- run: the steps of `--scale=test` in bfloat16, the first loss and the last
-- loss, gradient: of that model in float32 and full precision, beside the CPU's; the gradient's largest difference as a
-  share of the largest entry of its array (of a hundredth of the largest of all, where that is more: biases of keys have
-  none). Dropout and corruption are the same on both
-- step: of the paper's sizes, cut to a few layers, in bfloat16 without dropout of attention, and the memory beside the
-  state that it needs; attention written out, and by cuDNN where it is taken (`plm_jax/layers/kernels/cudnn.py`)
+- run: the first and the last loss of the steps of `--scale=test` in bfloat16
+- loss, gradient: difference from the CPU for the same model in float32 and full precision. The loss difference is
+  relative. For the gradient it is the largest difference as a share of the largest entry of its array, or of a
+  hundredth of the largest entry of all arrays if that is greater: key biases have zero gradient. Dropout and
+  corruption are the same on both devices
+- step: milliseconds of a step at the paper's sizes with only a few layers, in bfloat16 without attention dropout, and
+  the memory that it needs in addition to the state. Attention is computed by matrix products, and by cuDNN where
+  `plm_jax/layers/kernels/cudnn.py` supports it
 
-Exit status 1 where a loss is not finite or the gradient differs by more than 1e-3. Without a GPU it says so.
+Exits with status 1 if a loss is not finite or the gradient differs by more than 1e-3. Prints a message if there is no
+GPU.
 """
 import argparse
 import contextlib
@@ -57,7 +61,11 @@ def main() -> None:
 
 
 def row(name: str, device: Any, layers: int, rows: int, full: bool = True) -> bool:
-  """Prints a recipe's row, with steps of the paper's sizes if `full` -> whether it is as it should be."""
+  """Print a recipe's row, with steps at the paper's sizes if `full`.
+
+  Returns:
+    Whether all losses are finite and the gradient agrees with the CPU's.
+  """
   losses = trained(name, device)
   loss, difference = beside_the_cpu(name, device)
   cells = [name, f'{losses[0]:.3f} to {losses[-1]:.3f}', f'{loss:.1e}', f'{difference:.1e}']
@@ -68,14 +76,14 @@ def row(name: str, device: Any, layers: int, rows: int, full: bool = True) -> bo
     if full and cudnn_called(name, layers, rows):
       kernel = timed(name, device, layers, rows, fused=True)
       cells += [f'{kernel[0]:.1f} ms, {kernel[1]:.2f} GiB', f'{plain[0] / kernel[0]:.2f}']
-  except jax.errors.JaxRuntimeError as error:  # out of memory, most often
+  except jax.errors.JaxRuntimeError as error:  # usually out of memory
     cells.append(f'failed: {str(error).splitlines()[0][:80]}')
   print('| ' + ' | '.join([*cells, *[''] * (len(HEAD) - len(cells))]) + ' |', flush=True)
   return bool(np.isfinite(losses).all() and difference <= TOLERANCE)
 
 
 def trained(name: str, device: Any) -> list[float]:
-  """-> the losses of the steps of `--scale=test`, in bfloat16."""
+  """Return the losses of the steps of `--scale=test`, in bfloat16."""
   recipe = recipes.find_recipe(name)('test')
   learner = learner_of(in_bfloat16(recipe))
   with jax.default_device(device):
@@ -89,7 +97,7 @@ def trained(name: str, device: Any) -> list[float]:
 
 
 def beside_the_cpu(name: str, device: Any) -> tuple[float, float]:
-  """-> how far loss and gradient are from the CPU's, in float32: relative, see above."""
+  """Return the relative differences of loss and gradient from the CPU's in float32, as defined above."""
   recipe = recipes.find_recipe(name)('test')
   learner, windows = learner_of(recipe), text(recipe, recipe.train.phases[0])
 
@@ -112,7 +120,7 @@ def beside_the_cpu(name: str, device: Any) -> tuple[float, float]:
 
 
 def timed(name: str, device: Any, layers: int, rows: int, fused: bool, steps: int = 10) -> tuple[float, float]:
-  """-> (ms a step, GiB beside the state)."""
+  """Return the milliseconds per step, and the GiB of temporary memory that it needs in addition to the state."""
   learner, windows = full_size(name, layers, rows)
   with jax.default_device(device), contextlib.nullcontext() if fused else written_out():
     state = jax.jit(lambda w: unbox(init_state(learner, w)))(windows)
@@ -130,7 +138,7 @@ def timed(name: str, device: Any, layers: int, rows: int, fused: bool, steps: in
 
 
 def cudnn_called(name: str, layers: int, rows: int) -> bool:
-  """Tells whether the step has a call of cuDNN's kernel."""
+  """Return whether the step calls cuDNN's fused kernel."""
   learner, windows = full_size(name, layers, rows)
   state = unbox(jax.eval_shape(lambda w: init_state(learner, w), windows))
   return '__cudnn$fmha' in jit_train_step(learner, None).lower(state, windows).as_text()
@@ -150,7 +158,7 @@ def full_size(name: str, layers: int, rows: int) -> tuple[Learner, dict[str, np.
 
 @contextlib.contextmanager
 def written_out():
-  """Attention by products alone, whatever the GPU."""
+  """Compute attention by matrix products on every GPU, without the fused kernel."""
   takes, cudnn.supports = cudnn.supports, lambda *args, **kwargs: False
   try:
     yield
@@ -164,7 +172,7 @@ def in_bfloat16(recipe: Any) -> Any:
 
 
 def learner_of(recipe: Any) -> Learner:
-  """With a vocabulary that has every special token that an objective asks for."""
+  """Return a learner whose vocabulary has every special token that an objective needs."""
   size = recipe.model.vocab
   return make_learner(recipe, Vocab(
       size, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9, smask=10,
@@ -172,7 +180,7 @@ def learner_of(recipe: Any) -> Learner:
 
 
 def text(recipe: Any, phase: Any, seed: int = 0) -> dict[str, np.ndarray]:
-  """Windows of random words, two pieces each, sixteen words a sentence."""
+  """Return windows of random words, two tokens per word and sixteen words per sentence."""
   rows, length = phase.batch, recipe.objective.text_length(phase.length)
   place = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
   tokens = np.random.default_rng(seed).integers(12, recipe.model.vocab // 2, (rows, length), np.int32)

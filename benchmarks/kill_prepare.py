@@ -1,10 +1,10 @@
-"""Kills `prepare` with SIGKILL at random moments, with one worker and with four, and gives the same command again.
+"""Kill `prepare` with SIGKILL at random moments, with one worker and with four, and run the same command again.
 
     python -m benchmarks.kill_prepare --kills=20
     python -m benchmarks.kill_prepare --kills=4 --full-disk      # as root: also on a disk that is full now and then
 
-Ends with 0 if every file of the records has the bytes that a preparation has left which nothing disturbed, if every
-worker ended with its parent, and if nothing else is left in the folder.
+Exits with status 0 if every file of the records has the same bytes as after an undisturbed preparation, every worker
+ended with its parent, and the folder has no other files.
 """
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ import tempfile
 import time
 
 WORDS = 5000
-# Workers also where the text is short.
+# Uses several workers although the text is short.
 COMMAND = '''
 import sys
 from plm_jax.data import prepare, window_rules, worker_pool
@@ -59,7 +59,7 @@ def prove(scratch: pathlib.Path, kills: int, documents: int, full_disk: bool, dr
         print(f'kill {done} with {workers} workers: {len(digests(scratch / folder))} files', flush=True)
       run(scratch, folder, workers)
       wrong += compare(scratch / folder, expected)
-      seconds *= 1 if done >= kills else 0.8  # it ended before it was killed
+      seconds *= 1 if done >= kills else 0.8  # the last process ended before it was killed
   if full_disk:
     wrong += fill(scratch, expected)
   print(f'{2 * kills} kills, {wrong} folders differ or are not clean')
@@ -75,8 +75,14 @@ def run(scratch: pathlib.Path, folder: str, workers: int) -> None:
 
 
 def kill(scratch: pathlib.Path, folder: str, workers: int, seconds: float = 0, shards: int = 0) -> bool:
-  """Whether it was still at work after so many seconds, or when it had so many shards. Raises RuntimeError for workers
-  that outlive it by 10 s."""
+  """Start a preparation and kill it after `seconds`, and not before it has `shards` shards.
+
+  Returns:
+    Whether it was still running when it was killed.
+
+  Raises:
+    RuntimeError: if its workers are still alive 10 s later.
+  """
   process = subprocess.Popen(
       command(scratch, folder, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
   with contextlib.suppress(subprocess.TimeoutExpired):
@@ -95,7 +101,7 @@ def kill(scratch: pathlib.Path, folder: str, workers: int, seconds: float = 0, s
 
 
 def of_session(leader: int) -> list[int]:
-  """The processes of a session that are alive, the leader aside."""
+  """Return the ids of the living processes of a session, without its leader."""
   found = []
   for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
     with contextlib.suppress(OSError):
@@ -106,7 +112,11 @@ def of_session(leader: int) -> list[int]:
 
 
 def fill(scratch: pathlib.Path, expected: dict[str, str]) -> int:
-  """Prepares on a disk that is too small, makes room bit by bit, and compares."""
+  """Prepare on a disk that is too small, enlarge it step by step, and compare the records.
+
+  Returns:
+    0 if the records are equal and at least two runs reported the full disk in one line, otherwise 1.
+  """
   disk = scratch / 'disk'
   disk.mkdir()
   needed = sum(path.stat().st_size for path in (scratch / 'whole').rglob('*'))

@@ -1,10 +1,11 @@
-"""Kills a run with SIGKILL at random moments, many inside a save, and gives the same command again until it ends.
+"""Kill a run with SIGKILL at random moments, many inside a save, and resume it with the same command until it ends.
 
     python -m benchmarks.kill_training --kills=40 --inside-saves=20 --in-bucket=6 --together=10
 
-Some kills are of a run in a bucket (that of tests/bucket.py), and before some the command is given twice at once: one
-has to go on, the other to say who has the folder. Ends with 0 if every array of the last checkpoints, optimizer
-included, has the bits of a run that nothing disturbed, and no process is left behind.
+Some kills hit a run in a bucket (that of tests/bucket.py). Before some kills the command is started twice at once: one
+process has to resume the run, the other has to report which process uses the folder. Exits with status 0 if every array
+of the last checkpoints, including the optimizer state, is bit-identical to that of an undisturbed run, and no process
+is left running.
 """
 import argparse
 import json
@@ -24,9 +25,9 @@ import orbax.checkpoint as ocp
 RUN = [
     '--scale=test', '--mesh.data=1', '--train.save-every=5', '--train.log-every=1', '--train.eval-every=100000',
     '--model.block.width=192', '--model.block.mlp-dim=768', '--model.vocab=512', '--data.prepare.heldout=0.1']
-ADVANCE = 25  # steps that a run makes between two kills, at most
+ADVANCE = 25  # maximum number of steps between two kills
 WORDS = ['the', 'small', 'large', 'array', 'matrix', 'value', 'is', 'was', 'in', 'copy', 'list', 'order', 'memory']
-PATIENCE = 240  # seconds in which one of two at once has to end, its start included
+PATIENCE = 240  # seconds within which one of two simultaneous runs has to end, including its start
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args()
   draw = random.Random(args.seed)
-  os.environ |= {  # most of the time goes into starting
+  os.environ |= {  # most of the time is spent on starting
       'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0', 'XLA_FLAGS': '--xla_backend_optimization_level=0'}
   with tempfile.TemporaryDirectory() as scratch:
     text = pathlib.Path(scratch) / 'text.txt'
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 class OnDisk:
-  """A run's folder."""
+  """Run folder on the local disk."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder, self.name, self.environment = folder, str(folder), {}
@@ -69,7 +70,7 @@ class OnDisk:
     return path.read_bytes().split(b'\n')[:-1] if path.exists() else []
 
   def saving(self) -> bool:
-    """Orbax writes a step under a temporary name."""
+    """Return whether a save is under way: Orbax writes a step under a temporary name."""
     return any('tmp' in path.name for path in (self.folder / 'checkpoints').glob('*'))
 
   def local(self) -> pathlib.Path:
@@ -77,7 +78,7 @@ class OnDisk:
 
 
 class InBucket:
-  """A run's folder in a bucket on loopback."""
+  """Run folder in a bucket on a local server."""
 
   def __init__(self, scratch: pathlib.Path):
     sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
@@ -91,7 +92,7 @@ class InBucket:
     return self.bucket.read(names[0]).split(b'\n')[:-1] if names else []
 
   def saving(self) -> bool:
-    """Orbax writes a file that says that a step is whole, at its end."""
+    """Return whether a save is under way: Orbax writes commit_success.txt at the end of a step."""
     names = set(self.bucket.names('torn/checkpoints/'))
     steps = {match[0] for name in names if (match := re.match(r'torn/checkpoints/\d+/', name))}
     return any(f'{step}commit_success.txt' not in names for step in steps)
@@ -106,8 +107,19 @@ class InBucket:
 
 
 def prove(lane, moments: list[tuple[bool, bool]], whole: pathlib.Path, draw: random.Random, data: str) -> bool:
-  """Whether something went wrong. moments: of each kill, whether inside a save, and whether of two at once."""
-  # Long enough that every kill finds the run under way: steps are added with the kills.
+  """Kill and resume a run, and compare its end with an undisturbed run.
+
+  Args:
+    lane: folder of the run that is killed.
+    moments: for each kill, whether it is inside a save, and whether two runs are started at once before it.
+    whole: folder of the undisturbed run.
+    draw: source of randomness.
+    data: path of the text.
+
+  Returns:
+    Whether something went wrong.
+  """
+  # Long enough that every kill hits an unfinished run: the number of steps grows with the number of kills.
   options = [f'--train.phases.0.steps={ADVANCE * len(moments)}', '--train.phases.1.steps=10', f'--data.path={data}']
   subprocess.run(command(str(whole), options), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
   print(f'{lane.name}: the undisturbed run ended at step {last_step(whole)}', flush=True)
@@ -164,7 +176,11 @@ def start(lane, options: list[str]) -> subprocess.Popen:
 
 
 def alone(processes: list[subprocess.Popen]) -> subprocess.Popen | None:
-  """Of two that were started at once the one that goes on, when the other has said who it is; None: they did not."""
+  """Return the one of two simultaneous runs that continues, after the other has ended and named its process id.
+
+  Returns:
+    None if they did not end so; both are then killed.
+  """
   until = time.monotonic() + PATIENCE
   while time.monotonic() < until and all(process.poll() is None for process in processes):
     time.sleep(0.05)
@@ -185,7 +201,7 @@ def alone(processes: list[subprocess.Popen]) -> subprocess.Popen | None:
 
 
 def left_behind(name: str) -> list[str]:
-  """Processes that have the folder's name in their command."""
+  """Return the ids of the processes with this output folder in their command."""
   found = []
   for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
     try:
@@ -208,7 +224,7 @@ def last_step(folder: pathlib.Path) -> int:
 
 
 def compare(a: pathlib.Path, b: pathlib.Path) -> list[str]:
-  """Names of the arrays that are not the same to the bit."""
+  """Return the names of the arrays in the last checkpoints that are not bit-identical."""
   states = []
   for folder in (a, b):
     path = folder.resolve() / 'checkpoints' / str(last_step(folder)) / 'state'

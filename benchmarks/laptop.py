@@ -1,12 +1,12 @@
-"""Minutes that the laptop's scale of each family takes, from the pace of its first steps.
+"""Estimate the minutes that the laptop scale of each family takes, from the speed of its first steps.
 
     python -m benchmarks.laptop
     python -m benchmarks.laptop gpt2_small deberta_base --steps 60
 
-A recipe a family, on the embedded text, each a process of its own as a reader would type it, stopped by its number of
-steps. What stands around the steps (imports, tokenizer and records where nothing is cached yet, compilation, the
-report) is the rest of such a run's time, and is counted once; a pace is that of the second half of the steps. Students
-have to be named, with a teacher: they are left out.
+One recipe per family is trained on the built-in corpus. Each runs in its own process, as a user would start it, and
+stops after the given number of steps. The speed is measured on the second half of the steps. The time outside the steps
+(imports, tokenizer and records if they are not cached yet, compilation, the report) is the rest of the run, and is
+counted once. Student models need a teacher and are left out.
 """
 import argparse
 import json
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def timed(name: str, steps: int, warmup: int) -> list[dict]:
-  """Trains for so many steps -> what was logged of them. warmup: steps of these in which the rate rises."""
+  """Train a recipe for `steps` steps, the first `warmup` of them with a rising learning rate; return its log lines."""
   with tempfile.TemporaryDirectory() as folder:
     subprocess.run([sys.executable, '-m', 'plm_jax', 'train', name, '--scale=laptop', f'--train.phases.0.steps={steps}',
                     f'--optim.warmup={warmup}', f'--output={folder}/run', '--train.log-every=10'], check=True,

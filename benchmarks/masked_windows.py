@@ -1,13 +1,13 @@
-"""Masked windows a second: the pipeline and the jitted corruption beside transformers' collator, on the CPU.
+"""Measure masked windows per second on the CPU: pipeline and jitted corruption compared with transformers' collator.
 
     python -m benchmarks.masked_windows
     python -m benchmarks.masked_windows --text=corpus.txt.xz
 
-Needs the extra `bench`. Batches of 256 rows of 128 tokens with [CLS] and [SEP], full of the same text with the same
-vocabulary. plm_jax reads its records in shuffled order and corrupts windows by `MaskedLM`. transformers has the text
-tokenized and cut beforehand in a `datasets` data set, which a shuffling torch DataLoader reads for
-DataCollatorForLanguageModeling; the faster of no workers and two counts. A stretch of work begins with a fresh stream,
-so nothing was read ahead before the clock started.
+Needs the extra `bench`. Batches have 256 sequences of 128 tokens with [CLS] and [SEP], full of the same text with the
+same vocabulary. plm_jax reads its records in shuffled order and corrupts windows with `MaskedLM`. For transformers, the
+text is tokenized and chunked in advance into a `datasets` data set. A shuffling torch DataLoader reads it for
+DataCollatorForLanguageModeling, with no workers and with two; ratios are to the faster one. Every round
+starts a new stream, so that nothing is read before the clock starts.
 """
 import argparse
 import os
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.side_by_side import compare, contest, machine
 
 ROWS, LENGTH = 256, 128
-BATCHES = 400  # of plm_jax in a stretch of work, which takes it a second or two
+BATCHES = 400  # plm_jax batches per round, which take one or two seconds
 OURS = {
     'mlm': 'pipeline and corruption', 'mlm-pipeline': 'the pipeline alone', 'mlm-corruption': 'the corruption alone',
     'nsp': 'pipeline and corruption, with NSP pairs', 'nsp-pipeline': 'the pipeline alone',
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def prepared(text: str):
-  """The records of the text, in the cache -> (their folder, their tokenizer)."""
+  """Prepare the records of the text in the cache, unless they are there; return their folder and tokenizer."""
   from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
   from plm_jax.tokenizers import load
 
@@ -61,7 +61,13 @@ def prepared(text: str):
 
 
 def ours(text: str, question: str, part: str) -> None:
-  """question: mlm, nsp; part: pipeline, corruption, or '' for one after the other."""
+  """Time plm_jax as a contestant.
+
+  Args:
+    text: source of the text.
+    question: `mlm` or `nsp`.
+    part: `pipeline`, `corruption`, or '' for both.
+  """
   import jax
 
   from plm_jax.data.pipeline import open_pipeline
@@ -71,7 +77,7 @@ def ours(text: str, question: str, part: str) -> None:
 
   folder, tokenizer = prepared(text)
   objective = MaskedLM(NextSentence() if question == 'nsp' else Single())
-  # Pairs are made of sentences of one document; windows without a question are packed full, as the peer's are.
+  # NSP pairs are made of the sentences of one document. Without NSP, windows are packed full, like the peer's.
   pipeline = open_pipeline(
       [folder], WindowRule('document' if question == 'nsp' else 'packed', objective.text_length(LENGTH)), ROWS)
   corrupt = jax.jit(lambda key, windows: objective.corrupt(key, windows, tokenizer.vocab))
@@ -83,7 +89,7 @@ def ours(text: str, question: str, part: str) -> None:
     for windows in [batch] * BATCHES if part == 'corruption' else pipeline.stream(0, BATCHES):
       if part != 'pipeline':
         before, rows = rows, corrupt(key, windows)
-        jax.block_until_ready(before)  # one batch is corrupted while the next one is fetched
+        jax.block_until_ready(before)  # corrupt one batch while the next one is fetched
     jax.block_until_ready(rows)
 
   work()
@@ -91,7 +97,7 @@ def ours(text: str, question: str, part: str) -> None:
 
 
 def theirs(text: str, workers: int) -> None:
-  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # with workers it only warns
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # with workers, it would only print warnings
   import datasets
   import numpy as np
   import torch
@@ -108,7 +114,8 @@ def theirs(text: str, workers: int) -> None:
   rows[:, 0], rows[:, -1] = tokenizer.cls_token_id, tokenizer.sep_token_id
   rows[:, 1:-1] = ids[:count * (LENGTH - 2)].reshape(count, LENGTH - 2)
   with tempfile.TemporaryDirectory() as scratch:
-    # On disk, as `map` leaves it. Masks that the collator can do without would make it slower.
+    # The data set is on disk, as after `map`. It has no attention masks: the collator does not need them, and they
+    # would make it slower.
     datasets.Dataset.from_dict({'input_ids': list(rows)}).save_to_disk(pathlib.Path(scratch) / 'rows')
     data: Any = datasets.load_from_disk(str(pathlib.Path(scratch) / 'rows'))
     loader = torch.utils.data.DataLoader(

@@ -1,20 +1,27 @@
-"""What is masked, over 100,000 rows or draws, beside the figures of the papers, or what follows from them.
+"""Compare masking statistics over 100,000 sequences or samples with the papers, or with values derived from them.
 
     python -m benchmarks.masks [--rows=100000] [--only T5 BART]
 
-BERT: 15% of the tokens; 80% of them masked, 10% random, 10% kept (Devlin et al. 2019, section 3.1). ALBERT: n-grams of
-1 to 3 words with probabilities proportional to 1/n (Lan et al. 2020, section 3.1). SpanBERT: spans of 1 to 10 words,
-geometric with p = 0.2, 3.8 words on average, each masked, random or kept as a whole (Joshi et al. 2020, section 3.1).
-XLNet: one of K = 6 tokens (Yang et al. 2019, section 2.3). GLM: spans of a Poisson distribution with mean 3, without
-empty ones, that reach 15% of the tokens (by how much they exceed it: 480 rows of 128 tokens of the released code), or
-one of half of the document or more, of uniform length (Du et al. 2022, section 2.1). T5: 15% of the tokens in spans of
-3 on average, a uniform choice of so many pieces of so many tokens; or each token for itself, whose neighbours are one
-span (Raffel et al. 2020, section 3.1.4 and the released code). UL2: seven denoisers, as often each: two of short spans,
-one of the end of the text, a quarter of it on average, four of long or many (Tay et al. 2023, table 1). BART: spans of
-a Poisson distribution with mean 3, empty ones among them, that begin at random and overlap (what is left, with masks:
-400 texts of 198 tokens of the released code); 15% of the tokens masked or deleted; every order of sentences and every
-first token as likely (Lewis et al. 2020, section 2.2). Rows of 512 tokens, of which every fourth continues a word.
-Exits with 1 where a figure is off by more than two hundredths of itself.
+- BERT: 15% of the tokens; 80% of them masked, 10% random, 10% kept (Devlin et al. 2019, section 3.1).
+- ALBERT: n-grams of 1 to 3 words with probabilities proportional to 1/n (Lan et al. 2020, section 3.1).
+- SpanBERT: spans of 1 to 10 words, geometric with p = 0.2, 3.8 words on average. Each is masked, random or kept as a
+  whole (Joshi et al. 2020, section 3.1).
+- XLNet: one of K = 6 tokens (Yang et al. 2019, section 2.3).
+- GLM: span lengths from a Poisson distribution with mean 3, without empty spans, until 15% of the tokens are covered;
+  or one span of uniform length that covers half of the document or more (Du et al. 2022, section 2.1). How far the
+  short spans exceed 15% was measured with the released code on 480 sequences of 128 tokens.
+- T5: 15% of the tokens in spans of 3 on average, sampled uniformly from all ways to split the masked tokens into the
+  given number of spans; or single tokens, where adjacent tokens form one span (Raffel et al. 2020, section 3.1.4 and
+  the released code).
+- UL2: seven denoisers, all equally frequent: two with short spans, one with the end of the text (a quarter of it on
+  average), four with long or many spans (Tay et al. 2023, table 1).
+- BART: span lengths from a Poisson distribution with mean 3, including empty spans; spans start at random and overlap.
+  The remaining length, masks included, was measured with the released code on 400 texts of 198 tokens. 15% of the
+  tokens are masked or deleted; all sentence orders and all first tokens are equally likely (Lewis et al. 2020,
+  section 2.2).
+
+Sequences have 512 tokens; one in four continues a word. The exit status is 1 if a statistic deviates from its expected
+value by more than 2%.
 """
 import argparse
 from collections.abc import Callable
@@ -51,9 +58,9 @@ from plm_jax.tokenizers.contract import Vocab
 
 LENGTH, CHUNK = 512, 1000
 VOCAB = Vocab(30_000, pad=0, cls=1, sep=2, mask=3, sop=29_996, eop=29_997, gmask=29_998, smask=29_999)
-MARKS = 150  # sentinels, from VOCAB.sop on
+MARKS = 150  # number of sentinel tokens, whose ids start at VOCAB.sop
 SENTINELS = Vocab(VOCAB.sop + MARKS, pad=0, eos=1, unk=2, sentinel=VOCAB.sop + MARKS - 1)
-Figures = dict[str, tuple[float, float]]  # here, in the paper
+Figures = dict[str, tuple[float, float]]  # {name: (measured here, expected from the paper)}
 
 
 def main() -> None:
@@ -87,10 +94,10 @@ def bert(rows: int) -> Figures:
 
 
 def albert(rows: int) -> Figures:
-  """Three words are masked a row: as one span of three, a span of two and one more, or three apart.
+  """Measure how often three masked words form one 3-gram, a 2-gram and a single word, or three separate words.
 
-  The shares of these follow from the probabilities p of n-grams: p3; p2 and p1 (p2 + p3), of which what does not fit is
-  cut; p1 p1. Spans that happen to lie side by side are seldom in rows so long.
+  With n-gram probabilities p1, p2 and p3, the expected shares are p3, p2 + p1 (p2 + p3), and p1 p1: an n-gram that does
+  not fit is truncated. Spans are rarely adjacent by chance in sequences of this length.
   """
   lengths = (6 / 11, 3 / 11, 2 / 11)
   words = jnp.arange(1, LENGTH + 1)
@@ -108,7 +115,7 @@ def albert(rows: int) -> Figures:
 def spanbert(rows: int) -> Figures:
   objective = SpanBoundary()
   def counts(key):
-    """A span is told by its first token, which a random one changes to another almost always."""
+    """Classify each span by its first token; a random replacement almost always differs from the original."""
     length_key, key = jax.random.split(key)
     text, batch = corrupted(objective, key)
     old, new = (jnp.take_along_axis(x, batch['positions'], 1) for x in (text, batch['tokens']))
@@ -133,14 +140,14 @@ def xlnet(rows: int) -> Figures:
   def counts(key):
     _, batch = corrupted(objective, key)
     return dict(chosen=batch['weights'].sum(), text=batch['tokens'].size)
-  total = summed(counts, min(rows, 10_000))  # 85 draws a row
+  total = summed(counts, min(rows, 10_000))  # 85 samples per sequence
   return {'tokens predicted': (total['chosen'] / total['text'], 1 / 6)}
 
 
 def glm(rows: int) -> Figures:
   objective, size = BlankInfilling(), 128
   def counts(key):
-    """The mixture's rows are told by their masks; of these texts all tokens but two are of one document."""
+    """Find long blanks by their mask token; all tokens of a text except two belong to one document."""
     keys = jax.random.split(key, 3)
     documents, most = jnp.ones(size - 2, jnp.int32), objective.max_spans(size)
     drawn = corruption.draw_lengths(keys[0], objective.lengths, (CHUNK, most))
@@ -179,9 +186,9 @@ def t5(rows: int) -> Figures:
   total = summed(counts, rows)
   at = np.arange(len(total['drawn']))
   drawn, iid = (total[name] / total[name].sum() for name in ('drawn', 'single'))
-  def pieces(n):  # of `number` tokens in `count` pieces, the share of n tokens
+  def pieces(n):  # share of spans of n tokens, of `number` tokens in `count` spans
     return comb(number - n - 1, count - 2) / comb(number - 1, count - 1)
-  def runs(n):  # of neighbours among `single` of `alone`, those of n
+  def runs(n):  # share of runs of n adjacent tokens, of `single` among `alone`
     ways = comb(alone, single), comb(alone - 1, single), comb(alone - n - 1, single - n)
     return ways[2] / (ways[0] - ways[1])
   return {
@@ -193,12 +200,12 @@ def t5(rows: int) -> Figures:
 
 
 def lengths_of(batch):
-  """-> [L]: how many spans of 0, 1, 2, ... tokens the targets of a batch have, 0 for none."""
+  """Return the number of spans of 0, 1, 2, ... tokens in the targets of a batch, [LENGTH]; the first entry is 0."""
   labels, most = batch['labels'], batch['labels'].shape[1]
   mark = (labels >= VOCAB.sop) | (labels == SENTINELS.eos)
   following = jax.lax.cummin(jnp.where(mark, jnp.arange(most), most), axis=1, reverse=True)
   size = jnp.roll(following, -1, 1).at[:, -1].set(0) - jnp.arange(most) - 1
-  found = (labels >= VOCAB.sop) & (size > 0)  # the last sentinel has nothing behind it
+  found = (labels >= VOCAB.sop) & (size > 0)  # no span follows the last sentinel
   return jnp.bincount(jnp.where(found, size, 0).ravel(), length=LENGTH).at[0].set(0)
 
 
@@ -231,7 +238,7 @@ def bart(rows: int) -> Figures:
       gone[name] = size + 2 - left.sum(1)
     filled = applied(infilling, keys[3], longer).size.sum()
     mixed = applied(SentencePermutation(), keys[4], three)
-    first = [jnp.argmax(mixed.tokens == token, 1) for token in (10, 35, 60)]  # of the three sentences
+    first = [jnp.argmax(mixed.tokens == token, 1) for token in (10, 35, 60)]  # positions of the three sentences
     order = (first[0] < first[1]) * 4 + (first[0] < first[2]) * 2 + (first[1] < first[2])
     rolled = applied(DocumentRotation(), keys[5], three)
     return dict(gone, filled=filled, lengths=jnp.bincount(lengths, length=len(infilling.lengths)), text=CHUNK * size,
@@ -251,7 +258,11 @@ def bart(rows: int) -> Figures:
 
 
 def corrupted(objective, key, vocab=VOCAB):
-  """-> (text [CHUNK, L] with a place for special tokens at its ends, the batch that objective makes of it)."""
+  """Corrupt a chunk of random text.
+
+  Returns:
+    The text [CHUNK, L], padded by one position for a special token at each end, and the batch of the objective.
+  """
   text_key, mask_key = jax.random.split(key)
   shape = CHUNK, objective.text_length(LENGTH)
   tokens = jax.random.randint(text_key, shape, 4, VOCAB.sop)
@@ -263,7 +274,7 @@ def corrupted(objective, key, vocab=VOCAB):
 
 
 def summed(counts: Callable, rows: int) -> dict[str, Any]:
-  """The sums of `counts` over chunks of rows, each with a key of its own."""
+  """Sum the results of `counts` over chunks of rows, each with its own random key."""
   count = jax.jit(counts)
   totals = [jax.device_get(count(jax.random.key(seed))) for seed in range(-(-rows // CHUNK))]
   return {name: sum(np.asarray(part[name], np.float64) for part in totals) for name in totals[0]}

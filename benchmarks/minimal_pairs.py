@@ -1,11 +1,11 @@
-"""Scores of sentences beside a loop in torch: pseudo-likelihoods of a BERT, likelihoods of a GPT-2, to 1e-4.
+"""Compare sentence scores with a loop in torch: pseudo-likelihoods of BERT and likelihoods of GPT-2, to 1e-4.
 
     python -m benchmarks.minimal_pairs blimp.jsonl.gz [--limit=2]
 
-Needs torch, transformers and plm_jax[convert]; nothing is downloaded. Models of random weights are exported and read by
-transformers. For each sentence the loop masks a token at a time (and, for pll-word-l2r, what follows it in its word),
-asks the model for this row alone, and adds up; of the decoder it asks for a sentence alone. Exits with 1 where a score
-differs by more.
+Needs torch, transformers and plm_jax[convert]; nothing is downloaded. Models with random weights are exported, and
+transformers loads them. For BERT, the loop masks one token of a sentence at a time (for pll-word-l2r, also the tokens
+that follow it in its word), runs the model on this single sequence, and adds up the log-probabilities. For GPT-2, it
+runs the model once per sentence, without batches. The exit status is 1 if a score differs by more than 1e-4.
 """
 import argparse
 import os
@@ -36,7 +36,7 @@ def main() -> None:
   args.add_argument('pairs', help='of the form of BLiMP')
   args.add_argument('--limit', type=int, default=2, help='pairs of a paradigm')
   args = args.parse_args()
-  torch.set_num_threads(1)  # rows of a sentence are too small to be shared
+  torch.set_num_threads(1)  # the batch of one sentence is too small to split over threads
   transformers.utils.logging.set_verbosity_error()
   transformers.utils.logging.disable_progress_bar()
   pairs = [*minimal_pairs.read_pairs(args.pairs, args.limit)]
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def export(folder: str, family: str, head: str, tokenizer) -> None:
-  """Writes a small model of random weights, large enough for its answers to differ."""
+  """Write a small model with random weights that are large enough for its outputs to differ."""
   size = bert.mini() if family == 'bert' else gpt2.small()
   block = validation.with_paths(size.block, {'width': 256, 'heads': 4, 'mlp_dim': 1024, 'head_size': None})
   model = size.resize(block, 4, tokenizer.vocab.size, 128)
@@ -79,7 +79,7 @@ def export(folder: str, family: str, head: str, tokenizer) -> None:
 
 @torch.no_grad()
 def of_encoder(folder: str, texts: list[str], how: pseudo_likelihood.MaskingMode) -> list[float]:
-  """Scores by hand, as Salazar et al. and Kauf and Ivanova have it."""
+  """Compute pseudo-log-likelihoods one token at a time, as defined by Salazar et al. and Kauf and Ivanova."""
   model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   found = []
@@ -99,7 +99,7 @@ def of_encoder(folder: str, texts: list[str], how: pseudo_likelihood.MaskingMode
 
 @torch.no_grad()
 def of_decoder(folder: str, texts: list[str], how: pseudo_likelihood.MaskingMode) -> list[float]:
-  """Scores each sentence behind the token that begins texts."""
+  """Compute the log-likelihood of each sentence, given the BOS token."""
   del how
   model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

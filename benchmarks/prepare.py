@@ -1,13 +1,15 @@
-"""Tokens a second a core: `prepare` beside datasets.map with transformers' fast tokenizer.
+"""Measure tokens per second per core: `prepare` compared with datasets.map and transformers' fast tokenizer.
 
     python -m benchmarks.prepare --text=corpus.txt        # or .txt.xz; about 100 MB of text
 
-Needs the extra `bench`, and Linux for the peak of memory. Both turn the same text into token ids with the same
-WordPiece vocabulary, trained beforehand. plm_jax also finds sentences, hashes documents, marks words and holds a part
-out; datasets loads the text (a row a paragraph) and maps it in batches, without special tokens, masks or truncation.
-What counts is CPU time, user and system, of the process and its children, so that neither gains by a second core. Every
-measurement is a process of its own. The first tenth of the text, and for plm_jax ten times the text, show what memory
-depends on: tables of words seen before fill up to a limit, beyond it nothing grows.
+Needs the extra `bench`, and Linux for the peak memory. Both convert the same text to token ids with the same WordPiece
+vocabulary, which is trained beforehand. plm_jax also splits sentences, hashes documents, marks words and holds out a
+part of the text. datasets loads the text (one row per paragraph) and maps it in batches, without special tokens, masks
+or truncation.
+
+The measure is CPU time, user and system, of the process and its children, so that neither gains from a second core.
+Every measurement runs in its own process. The first tenth of the text, and for plm_jax ten times the text, show how
+memory use depends on the size: tables of words seen before fill up to a limit, and beyond it nothing grows.
 """
 import argparse
 import contextlib
@@ -95,7 +97,7 @@ def ours(text: str, vocabulary: pathlib.Path) -> dict[str, float]:
 
 
 def theirs(text: str, vocabulary: pathlib.Path) -> dict[str, float]:
-  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # threads would spend more CPU time, not less
+  os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # threads would use more CPU time, not less
   import datasets
   import transformers
 
@@ -113,7 +115,10 @@ def theirs(text: str, vocabulary: pathlib.Path) -> dict[str, float]:
 
 
 def figures(tokens: int, began: float, used: float) -> dict[str, float]:
-  """`memory` is the most that was resident, in KiB: of this process, not of the one that started it."""
+  """Return the tokens, and the seconds and CPU seconds since `began` and `used`.
+
+  `memory` is the peak resident memory in KiB of this process, not of the process that started it.
+  """
   peak = re.search(r'VmHWM:\s*(\d+)', pathlib.Path('/proc/self/status').read_text())
   assert peak
   return {'tokens': tokens, 'seconds': time.perf_counter() - began, 'cpu': cpu_seconds() - used,

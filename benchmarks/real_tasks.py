@@ -1,13 +1,16 @@
-"""What pre-training is good for in an encoder: real tasks, learned from a pre-trained run and from scratch.
+"""Compare fine-tuning an encoder on real tasks from a pre-trained run and from scratch.
 
     python -m benchmarks.real_tasks --data=DIR --english=runs/en --chinese=runs/zh
     python -m benchmarks.real_tasks --data=DIR --english=runs/en --tasks cola btc --strategies
 
-DIR has the files that TASKS names, at any depth. Both arms have the same model, tokenizer, examples, order, steps and
-learning rate; only the first parameters differ. Short examples share rows. --strategies compares instead what of a
-pre-trained model is trained: all, LoRA, its top layer, or only the head on features that were computed once. Each arm
-is a process: its memory is the most that it held (which the process without a run holds too: see the line `nothing`).
-What was found is kept in the folder of the runs, and not run again.
+DIR has the files that TASKS names, at any depth. Both arms use the same model, tokenizer, examples, order, steps and
+learning rate; only the initial parameters differ. Short examples are packed (sequence packing), except for DREAM.
+
+--strategies instead compares which parameters of a pre-trained model are trained: all, LoRA, the top layer, or only
+the head on features that are computed once.
+
+Each arm runs in its own process, and `memory` is the peak memory of that process. A process without a run uses memory
+too: see the line `nothing`. Results are saved in the folder of the runs and are not computed again.
 """
 import argparse
 import statistics
@@ -18,7 +21,7 @@ from benchmarks.side_by_side import machine
 
 
 class Real(NamedTuple):
-  """A task and its files."""
+  """A task, its files and its settings."""
 
   task: str
   train: str
@@ -84,8 +87,14 @@ def main() -> None:
 
 
 def tuning(real: Real, data: str, start: str, peak: str) -> list[str]:
-  """Returns the arguments of `finetune` that all arms have in common. start: the run whose model and tokenizer these
-  are."""
+  """Return the `finetune` arguments that all arms share.
+
+  Args:
+    real: task to train on.
+    data: folder of the files.
+    start: run whose model and tokenizer are used.
+    peak: peak learning rate.
+  """
   return [
       f'--init={start}', '--scale=paper', f'--task={real.task}', f'--train={kept.place(data, real.train)}',
       f'--dev={kept.place(data, real.dev)}', f'--data.epochs={real.epochs}', f'--train.phases.0.length={real.length}',

@@ -1,11 +1,11 @@
-"""Round trip with transformers: the same logits to 1e-4 and the same ids, out and in.
+"""Check the round trip with transformers: the same logits to 1e-4 and the same token ids, after export and import.
 
     python -m benchmarks.roundtrip ENGLISH.txt CHINESE.txt.xz [--lines=10000]
 
 Needs torch, transformers and plm_jax[convert]; nothing is downloaded. A random model of the size of bert-mini is
-exported, loaded with AutoModelForPreTraining, AutoModelForMaskedLM and AutoTokenizer, and compared on lines of the
-text, taken alike from every file; then transformers saves it, and it is imported again. Exits with 1 if anything
-differs.
+exported, loaded with AutoModelForPreTraining, AutoModelForMaskedLM and AutoTokenizer, and compared on lines of text,
+taken from the files in turn. Then transformers saves the model, and plm_jax imports it again. The exit status is 1 if
+anything differs.
 """
 import argparse
 import dataclasses
@@ -99,13 +99,13 @@ def round_trip(folder: pathlib.Path, lines: list[str], tokenizer: WordPiece, nam
 
 
 def make_batch(tokenizer, lines: list[str]):
-  """Pairs of lines, of all lengths up to LENGTH, padded."""
+  """Return a padded batch of ROWS pairs of lines, truncated to LENGTH tokens."""
   chosen = [lines[number] for number in np.linspace(0, len(lines) - 1, 2 * ROWS).astype(int)]
   return tokenizer(chosen[::2], chosen[1::2], truncation=True, max_length=LENGTH, padding=True, return_tensors='pt')
 
 
 def read(names: list[str], number: int) -> list[str]:
-  """The first `number` lines with text, taken in turn from every file."""
+  """Return the first `number` lines with text, taken from the files in turn."""
   def nonempty(name):
     with (lzma.open if name.endswith('.xz') else open)(name, 'rt', encoding='utf-8', newline='\n') as file:
       yield from (line.rstrip('\n') for line in file if line.strip())

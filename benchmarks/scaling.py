@@ -1,12 +1,13 @@
-"""Where a step stops scaling, on paper: the same batch compiled for more and more chips, and what binds each.
+"""Estimate where a training step stops scaling, without hardware: one batch compiled for more and more chips.
 
     python -m benchmarks.scaling bert_large --pods v4:2x2x4 v4:4x4x4 v4:8x8x4 v4:8x8x16
     python -m benchmarks.scaling t5_11b --pods v4:4x4x4 v4:8x8x8 --mesh 16x1 64x1 64x4
 
-Needs the extra `tpu`, and no TPU. The batch is the recipe's, of its last phase: strong scaling, as whoever rents more
-chips for a published run sees it. Of the meshes (--mesh, FSDPxTENSOR) that deal the batch evenly the one with the least
-bound stands in the row; where the recipe has micro-steps, a device has as many rows in one as on the recipe's pod.
-Efficiency is tokens a chip and second beside those of the fewest chips. Several slices are written 2xv5e:16x16.
+Needs the extra `tpu`, but no TPU. The batch is that of the recipe's last phase. This is strong scaling, as for a user
+who rents more chips for a published run. Each line shows the mesh with the smallest roofline lower bound, and what
+limits it, among the meshes (--mesh, FSDPxTENSOR) that divide the batch evenly. If the recipe uses gradient
+accumulation, each micro-step has as many sequences per device as on the recipe's pod. Efficiency is tokens per second
+per chip, relative to the smallest pod that fits. Several slices are written 2xv5e:16x16.
 """
 import argparse
 from collections.abc import Iterator
@@ -62,7 +63,11 @@ def main() -> None:
 
 
 def split(text: str) -> tuple[int, int]:
-  """Reads FSDPxTENSOR. Raises ValueError."""
+  """Parse FSDPxTENSOR.
+
+  Raises:
+    argparse.ArgumentTypeError: the text does not have this form.
+  """
   found = re.fullmatch(r'(\d+)x(\d+)', text)
   if not found:
     raise argparse.ArgumentTypeError(f'{text!r} is not FSDPxTENSOR, such as 8x1')
@@ -70,13 +75,17 @@ def split(text: str) -> tuple[int, int]:
 
 
 def named(run: RunConfig) -> str:
-  """Writes a mesh and its micro-steps."""
+  """Format a mesh and its number of gradient accumulation steps."""
   mesh, steps = run.mesh, run.train.accumulate
   return f'{mesh.data} x {mesh.fsdp} x {mesh.tensor}' + (f', {steps} micro-steps' if steps > 1 else '')
 
 
 def compiled(config: RunConfig, pod: str, meshes: list[tuple[int, int]]) -> Iterator[tuple[RunConfig, CompileReport]]:
-  """Compiles the last phase on every mesh that deals its batch evenly -> those that fit."""
+  """Compile the last phase on every mesh that divides its batch evenly.
+
+  Yields:
+    The run and the report of each mesh that fits into device memory.
+  """
   devices = compiling.topology_devices(pod)
   phase, hbm = config.train.phases[-1], CHIPS[devices[0].device_kind].hbm_gib
   own = len(compiling.topology_devices(recipes.find_recipe(config.name).row.pod)) // config.mesh.tensor

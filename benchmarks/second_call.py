@@ -1,13 +1,14 @@
-"""Cost of the second call of every public function that runs a model, next to the same work in torch.
+"""Measure the second call of every public function that runs a model, compared with the same work in torch.
 
     python -m benchmarks.second_call --data=sentences.txt
     python -m benchmarks.second_call --data=sentences.txt --alone
 
-Needs the extra `bench` with sentence-transformers; --alone leaves the peers out and needs neither. --data has
-sentences, one per line, for the vocabularies and the inputs. The models have random weights: encoders and a decoder of
---layers layers of --width, exported by plm_jax and loaded by both libraries. A round calls every function once here and
-once there, in turn, in one process; the table has the fastest call. Compilations are counted by JAX's events in all
-calls after the second; copies are host arrays with the shape of a parameter that were put on the device.
+Needs the extra `bench` with sentence-transformers; --alone omits the peers and needs neither. --data has one sentence
+per line, for the vocabularies and the inputs. The models have random weights: encoders and a decoder with --layers
+layers of --width, exported by plm_jax and loaded by both libraries. Each round calls the function once in plm_jax and
+once in the other library, alternately in one process; the table shows the fastest call. Compilations are counted with
+JAX's events, in all calls after the second. Copies are host arrays with the shape of a parameter that were put on the
+device.
 """
 import argparse
 from collections import Counter
@@ -45,14 +46,14 @@ compilations: Counter[str] = Counter()
 
 @monitoring.register_event_duration_secs_listener
 def count(event: str, duration_secs: float, **kwargs: Any) -> None:
-  """Counts programs that the backend compiles."""
+  """Count the programs that the backend compiles."""
   del duration_secs, kwargs
   if event == '/jax/core/compile/backend_compile_duration':
     compilations[event] += 1
 
 
 class Case(NamedTuple):
-  """One function, here and in another library."""
+  """A function of plm_jax and its counterpart in another library."""
 
   name: str
   kind: str
@@ -60,7 +61,7 @@ class Case(NamedTuple):
   ours: Callable[[Any], Any]
   """model -> result"""
   peer: str = ''
-  """class of transformers that loads the folder, or sentence-transformers; '': no peer"""
+  """transformers class that loads the folder, or sentence-transformers; '': no peer"""
   theirs: Callable[[Any, Any], Any] = lambda model, tokenizer: None
 
 
@@ -72,7 +73,7 @@ def main() -> None:
   parser.add_argument('--rounds', type=int, default=9)
   parser.add_argument('--alone', action='store_true', help='without the peers')
   args = parser.parse_args()
-  os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # idle threads of torch must not take the processor from JAX
+  os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')  # idle torch threads must not take CPU time from JAX
   lines = [line for line in pathlib.Path(args.data).read_text().splitlines() if len(line.split()) > 7]
   print(machine(*(['jax'] if args.alone else ['jax', 'torch', 'transformers', 'sentence-transformers'])))
   print(f'{args.layers} layers of {args.width}, the fastest of {args.rounds} calls after the first two\n')
@@ -84,11 +85,11 @@ def main() -> None:
 
 
 def measured(case: Case, folder: pathlib.Path, rounds: int, alone: bool) -> str:
-  """Times a case -> its line of the table."""
+  """Time a case and return its line of the table."""
   model: Any = plm_jax.load(folder / case.kind)
   shapes = {np.shape(x) for x in jax.tree.leaves(model.params) if np.ndim(x) > 1}
   peer = None if alone or not case.peer else loaded_peer(case, folder / case.kind)
-  for _ in range(2):  # the second may compile what a first result made known
+  for _ in range(2):  # the second call may compile programs that depend on the first result
     case.ours(model)
     if peer:
       case.theirs(*peer)
@@ -110,7 +111,7 @@ def measured(case: Case, folder: pathlib.Path, rounds: int, alone: bool) -> str:
 
 
 def timed(work: Callable[[], Any]) -> float:
-  """Returns the seconds that work takes."""
+  """Return the seconds that `work` takes."""
   begun = time.perf_counter()
   work()
   return time.perf_counter() - begun
@@ -118,7 +119,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 @contextlib.contextmanager
 def copies(shapes: set[tuple[int, ...]]) -> Iterator[list[Any]]:
-  """Collects host arrays with these shapes that `jnp.asarray`, `jnp.array` or `jax.device_put` copy to the device."""
+  """Collect the host arrays of these shapes that `jnp.asarray`, `jnp.array` or `jax.device_put` copy to the device."""
   found, real = [], (jax.device_put, jnp.asarray, jnp.array)
   def watched(function: Any) -> Any:
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +134,7 @@ def copies(shapes: set[tuple[int, ...]]) -> Iterator[list[Any]]:
 
 
 def loaded_peer(case: Case, folder: pathlib.Path) -> tuple[Any, Any]:
-  """Loads the same weights in the other library -> (model, tokenizer)."""
+  """Load the same weights in the other library; return (model, tokenizer)."""
   if case.peer == 'sentence-transformers':
     from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
     return SentenceTransformer(str(folder), device='cpu'), None
@@ -144,7 +145,7 @@ def loaded_peer(case: Case, folder: pathlib.Path) -> tuple[Any, Any]:
 
 
 def write_models(folder: pathlib.Path, lines: list[str], layers: int, width: int) -> None:
-  """Writes the models with random weights, by kind."""
+  """Write a model with random weights for each kind, in a folder of that name."""
   pieces = tokenizers.train_wordpiece(lines, VOCAB)
   encoder = resized(bert.base(), pieces, layers, width)
   tasks = {'label': SequenceTask(labels=('bad', 'good')), 'span': AnswerTask(),
@@ -180,24 +181,24 @@ def write_models(folder: pathlib.Path, lines: list[str], layers: int, width: int
 
 
 def resized(config: Any, tokenizer: Any, layers: int, width: int) -> Any:
-  """Makes a configuration of so many layers of a width, with heads of 32."""
+  """Return the config with this number of layers and width, and with heads of size 32."""
   block = validation.with_paths(config.block, {'width': width, 'heads': width // 32, 'mlp_dim': 4 * width})
   return config.resize(block, layers, tokenizer.vocab.size, LENGTH)
 
 
 def random(module: Any, shapes: Any) -> Any:
-  """Initializes a module, on the host."""
+  """Initialize the parameters of a module; return them as host arrays."""
   batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
   return jax.tree.map(np.asarray, meta.unbox(jax.jit(module.init)(jax.random.key(0), batch)['params']))
 
 
 def save(trained: LoadedModel, folder: pathlib.Path) -> None:
-  """Exports a model."""
+  """Export a model."""
   plm_jax.export(trained, folder)
 
 
 def cases(lines: list[str], folder: pathlib.Path) -> list[Case]:
-  """Lists the functions, each with the same work in torch."""
+  """List the functions, most of them with the same work in torch."""
   one, other = (' '.join(line.split()[:16]) for line in lines[:2])
   words = one.split()
   blank = ' '.join([*words[:6], '[MASK]', *words[7:]])
@@ -248,21 +249,21 @@ def cases(lines: list[str], folder: pathlib.Path) -> list[Case]:
 
 
 def forward(model: Any, tokenizer: Any, *texts: str, **more: Any) -> Any:
-  """Runs a model of transformers on a text, or on a pair."""
+  """Run a transformers model on a text or a pair of texts."""
   import torch  # pyright: ignore[reportMissingImports]
   with torch.inference_mode():
     return model(**tokenizer(*texts, return_tensors='pt'), **more)
 
 
 def generated(model: Any, tokenizer: Any, text: str) -> Any:
-  """Continues a text greedily."""
+  """Continue a text with greedy decoding."""
   inputs = tokenizer(text, return_tensors='pt')
   return tokenizer.decode(model.generate(**inputs, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False,
                                          pad_token_id=0)[0])
 
 
 def windows_loss(model: Any, tokenizer: Any, text: str) -> float:
-  """Sums the losses of windows of 128 tokens, read together."""
+  """Sum the losses of a text in windows of 128 tokens, processed as one batch."""
   import torch  # pyright: ignore[reportMissingImports]
   ids = tokenizer(text, return_tensors='pt').input_ids[0]
   rows = torch.nn.utils.rnn.pad_sequence(ids.split(128), batch_first=True, padding_value=0)
@@ -272,7 +273,7 @@ def windows_loss(model: Any, tokenizer: Any, text: str) -> float:
 
 
 def each_masked(model: Any, tokenizer: Any, text: str) -> float:
-  """Sums the log probabilities of the tokens of a text, each masked in turn, read together."""
+  """Sum the log-probabilities of the tokens of a text, each masked in turn, processed as one batch."""
   import torch  # pyright: ignore[reportMissingImports]
   ids = tokenizer(text, return_tensors='pt').input_ids[0]
   places = torch.arange(1, len(ids) - 1)

@@ -1,15 +1,18 @@
-"""What each way to a sentence vector is worth, from one pre-trained encoder: Spearman's correlation on STS-B and SICK.
+"""Compare ways to build sentence vectors from one pre-trained encoder: Spearman's correlation on STS-B and SICK.
 
     python -m benchmarks.sentence_vectors --data=DIR --run=runs/en --sentences=wiki.txt --vectors=runs/word2vec
 
-DIR has stsb_train, stsb_dev, stsb_test, sick_train, sick_test and mnli_sample1k (.tsv.gz) at any depth; --run is an
-encoder, --sentences a sentence a line, --vectors a run of word vectors or a file of them. Not trained: the mean of
-the words' vectors, and of the encoder its first token, the mean of its tokens, and that whitened by the training
-texts of STS-B (Su et al. 2021). Trained, each with --seeds: SimCSE on the sentences (Gao et al. 2021; and of
-the mean of tokens without its dense layer, for an encoder whose first token was taught nothing), SBERT's
-softmax on pairs with classes, SICK's and MNLI's, and its cosine regression on STS-B (Reimers and Gurevych 2019), by
-their published settings but for rates, which suit a small encoder, and the length of a row. The best checkpoint on
-stsb_dev is taken, as published; figures are of the test sets.
+DIR has stsb_train, stsb_dev, stsb_test, sick_train, sick_test and mnli_sample1k (.tsv.gz) at any depth. --run is an
+encoder, --sentences a file with one sentence per line, --vectors a run or a file of word vectors.
+
+Without training: the mean of the word vectors; and the encoder's first token, its mean over tokens, and this mean
+whitened with the training texts of STS-B (Su et al. 2021).
+
+With training, each with --seeds seeds: SimCSE on the sentences (Gao et al. 2021), also with mean pooling and without
+its dense layer, for encoders whose first token was not trained; SBERT with a softmax over pairs with classes, of SICK
+and MNLI; and SBERT with cosine regression on STS-B (Reimers and Gurevych 2019). Settings are the published ones, except
+for learning rates, which suit a small encoder, and the sequence length. As published, the best checkpoint on stsb_dev
+is used. The metrics are on the test sets.
 """
 import argparse
 import csv
@@ -86,32 +89,32 @@ def main() -> None:
 
 
 def row(name: str, scores: list[list[float]]) -> None:
-  """Prints a line: scores of each seed, of each test."""
+  """Print a line of the table: mean and standard deviation over seeds for each test, from scores[seed][test]."""
   cells = [f'{statistics.mean(column):.1f}' + (f' ± {statistics.stdev(column):.1f}' if len(column) > 1 else '')
            for column in zip(*scores, strict=True)]
   print(f'| {name} | {" | ".join(cells)} | {len(scores) if len(scores) > 1 else "-"} |', flush=True)
 
 
 def read(path: pathlib.Path, measure: str) -> Pairs:
-  """Reads pairs and the number that says how alike they are."""
+  """Read sentence pairs with their similarity scores."""
   return [(line['sentence1'], line['sentence2'], float(line[measure])) for line in lines(path)]
 
 
 def nli(data: str) -> list[dict[str, str]]:
-  """Reads pairs with classes."""
+  """Read sentence pairs with NLI labels."""
   named = ('sick_train.tsv.gz', 'entailment'), ('mnli_sample1k.tsv.gz', 'label')
   return [{'sentence1': line['sentence1'], 'sentence2': line['sentence2'], 'label': line[column]}
           for name, column in named for line in lines(place(data, name))]
 
 
 def lines(path: pathlib.Path) -> list[dict[str, str]]:
-  """Reads a table with a header."""
+  """Read a gzipped TSV table with a header."""
   text = gzip.decompress(path.read_bytes()).decode()
   return list(csv.DictReader(io.StringIO(text), delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
 def averaged(vectors: Any):
-  """Makes a function of texts -> the means of their words' vectors [N, D]; 0 where none is known."""
+  """Return a function that maps texts to the means of their word vectors [N, D], or 0 if no word is known."""
   known = {word: number for number, word in enumerate(vectors.words)}
   def encode(texts: list[str]) -> np.ndarray:
     rows = [[known[word] for word in re.findall(r'\w+', text.lower()) if word in known] for text in texts]
@@ -120,7 +123,7 @@ def averaged(vectors: Any):
 
 
 def judged(encode: Any, pairs: Pairs) -> float:
-  """Measures cosines of pairs by Spearman's correlation with their numbers, in percent."""
+  """Compute Spearman's correlation of cosine similarities with the scores of the pairs, in percent."""
   sides = [normalize_vectors(encode([pair[side] for pair in pairs])) for side in range(2)]
   return spearman([number for _, _, number in pairs], (sides[0] * sides[1]).sum(-1))
 

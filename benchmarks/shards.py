@@ -1,10 +1,10 @@
-"""How long records of many shards take a run to open in three phases, and which memory and files they hold open.
+"""Measure how long a run with three phases takes to open records of many shards, and its memory and open files.
 
     python -m benchmarks.shards --shards=10000 --tokens=4194304 --sentences=1000
 
-The files of tokens are holes, one pattern of zeros; what is asked of them, sizes, checksums and bytes, is asked of any.
-Numbers of windows are as `prepare` leaves them with the records, which it has counted for the phases, or (not counted)
-have to be found by the run, as in records of before or for other phases.
+The token files are sparse files of zeros. Their sizes, checksums and bytes are read like those of any other records.
+Window counts are stored with the records, as `prepare` does for the phases that it knows. In the rows `not counted`
+the run has to compute them, as for older records or for other phases.
 """
 import argparse
 import contextlib
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
-  """Records of `number` shards that are alike."""
+  """Write records of `number` identical shards."""
   from plm_jax.data import checksums, records
   starts = np.zeros(sentences, records.SENTENCE_DTYPE)
   starts['start'] = np.arange(sentences) * (tokens // sentences)
@@ -82,14 +82,14 @@ def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None
 
 
 def on_loopback(scratch: pathlib.Path):
-  """The bucket of the tests."""
+  """Return the bucket server that the tests use."""
   sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
   from bucket import Bucket
   return Bucket(scratch)
 
 
 def fill(bucket, scratch: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
-  """The same in a bucket, whose objects are one shard under many names."""
+  """Put the same records into a bucket that holds one shard under many names."""
   from plm_jax.data import records
   make(scratch, 1, tokens, sentences)
   meta = records.read_meta(scratch)
@@ -103,7 +103,7 @@ def fill(bucket, scratch: pathlib.Path, number: int, tokens: int, sentences: int
 
 
 def forget(scratch: pathlib.Path, bucket) -> None:
-  """Takes away what is known of windows."""
+  """Delete the stored window counts and the cache."""
   for folder in (scratch / 'windows', scratch / 'cache'):
     shutil.rmtree(folder, ignore_errors=True)
   for name in bucket.names('records/windows') if bucket else []:
@@ -111,7 +111,7 @@ def forget(scratch: pathlib.Path, bucket) -> None:
 
 
 def store_counts(folder: str, rules) -> None:
-  """As `prepare` does, of shards that are alike."""
+  """Store window counts as `prepare` does, for identical shards."""
   from plm_jax import storage
   from plm_jax.data import records, shards, window_counts
   meta = records.read_meta(folder)
@@ -133,7 +133,7 @@ def measure(folder: str, assembly: Any, which: str) -> None:
     store_counts(folder, rules)
     return
   resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-  if storage.is_remote(folder):  # the clients, which cost seconds however many shards there are
+  if storage.is_remote(folder):  # start the clients, which takes seconds for any number of shards
     storage.read_text(f'{folder}/records.json')
     storage.read_range(f'{folder}/records.json', 0, 1)
   before = files(), memory()
@@ -156,7 +156,10 @@ def files() -> int:
 
 
 def memory() -> float:
-  """Of the process alone: what is mapped of files is the system's, and goes when it is needed elsewhere."""
+  """Return the anonymous resident memory of the process in MiB.
+
+  Pages of mapped files are not counted: the system reclaims them when it needs memory elsewhere.
+  """
   lines = pathlib.Path('/proc/self/status').read_text().splitlines()
   return int(next(line for line in lines if line.startswith('RssAnon')).split()[1]) / 1024
 

@@ -1,10 +1,10 @@
-"""A list of words like others, as MacBERT's masks take one (--objective.synonyms), from word2vec of a Chinese text.
+"""Write a list of similar words for MacBERT masking (--objective.synonyms), from word2vec on a Chinese text.
 
     python -m benchmarks.similar_words zhwiki.txt.xz similar.txt --folder=runs/word2vec
 
-A line is a word and the words nearest to it by cosine that have as many characters, best first: of Chinese words alone,
-which have a token a character. The vectors are learned from the text with jieba's words, and stay in the folder, where
-an interrupted run goes on; Cui et al. 2020 took theirs from word vectors of others.
+Each line is a word and its nearest words by cosine similarity with the same number of characters, best first. Only
+Chinese words are listed, which have one token per character. The vectors are trained on the text, with words from
+jieba, and stay in the folder, where an interrupted run resumes. Cui et al. 2020 used existing word vectors.
 """
 import argparse
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from plm_jax.recipes import word_vectors
 from plm_jax.word_vectors.train import train
 
 CHINESE = re.compile('[\u3400-\u9fff]+')
-CHUNK = 1024  # words that are compared with all others together
+CHUNK = 1024  # words that are compared with all others at once
 
 
 def main() -> None:
@@ -34,7 +34,14 @@ def main() -> None:
 
 
 def made(given: dict) -> dict[str, int]:
-  """Learns vectors, and writes the list -> how many words it has. given: what the command's options are called."""
+  """Train the vectors and write the list.
+
+  Args:
+    given: the options of the command, by name.
+
+  Returns:
+    The number of words in the list, as `words`.
+  """
   run = validation.with_paths(word_vectors.recipe('word2vec', 'laptop'), {
       'output': given['folder'], 'data.path': (given['text'],), 'data.split': 'jieba', 'data.least': given['least'],
       'train.epochs': given['epochs']})
@@ -49,8 +56,15 @@ def made(given: dict) -> dict[str, int]:
 
 
 def lines(words: Sequence[str], unit: np.ndarray, most: int = CANDIDATES) -> Iterator[list[str]]:
-  """Yields words [V], most frequent first, each with those of as many characters that are nearest by their vectors of
-  length 1 [V, D]; none for a word that is alone with its length, or not Chinese."""
+  """Yield each Chinese word with its nearest words of the same number of characters.
+
+  Words that are not Chinese, or that have no other word of their length, are skipped.
+
+  Args:
+    words: [V], most frequent first.
+    unit: their vectors, normalized to length 1, [V, D].
+    most: maximum number of nearest words.
+  """
   sizes = np.array([len(word) if CHINESE.fullmatch(word) else 0 for word in words])
   for size in sorted({*sizes} - {0}):
     own = np.flatnonzero(sizes == size)
@@ -61,8 +75,15 @@ def lines(words: Sequence[str], unit: np.ndarray, most: int = CANDIDATES) -> Ite
 
 
 def nearest(unit: np.ndarray, most: int) -> list[np.ndarray]:
-  """Returns, of vectors of length 1 [N, D], the numbers of the nearest others of each, nearest first, [N] of up to
-  [most]."""
+  """Return the indices of the nearest other vectors of each vector, nearest first.
+
+  Args:
+    unit: vectors of length 1, [N, D].
+    most: maximum number of neighbors.
+
+  Returns:
+    N arrays of up to [most] indices.
+  """
   found: list[np.ndarray] = []
   most = min(most, len(unit) - 1)
   for start in range(0, len(unit), CHUNK):

@@ -1,9 +1,10 @@
-"""Seconds from the start of the process to the metrics of the first optimizer step, and where they go.
+"""Measure the seconds from process start to the metrics of the first optimizer step, and their parts.
 
     python -m benchmarks.start_up
 
-The laptop's run of BERT, its records prepared. Cold: the folder of the persistent compilation cache is empty; warm: it
-holds what an earlier start left. The parts are differences between processes that go less and less far.
+The run is BERT at laptop scale, with prepared records. Cold: the folder of the persistent compilation cache is empty.
+Warm: it has the contents that an earlier start wrote. Each part is the difference between two processes that stop at
+successive points.
 """
 import argparse
 import os
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def measure(scratch: pathlib.Path, data: str, rounds: int) -> None:
-  # A cache of its own, so that the user's is left alone and cold means cold.
+  # Use a separate cache: the user's cache stays unchanged, and a cold start is really cold.
   environment = {**os.environ, 'PLM_JAX_CACHE': str(scratch / 'cache')}
   environment.pop('JAX_COMPILATION_CACHE_DIR', None)
   data = f'--data.path={data}'

@@ -1,4 +1,4 @@
-"""An optimizer step of pre-training, as a contestant: ours of any model and objective, torch's of any loss."""
+"""Time an optimizer step of pre-training as a contestant: plm_jax with any model and objective, torch with any loss."""
 from collections.abc import Callable
 import os
 import time
@@ -10,8 +10,11 @@ LENGTH, VOCAB = 128, 30522
 
 
 def plm_jax(config: Any, objective: Any, rows: int) -> None:
-  """MLM and its like on `rows` rows of full text; Adam with bias correction, clipping, dropout, corruption."""
-  os.environ['JAX_PLATFORMS'] = 'cpu'  # the TPU compiler may be installed, which is no TPU
+  """Time a training step of plm_jax for MLM and similar objectives on a batch of `rows` full sequences.
+
+  The step has corruption, dropout, gradient clipping, and Adam with bias correction.
+  """
+  os.environ['JAX_PLATFORMS'] = 'cpu'  # the TPU compiler may be installed on a machine without a TPU
   import plm_jax.environment
   plm_jax.environment.keep_memory()  # as a run does
   import jax
@@ -90,7 +93,7 @@ def torch_step(modules: Any, loss: Callable[[], Any], flops: float, compiled: bo
 
 
 def torch_ready() -> Any:
-  """torch on all cores, and quiet."""
+  """Return torch, set up to use all cores and to log only errors."""
   import torch
   from transformers.utils import logging
 
@@ -102,7 +105,7 @@ def torch_ready() -> Any:
 
 
 def masked_batch(torch: Any, rows: int) -> dict[str, Any]:
-  """input_ids, attention_mask, token_type_ids, and labels at 19 of 128 positions."""
+  """Return input_ids, attention_mask, token_type_ids, and labels at 19 of 128 positions."""
   labels = torch.full((rows, LENGTH), -100)
   for row in labels:
     row[torch.randperm(LENGTH)[:19]] = torch.randint(1000, VOCAB, (19,))
@@ -113,7 +116,7 @@ def masked_batch(torch: Any, rows: int) -> dict[str, Any]:
 
 
 def share(figures: dict[str, float]) -> str:
-  """Of the measured peak of matrix products in float32."""
+  """Format the share of the measured peak of float32 matrix products."""
   return f'{figures["flops"] / figures["median"] / figures["peak"]:.0%}'
 
 
@@ -127,5 +130,5 @@ def fastest(work: Callable[[], Any], tries: int = 5) -> float:
 
 
 def repeats(flops: float) -> int:
-  """Steps a round: about two seconds at a hundred GFLOP/s."""
+  """Return the steps per round, for about two seconds at 100 GFLOP/s."""
   return max(1, round(2e11 / flops))

@@ -1,12 +1,12 @@
-"""What pre-training is good for: T5 of laptop size on a mixture of tasks, from a pre-trained run and from scratch.
+"""Measure the benefit of pre-training: T5 at laptop scale on a mixture of tasks, pre-trained and from scratch.
 
     python -m plm_jax train t5_small --scale=laptop
     python -m benchmarks.transfer --pretrained=runs/t5_small-laptop \\
         --task sst2 sst2_train.tsv sst2_dev.tsv 0.4 --task sick sick_train.tsv sick_test.tsv 0.3 \\
         --task summarize dialogsum_train.jsonl dialogsum_dev.jsonl 0.3
 
-Both runs are t5_small_tasks at --scale=laptop: the same tokenizer, examples, order and steps. Of a task:
-its name (plm_jax/data/text_to_text_tasks.py), text to train on and to be asked, and its share of the rows.
+Both runs are t5_small_tasks at --scale=laptop with the same tokenizer, examples, order and steps. --task takes the name
+of a task (plm_jax/data/text_to_text_tasks.py), its training file, its evaluation file, and its share of the examples.
 """
 import argparse
 import collections
@@ -54,7 +54,7 @@ def main() -> None:
           trained, f'task:{name}:{asked}', GenerationConfig(max_new=48),
           ReadingConfig(recipe.train.phases[-1].length, limit=args.limit))
       found |= {(name, metric, arm): value for metric, value in result.metrics.items()}
-      # What is right most often, whatever is asked.
+      # Majority-class baseline: the most frequent target for every example.
       most = collections.Counter(some.example.targets[0] for some in result.predictions).most_common(1)[0][0]
       same = [TextPrediction(some.example, most) for some in result.predictions]
       always = text_to_text.compute_metrics(text_to_text_tasks.parse_task(f'task:{name}:{asked}'), same)

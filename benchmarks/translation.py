@@ -1,19 +1,22 @@
-"""A small Transformer learns to translate Multi30k from German to English, beside the same one in torch.
+"""Train a small Transformer on Multi30k, German to English, compared with the same model in torch.
 
     python -m benchmarks.translation --data DIR                                         # 2 x 12 minutes of training
     python -m benchmarks.translation --data DIR --width 256 --vocab 8000 --seconds 3600
     python -m benchmarks.translation --data DIR --seconds 20 --rounds 2 --limit 40      # whether it runs
 
-Needs the extras `bench` and `metrics`, and in DIR multi30k_de-en_{train,dev,test2016,test2017}.tsv.gz (a line `de en`,
-then a pair of texts a line; github.com/multi30k/dataset, task 1, raw).
+Needs the extras `bench` and `metrics`, and in DIR multi30k_de-en_{train,dev,test2016,test2017}.tsv.gz: a header line
+`de en`, then one pair of texts per line (github.com/multi30k/dataset, task 1, raw).
 
-Both train from scratch on the same batches of packed pairs, in the same order, with the same pieces (SentencePiece, of
-both languages together), size, dropout, label smoothing, Adam and schedule; turn and turn about, each for --seconds of
-training in all. torch's layers are those of nn.Transformer with the norm behind each sublayer, as here, and begin as
-torch begins them. plm_jax's time has all that its training does, its data pipeline too; torch gets its batches for
-nothing. Compilation is not counted, and reported. After each turn both translate the development set greedily, with a
-limit of 64 pieces: sacreBLEU, 13a, of detokenised text. At the end the test sets, in mixed and in lower case, by
-plm_jax with beams too.
+Both train from scratch on the same batches of packed pairs, in the same order, with the same tokens (SentencePiece,
+trained on both languages together), size, dropout, label smoothing, Adam and schedule. They alternate in turns, for
+--seconds of training each in total. The torch model has the layers of nn.Transformer with the normalization after each
+sublayer (post-norm), as in plm_jax, and torch's initialization. plm_jax's time includes everything in its training,
+with the data pipeline; torch's time does not include the preparation of its batches. Compilation time is reported, but
+not counted.
+
+After each turn both translate the development set with greedy decoding and a limit of 64 tokens. The metric is
+sacreBLEU, 13a, on detokenized text. At the end both translate the test sets, plm_jax also with beam search; BLEU is
+reported in mixed case and in lower case.
 """
 import argparse
 from collections.abc import Sequence
@@ -32,7 +35,7 @@ import numpy as np
 from benchmarks.side_by_side import Worker, machine
 
 CONTESTANTS = 'plm_jax', 'torch'
-LONGEST = 64  # pieces of a translation
+LONGEST = 64  # maximum tokens of a translation
 TESTS = 'test2016', 'test2017'
 
 
@@ -92,8 +95,8 @@ def report(last: dict[str, dict[str, Any]]) -> None:
 
 
 def take_part(args) -> None:
-  """A contestant's end: says what it is, then trains for a turn whenever it is told to, and translates."""
-  with contextlib.redirect_stdout(sys.stderr):  # the other is for the parent
+  """Run a contestant: print its facts, then train for one turn and translate for each line on stdin."""
+  with contextlib.redirect_stdout(sys.stderr):  # stdout is reserved for the parent process
     config, folders, tokenizer = prepared(args)
     contestant = (PlmJax if args.contestant == 'plm_jax' else Torch)(args, config, folders, tokenizer)
   print(json.dumps(contestant.facts), flush=True)
@@ -114,7 +117,7 @@ def take_part(args) -> None:
 
 
 def judged(contestant, texts: Sequence[tuple[str, str]], beams: int) -> tuple[list[str], float, float]:
-  """-> translations, BLEU of mixed case, BLEU of lower case."""
+  """Return the translations, their mixed-case BLEU and their lower-case BLEU."""
   from plm_jax.metrics import generation
 
   found = contestant.translate([source for source, _ in texts], beams)
@@ -128,7 +131,7 @@ def pairs(folder: str, name: str, limit: int) -> list[tuple[str, str]]:
 
 
 def prepared(args):
-  """-> the run, its token records, its tokenizer."""
+  """Return the run config, its token records and its tokenizer."""
   from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
   from plm_jax.data.prepare_config import TextConfig
   from plm_jax.models import transformer
@@ -150,7 +153,7 @@ def prepared(args):
 
 
 class PlmJax:
-  """The library as a run uses it: pipeline, jitted step, generation."""
+  """plm_jax as a run uses it: pipeline, jitted training step, generation."""
 
   def __init__(self, args, config, folders, tokenizer):
     import jax
@@ -177,7 +180,7 @@ class PlmJax:
                   'updates an epoch': self.epoch}
 
   def update(self) -> tuple[float, float]:
-    """One update -> (seconds, its loss without smoothing)."""
+    """Run one update; return its seconds and its loss without label smoothing."""
     import jax
 
     began = time.perf_counter()
@@ -199,7 +202,7 @@ class PlmJax:
 
 
 class Torch:
-  """torch's layers, on the rows that plm_jax's pipeline makes."""
+  """The model with torch's layers, on the sequences of plm_jax's pipeline."""
 
   def __init__(self, args, config, folders, tokenizer):
     import jax
@@ -245,7 +248,10 @@ class Torch:
       return seconds, float(functional.cross_entropy(logits.detach(), labels))
 
   def translate(self, texts: Sequence[str], beams: int) -> list[str]:
-    """Greedily, whatever the beams: texts of like lengths together, all of what is written read anew for each token."""
+    """Translate with greedy decoding, whatever `beams` is.
+
+    Texts of similar length form a batch. There is no KV cache: each new token processes the whole prefix again.
+    """
     del beams
     vocab = self.tokenizer.vocab
     sources = [[*ids, vocab.eos] for ids in self.tokenizer.encode_batch(list(texts))]
@@ -260,7 +266,11 @@ class Torch:
 
 
 def torch_model(model):
-  """A function of `TextToText`'s batch -> logits [B, T, V], with the parameters of `model` (a Transformer's)."""
+  """Return a torch module that maps a `TextToText` batch to logits [B, T, V].
+
+  Args:
+    model: config of a Transformer, whose sizes and dropout rates the module has.
+  """
   import torch
   from torch import nn
 
@@ -271,7 +281,7 @@ def torch_model(model):
   def layers(kind, stack, number):
     layer = kind(block.width, block.heads, block.mlp_dim, block.dropout, block.mlp.activation, block.norm.eps,
                  batch_first=True)
-    # Dropout of what sublayers give, as there; torch has it inside them besides.
+    # torch applies dropout to sublayer outputs, like plm_jax, and also inside them: set the inner rates.
     layer.dropout.p = block.mlp.dropout
     for part in (layer.self_attn, getattr(layer, 'multihead_attn', None)):
       if part is not None:
@@ -299,7 +309,10 @@ def torch_model(model):
       return self.encoder(self.embed(rows['tokens'], rows['place']), self.hidden(rows['segments'], rows['segments']))
 
     def hidden(self, of, seen, causal=False):
-      """-> [B H, Q, K], True where a query must not look; padding looks at all, so that there is something."""
+      """Return the attention mask [B H, Q, K], True where attention is blocked.
+
+      Padding attends to all segments, so that every query has a key.
+      """
       looks = (of[:, :, None] == seen[:, None]) | (of == 0)[:, :, None]
       if causal:
         looks &= torch.ones(looks.shape[1:], dtype=torch.bool).tril()

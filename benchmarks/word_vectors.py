@@ -1,13 +1,14 @@
-"""word2vec beside gensim: the same text, words and settings, turn and turn about; words a second, and scores.
+"""Compare word2vec with gensim on the same text, words and settings: words per second, and scores.
 
     python -m benchmarks.word_vectors --text enwiki.txt.xz --words DIR               # minutes an epoch on two cores
     python -m benchmarks.word_vectors --text enwiki.txt.xz --words DIR --limit 1000000 --epochs 3 --kinds skip-gram
 
-Needs gensim (pip install gensim). In DIR: pairs of words with a score (*.tsv, .gz too) and analogies (*questions*.txt,
-CA8), as `plm_jax vectors measure` reads them. Both get the same sentences of the same ids, counted and cut once; a turn
-is an epoch of each, the rate falls over all epochs. gensim has as many workers as --workers says, plm_jax the threads
-that XLA takes, which are those of the machine; the words of a second are those of the text, before any is left out.
-Compilation is not counted, gensim's building of its vocabulary neither. Scores are of the words that both have.
+Needs gensim (pip install gensim). DIR has pairs of words with a score (*.tsv, also .gz) and analogies (*questions*.txt,
+CA8), in the formats that `plm_jax vectors measure` reads. Both get the same sentences with the same ids, counted and
+split once. They alternate, one epoch each; the learning rate decays over all epochs. gensim uses --workers workers,
+plm_jax the threads of XLA, which are those of the machine. Words per second count the words of the text, before
+subsampling. The time for compilation and for building gensim's vocabulary is not counted. Scores are on the words that
+both have.
 """
 import argparse
 import json
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def side_by_side(args: argparse.Namespace, kind: str, words: int) -> None:
-  """Trains both, an epoch each in turn, and prints what came of it."""
+  """Train both, alternating one epoch each, and print speeds and scores."""
   with tempfile.TemporaryDirectory() as folder:
     outs = {name: f'{folder}/{name}' for name in CONTESTANTS}
     workers = {name: Worker('benchmarks.word_vectors', name, [*sys.argv[1:], '--kind', kind, '--out', out])
@@ -86,7 +87,10 @@ def side_by_side(args: argparse.Namespace, kind: str, words: int) -> None:
 
 
 def scored(found: dict[str, WordVectors], path: pathlib.Path) -> dict[str, dict[str, evaluation.VectorScore]]:
-  """Measures both on a file of pairs, or of analogies; on one of another language nothing can be asked."""
+  """Score both on a file of word pairs or analogies.
+
+  The result is empty if no question can be answered, as for a file in another language.
+  """
   name = path.name.partition('.')[0]
   if '.tsv' in path.name:
     pairs = evaluation.read_pairs(path)
@@ -100,7 +104,7 @@ def scored(found: dict[str, WordVectors], path: pathlib.Path) -> dict[str, dict[
 
 
 def text_of(args: argparse.Namespace) -> WordCorpus:
-  """Reads the text, or its beginning."""
+  """Read the text, or only its first --limit words."""
   corpus = corpora.prepare_corpus(WordsConfig(path=(args.text,), split=args.split, heldout=0.0))
   if not args.limit:
     return corpus
@@ -111,7 +115,7 @@ def text_of(args: argparse.Namespace) -> WordCorpus:
 
 
 def take_part(args: argparse.Namespace) -> None:
-  """The contestant's end: sets itself up, and learns an epoch whenever it is told to; then writes its vectors."""
+  """Run a contestant: train one epoch for each line on stdin, and write the vectors after the last epoch."""
   corpus = text_of(args)
   turn, write = (ours if args.contestant == 'plm_jax' else theirs)(args, corpus)
   print(json.dumps({}), flush=True)
@@ -125,12 +129,12 @@ def take_part(args: argparse.Namespace) -> None:
 
 
 def rate_of(args: argparse.Namespace) -> float:
-  """Returns the rate at the beginning: word2vec.c's."""
+  """Return the initial learning rate, that of word2vec.c."""
   return 0.025 if args.kind == 'skip-gram' else 0.05
 
 
 def ours(args: argparse.Namespace, corpus: WordCorpus):
-  import jax  # gensim's process has none
+  import jax  # not imported in gensim's process
   model = Word2Vec(args.kind, width=args.width, window=args.window, negatives=args.negatives, threshold=args.threshold)
   learner = model.make_learner(corpus, args.seed)
   config = train.VectorTrainConfig(epochs=args.epochs, rate=rate_of(args))
@@ -139,7 +143,7 @@ def ours(args: argparse.Namespace, corpus: WordCorpus):
   def call(batches, done, count):
     rates = np.array([train.learning_rate(config, at / last) for at in (done, done + 1)], np.float32)
     state[0] = update(state[0], learner.constants, batches.arrays, count, rates)
-  call(learner.sample_batches(0, 0), 0, 0)  # compiled, and nothing learned
+  call(learner.sample_batches(0, 0), 0, 0)  # compile, without any training
   def turn(epoch):
     for number in range(learner.calls_per_epoch):
       batches = learner.sample_batches(epoch, number)
