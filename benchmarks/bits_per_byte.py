@@ -1,7 +1,7 @@
 """Compare a trained language model with `xz -9` in bits per byte of held-out text; both know the training text.
 
     python -m benchmarks.bits_per_byte                  # trains experiments.gpt2_small at --scale=laptop
-    python -m benchmarks.bits_per_byte --run=FOLDER     # of a run that has been trained
+    python -m benchmarks.bits_per_byte --run=FOLDER     # evaluates a trained run
 
 xz gets the training text as a prefix, and its dictionary is large enough for all of it. The compressed size of the
 held-out text is the difference of two sizes. Both encode the same bytes, which are decoded from the run's token
@@ -28,7 +28,7 @@ from plm_jax.training.train import evaluate_run
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--run', help='folder of a run that has been trained; without it, one is')
+  parser.add_argument('--run', help='folder of a trained run; without it, a run is trained')
   args = parser.parse_args()
   recipe = recipes.find_recipe('gpt2_small')('laptop')
   if not args.run:

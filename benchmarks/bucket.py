@@ -47,9 +47,9 @@ KINDS = ('list', 'stat', 'read', 'write', 'delete', 'other')
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--megabytes', type=float, default=2, help='of text, in three files')
+  parser.add_argument('--megabytes', type=float, default=2, help='size of the text, in three files')
   parser.add_argument('--faults', nargs='*', default=['503:23', '429:29', 'reset:31', 'slow:37'],
-                      help='a status, reset or slow, and of how many requests one')
+                      help='KIND:N fails one in N requests; KIND is a status, reset or slow')
   args = parser.parse_args()
   faults = [(int(what) if what.isdecimal() else what, int(every))
             for what, every in (fault.split(':') for fault in args.faults)]

@@ -1,8 +1,8 @@
 """Store the TPU compiler's metrics of recipes' training steps as budgets, and check that changes stay within them.
 
-    python -m benchmarks.budgets --write bert_base gpt2_small    # into benchmarks/budgets/NAME.json
-    python -m benchmarks.budgets --check bert_base               # compiled again, beside the file
-    python -m benchmarks.budgets --check bert_base -- --mesh.fsdp=1    # with options of a run, as if it were changed so
+    python -m benchmarks.budgets --write bert_base gpt2_small    # writes benchmarks/budgets/NAME.json
+    python -m benchmarks.budgets --check bert_base               # compiles again and compares
+    python -m benchmarks.budgets --check bert_base -- --mesh.fsdp=1    # with options of a run
 
 Needs the extra `tpu`, but no TPU; takes a minute or more per recipe. The exit status of a check is 1 if memory, HBM
 traffic, FLOPs, bytes sent between devices or the roofline lower bound grew by more than `TOLERANCE`. Compilation is

@@ -42,8 +42,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--flips', type=int, default=200)
   parser.add_argument('--what', choices=['records', 'checkpoints'], default='records',
-                      help='checkpoints: the price of their checksums; tests/checkpoints/test_checkpoint.py flips bits')
-  parser.add_argument('--data', default='embedded', help='text')
+                      help='checkpoints: the cost of their checksums; tests/checkpoints/test_checkpoint.py flips bits')
+  parser.add_argument('--data', default='embedded', help='text to prepare')
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as scratch:

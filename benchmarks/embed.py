@@ -27,8 +27,8 @@ OURS, STATIC, THEIRS = 'plm_jax', 'plm_jax static', 'sentence-transformers'
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--model', help='folder of sentence-transformers')
-  parser.add_argument('--data', help='a sentence a line')
-  parser.add_argument('--sentences', type=int, default=1000, help='read of the data, at most')
+  parser.add_argument('--data', help='file with one sentence per line')
+  parser.add_argument('--sentences', type=int, default=1000, help='maximum number of sentences')
   parser.add_argument('--rounds', type=int, default=6)
   parser.add_argument('--search', action='store_true')
   parser.add_argument('--vectors', type=int, default=1_000_000)

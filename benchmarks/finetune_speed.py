@@ -36,7 +36,7 @@ def main() -> None:
   parser.add_argument('--data', required=True, help='folder with sst2_train.tsv.gz, at any depth')
   parser.add_argument('--what', choices=('train', 'predict'), nargs='*', default=['train', 'predict'])
   parser.add_argument('--rows', choices=('short', '128'), nargs='*', default=['short', '128'])
-  parser.add_argument('--steps', type=int, default=32, help='batches a round')
+  parser.add_argument('--steps', type=int, default=32, help='batches per round')
   parser.add_argument('--rounds', type=int, default=6)
   parser.add_argument('--contestant', choices=(*OURS, THEIRS), help=argparse.SUPPRESS)
   parser.add_argument('--folder', help=argparse.SUPPRESS)

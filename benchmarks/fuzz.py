@@ -1,8 +1,8 @@
 """Fuzz commands with damaged inputs, and classify how each command ends: a clear message, normally, or badly.
 
-    python -m benchmarks.fuzz --cases=1500                      # hours of one core: a command a case
+    python -m benchmarks.fuzz --cases=1500                      # hours on one core: one command per case
     python -m benchmarks.fuzz --only tokenizer pickle --cases=100 --seed=7
-    python -m benchmarks.fuzz --case=records:17 --show          # one of them again, with what it printed
+    python -m benchmarks.fuzz --case=records:17 --show          # one case again, with its output
 
 Bad ends are a traceback, a process that died, more than 10 seconds of CPU time or 60 of wall-clock time, more than
 2 GiB of memory, or exit status 1 without a message. Cases that end with status 0 are listed with the damage, to be
@@ -64,11 +64,11 @@ def main() -> None:
   parser.add_argument('--cases', type=int, default=1500)
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--only', nargs='*', default=list(SHARES), choices=list(SHARES))
-  parser.add_argument('--case', default='', help='KIND:NUMBER, that one alone')
-  parser.add_argument('--show', action='store_true', help='what each printed')
-  parser.add_argument('--ground', type=pathlib.Path, help='folder to keep what is damaged, made if it is not there')
+  parser.add_argument('--case', default='', help='KIND:NUMBER of a single case')
+  parser.add_argument('--show', action='store_true', help='print the output of each case')
+  parser.add_argument('--ground', type=pathlib.Path, help='folder of the undamaged files, made if missing')
   parser.add_argument('--workers', type=int, default=os.cpu_count() or 1)
-  parser.add_argument('--lay', type=pathlib.Path, help='make there what is damaged, and no more')
+  parser.add_argument('--lay', type=pathlib.Path, help='only make the undamaged files in this folder')
   args = parser.parse_args()
   if args.lay:
     lay(args.lay)

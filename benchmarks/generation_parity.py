@@ -53,8 +53,8 @@ CHINESE = (('老师', '学生', '我的朋友', '这条河', '医生', '他们',
 def main() -> None:
   args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   args.add_argument('recipes', nargs='*', default=NAMES)
-  args.add_argument('--new', type=int, default=24, help='tokens that are generated')
-  args.add_argument('--keep', default='', help='folder in which the exports are kept')
+  args.add_argument('--new', type=int, default=24, help='number of new tokens')
+  args.add_argument('--keep', default='', help='folder for the exports')
   args = args.parse_args()
   transformers.utils.logging.set_verbosity_error()
   transformers.utils.logging.disable_progress_bar()

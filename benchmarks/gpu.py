@@ -46,8 +46,8 @@ TOLERANCE = 1e-3
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--recipe', nargs='*', default=list(RECIPES))
-  parser.add_argument('--layers', type=int, default=4, help='of the model whose steps are timed')
-  parser.add_argument('--rows', type=int, default=8, help='in a batch of it')
+  parser.add_argument('--layers', type=int, default=4, help='layers of the timed model')
+  parser.add_argument('--rows', type=int, default=8, help='batch size of the timed model')
   parser.add_argument('--rehearse', action='store_true', help='run on a CPU, without the steps of paper scale')
   args = parser.parse_args()
   gpu = jax.devices()[0]

@@ -48,7 +48,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--only', choices=CASES, nargs='*', default=list(CASES))
   parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--scale', choices=['paper', 'test'], default='paper', help='test: a rehearsal, of ours alone')
+  parser.add_argument('--scale', choices=['paper', 'test'], default='paper', help='test: a rehearsal, without the peer')
   parser.add_argument('--profile', action='store_true', help='print where the time of plm_jax goes, and end')
   parser.add_argument('--contestant', choices=['plm_jax', 'transformers'], help=argparse.SUPPRESS)
   args = parser.parse_args()

@@ -41,7 +41,7 @@ SENTENCES, ROUNDS = 256, 7
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--store', action='store_true', help='store the measured ratios')
-  parser.add_argument('--tolerance', type=float, default=0.15, help='relative loss that is not reported')
+  parser.add_argument('--tolerance', type=float, default=0.15, help='relative decrease of a ratio that is accepted')
   args = parser.parse_args()
   stored = {}
   if STORED.exists():

@@ -1,7 +1,7 @@
 """Kill `prepare` with SIGKILL at random moments, with one worker and with four, and run the same command again.
 
     python -m benchmarks.kill_prepare --kills=20
-    python -m benchmarks.kill_prepare --kills=4 --full-disk      # as root: also on a disk that is full now and then
+    python -m benchmarks.kill_prepare --kills=4 --full-disk      # as root: also on a disk that is sometimes full
 
 Exits with status 0 if every file of the records has the same bytes as after an undisturbed preparation, every worker
 ended with its parent, and the folder has no other files.
@@ -32,7 +32,7 @@ if __name__ == '__main__':
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--kills', type=int, default=20, help='with one worker, and as many with four')
+  parser.add_argument('--kills', type=int, default=20, help='number of kills with one worker, and with four')
   parser.add_argument('--documents', type=int, default=20_000)
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--full-disk', action='store_true')

@@ -33,9 +33,9 @@ PATIENCE = 240  # seconds within which one of two simultaneous runs has to end, 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--kills', type=int, default=40)
-  parser.add_argument('--inside-saves', type=int, default=20, help='of the kills')
-  parser.add_argument('--in-bucket', type=int, default=6, help='of the kills, of a run of its own')
-  parser.add_argument('--together', type=int, default=10, help='of the kills, before which two runs start at once')
+  parser.add_argument('--inside-saves', type=int, default=20, help='number of kills during a save')
+  parser.add_argument('--in-bucket', type=int, default=6, help='number of kills of a run in a bucket')
+  parser.add_argument('--together', type=int, default=10, help='number of kills with two runs started at once')
   parser.add_argument('--seed', type=int, default=0)
   args = parser.parse_args()
   draw = random.Random(args.seed)

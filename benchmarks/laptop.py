@@ -30,7 +30,7 @@ FAMILIES = (
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('recipes', nargs='*', default=FAMILIES)
-  parser.add_argument('--steps', type=int, default=100, help='steps that are timed')
+  parser.add_argument('--steps', type=int, default=100, help='timed steps')
   args = parser.parse_args()
   print(machine('jax', 'flax'))
   print('\n| recipe | objective | steps | tokens per second | minutes | of them around the steps |\n' + '|---' * 6 + '|')

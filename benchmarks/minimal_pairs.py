@@ -33,8 +33,8 @@ LIMIT = 1e-4
 
 def main() -> None:
   args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  args.add_argument('pairs', help='of the form of BLiMP')
-  args.add_argument('--limit', type=int, default=2, help='pairs of a paradigm')
+  args.add_argument('pairs', help='file in the format of BLiMP')
+  args.add_argument('--limit', type=int, default=2, help='pairs per paradigm')
   args = args.parse_args()
   torch.set_num_threads(1)  # the batch of one sentence is too small to split over threads
   transformers.utils.logging.set_verbosity_error()

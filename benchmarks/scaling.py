@@ -30,7 +30,7 @@ HEAD = ('pod', 'chips', 'mesh', 'rows a device', 'GiB', 'compute', 'memory', 'ne
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('recipe', choices=recipes.all_recipes(), metavar='RECIPE')
-  parser.add_argument('--pods', nargs='+', required=True, metavar='TOPOLOGY', help='from the fewest chips to the most')
+  parser.add_argument('--pods', nargs='+', required=True, metavar='TOPOLOGY', help='pods, smallest first')
   parser.add_argument('--mesh', nargs='+', default=[(1, 1), (8, 1), (64, 1)], type=split, metavar='FSDPxTENSOR')
   args = parser.parse_args()
   config = recipes.find_recipe(args.recipe)()

@@ -50,10 +50,10 @@ ARMS = {
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--data', required=True, help='folder of the files')
-  parser.add_argument('--run', required=True, help='encoder that was pre-trained')
-  parser.add_argument('--sentences', required=True, help='what SimCSE learns from')
+  parser.add_argument('--run', required=True, help='run of a pre-trained encoder')
+  parser.add_argument('--sentences', required=True, help='training text of SimCSE')
   parser.add_argument('--vectors', help='word vectors')
-  parser.add_argument('--arms', nargs='+', choices=ARMS, default=list(ARMS), help='what is trained')
+  parser.add_argument('--arms', nargs='+', choices=ARMS, default=list(ARMS), help='kinds of vectors')
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--output', default='runs/sentence_vectors', help='folder of the runs')
   args = parser.parse_args()

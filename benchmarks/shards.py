@@ -32,9 +32,9 @@ OPENINGS = (('packed', 'first'), ('packed', 'second'), ('document', 'prepared'),
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--shards', type=int, default=10_000)
-  parser.add_argument('--tokens', type=int, default=1 << 22, help='of a shard')
-  parser.add_argument('--sentences', type=int, default=1000, help='of a shard')
-  parser.add_argument('--bucket', action='store_true', help='records in a bucket on loopback, which holds one shard')
+  parser.add_argument('--tokens', type=int, default=1 << 22, help='tokens per shard')
+  parser.add_argument('--sentences', type=int, default=1000, help='sentences per shard')
+  parser.add_argument('--bucket', action='store_true', help='put the records into a bucket on loopback')
   parser.add_argument('--open', default='', help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.open:

@@ -26,9 +26,9 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('text')
   parser.add_argument('out')
-  parser.add_argument('--folder', required=True, help='of the run that learns vectors')
+  parser.add_argument('--folder', required=True, help='folder of the word2vec run')
   parser.add_argument('--epochs', type=int, default=3)
-  parser.add_argument('--least', type=int, default=5, help='times that a word has to come')
+  parser.add_argument('--least', type=int, default=5, help='minimum frequency of a word')
   args = parser.parse_args()
   print(f'{made(vars(args))["words"]:,} words')
 

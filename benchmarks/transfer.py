@@ -25,11 +25,11 @@ from plm_jax.runs.run import run
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--pretrained', required=True, help='folder of the run that one of the two starts from')
+  parser.add_argument('--pretrained', required=True, help='folder of the pre-trained run')
   parser.add_argument('--task', nargs=4, action='append', required=True, metavar=('NAME', 'TRAIN', 'ASKED', 'SHARE'))
   parser.add_argument('--steps', type=int, default=1500)
-  parser.add_argument('--peak', type=float, default=0.01, help='learning rate of both')
-  parser.add_argument('--limit', type=int, default=1000, help='examples that are asked of each task')
+  parser.add_argument('--peak', type=float, default=0.01, help='peak learning rate of both arms')
+  parser.add_argument('--limit', type=int, default=1000, help='evaluated examples per task')
   parser.add_argument('--output', default='runs/transfer', help='folder for both runs')
   args = parser.parse_args()
   recipe = recipes.find_recipe('t5_small_tasks')('laptop')

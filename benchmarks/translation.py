@@ -2,7 +2,7 @@
 
     python -m benchmarks.translation --data DIR                                         # 2 x 12 minutes of training
     python -m benchmarks.translation --data DIR --width 256 --vocab 8000 --seconds 3600
-    python -m benchmarks.translation --data DIR --seconds 20 --rounds 2 --limit 40      # whether it runs
+    python -m benchmarks.translation --data DIR --seconds 20 --rounds 2 --limit 40      # a quick check
 
 Needs the extras `bench` and `metrics`, and in DIR multi30k_de-en_{train,dev,test2016,test2017}.tsv.gz: a header line
 `de en`, then one pair of texts per line (github.com/multi30k/dataset, task 1, raw).
@@ -42,20 +42,20 @@ TESTS = 'test2016', 'test2017'
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--data', required=True, help='folder with the four files')
-  parser.add_argument('--seconds', type=float, default=720, help='of training, of each')
-  parser.add_argument('--rounds', type=int, default=8, help='turns of each')
-  parser.add_argument('--layers', type=int, default=3, help='of each side')
+  parser.add_argument('--seconds', type=float, default=720, help='training time of each contestant')
+  parser.add_argument('--rounds', type=int, default=8, help='rounds of each contestant')
+  parser.add_argument('--layers', type=int, default=3, help='layers of encoder and of decoder')
   parser.add_argument('--width', type=int, default=128)
   parser.add_argument('--heads', type=int, default=4)
-  parser.add_argument('--vocab', type=int, default=4000, help='pieces')
+  parser.add_argument('--vocab', type=int, default=4000, help='vocabulary size')
   parser.add_argument('--dropout', type=float, default=0.1)
-  parser.add_argument('--length', type=int, default=64, help='tokens of a row, of each side')
-  parser.add_argument('--batch', type=int, default=16, help='rows')
+  parser.add_argument('--length', type=int, default=64, help='sequence length of source and target')
+  parser.add_argument('--batch', type=int, default=16, help='batch size in sequences')
   parser.add_argument('--peak', type=float, default=3e-3, help='learning rate')
   parser.add_argument('--warmup', type=int, default=500, help='updates')
   parser.add_argument('--beams', type=int, default=5)
-  parser.add_argument('--limit', type=int, default=0, help='texts that are translated of each set; 0: all')
-  parser.add_argument('--only', choices=CONTESTANTS, help='one of the two')
+  parser.add_argument('--limit', type=int, default=0, help='texts to translate per set; 0: all')
+  parser.add_argument('--only', choices=CONTESTANTS, help='only this contestant')
   parser.add_argument('--contestant', choices=CONTESTANTS, help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.contestant:

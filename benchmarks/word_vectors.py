@@ -1,6 +1,6 @@
 """Compare word2vec with gensim on the same text, words and settings: words per second, and scores.
 
-    python -m benchmarks.word_vectors --text enwiki.txt.xz --words DIR               # minutes an epoch on two cores
+    python -m benchmarks.word_vectors --text enwiki.txt.xz --words DIR               # minutes per epoch on two cores
     python -m benchmarks.word_vectors --text enwiki.txt.xz --words DIR --limit 1000000 --epochs 3 --kinds skip-gram
 
 Needs gensim (pip install gensim). DIR has pairs of words with a score (*.tsv, also .gz) and analogies (*questions*.txt,
@@ -34,12 +34,12 @@ KINDS = 'skip-gram', 'cbow'
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--text', required=True, help='as --data.path takes it')
+  parser.add_argument('--text', required=True, help='text, as in --data.path')
   parser.add_argument('--words', default='', help='folder with pairs and analogies')
   parser.add_argument('--kinds', nargs='+', choices=KINDS, default=list(KINDS))
   parser.add_argument('--split', choices=('letters', 'spaces', 'jieba'), default='letters')
   parser.add_argument('--epochs', type=int, default=2)
-  parser.add_argument('--limit', type=int, default=0, help='words of the text that are read; 0: all')
+  parser.add_argument('--limit', type=int, default=0, help='number of words to read from the text; 0: all')
   parser.add_argument('--width', type=int, default=100)
   parser.add_argument('--window', type=int, default=5)
   parser.add_argument('--negatives', type=int, default=5)
