@@ -43,7 +43,7 @@ def main() -> None:
   sliding = perplexity.perplexity(scoring.make_scorer(loaded_model.load_model(folder)), heldout)
   rows = {
       'xz -9, alone': 8 * compressed(text) / len(text),
-      'xz -9 behind the training text': 8 * (compressed(before + text) - compressed(before)) / len(text),
+      'xz -9 after the training text': 8 * (compressed(before + text) - compressed(before)) / len(text),
       f'{config.name}, windows on their own': evaluate_run(whole, folders, tokenizer)['bits_per_byte'],
       f'{config.name}, windows that overlap': sliding.bits_per_byte,
   }
