@@ -3,7 +3,7 @@
     python -m benchmarks.bucket
 
 Counts are printed per step of the workflow. Needs the folder `tests` of the checkout: its server on loopback replaces
-Google Cloud Storage. The clients are those of a real run: TensorFlow's, tensorstore's and Google's. The exit status is
+Google Cloud Storage. A real run uses the same clients: TensorFlow's, tensorstore's and Google's. The exit status is
 0 if the models trained with and without faults are bit-identical.
 """
 import argparse

@@ -16,7 +16,7 @@ arm is an encoder of characters; jieba segments words. Arms:
 The model has rotary positions, pre-norm and a gated MLP, as in `benchmarks.modern`. With learned positions and
 post-norm, a BERT did not leave the plateau of the characters' frequencies in 1,800 steps, and there masking makes no
 difference. The option --similar names the list of similar words; without it, the list is first made with word2vec from
-the same text (`benchmarks.similar_words`). Held-out losses are those of [MASK]s, at characters or whole words. MacBERT
+the same text (`benchmarks.similar_words`). Held-out losses are measured on [MASK]s, of characters or whole words. MacBERT
 never sees [MASK] in training, so its losses only show how it handles an unseen token. `benchmarks.chinese_masks`
 measures how each arm masks text.
 """

@@ -4,15 +4,15 @@
     python -m benchmarks.chinese_masks --text=zhwiki.txt.xz --output=runs/chinese --lines=1000 --length=128 --show=3
 
 The first lines of a text become training sequences of the runs of `benchmarks.chinese`, with the code of the runs and
-each window once. The list of similar words is that of the runs, and is made first if it does not exist. The table has
-shares in percent, followed by the published values in parentheses (Devlin et al. 2019, section 3.1; Cui et al. 2021 and
-2020). Whole words cannot always fill the masking budget of a sequence exactly, so whole-word masking predicts slightly
-less than that share. For MacBERT, the shares of replaced and kept items count words; for the other arms, tokens.
-`drawn` is the sampled length of spans in words. `runs` is the length of the runs of adjacent predicted words that
-result. They differ: the last span of a sequence is cut, a span that overlaps another is left out (more often a long
-one), and two adjacent spans form one run. A window of one sentence always gets the second text of another document, as
-in BERT's released code, so the share of such pairs exceeds one half. --show prints example sequences: predicted words
-appear as {before→after}, and a mask as □.
+each window once. The runs and this command share the list of similar words, which is made first if it does not exist.
+The table has shares in percent, followed by the published values in parentheses (Devlin et al. 2019, section 3.1; Cui
+et al. 2021 and 2020). Whole words cannot always fill the masking budget of a sequence exactly, so whole-word masking
+predicts slightly less than that share. For MacBERT, the shares of replaced and kept items count words; for the other
+arms, tokens. `drawn` is the sampled length of spans in words. `runs` is the length of the runs of adjacent predicted
+words that result. They differ: the last span of a sequence is cut, a span that overlaps another is left out (more often
+a long one), and two adjacent spans form one run. A window of one sentence always gets the second text of another
+document, as in BERT's released code, so the share of such pairs exceeds one half. --show prints example sequences:
+predicted words appear as {before→after}, and a mask as □.
 """
 import argparse
 from collections import Counter

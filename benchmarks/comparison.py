@@ -1,9 +1,9 @@
 """A comparison at equal training time: command line, files, stages and table.
 
 Learning rates of the `swept` arms are chosen by short runs, each with a tenth of the steps and a complete schedule:
-the smallest rate whose held-out loss is within TOLERANCE of the best, because too high a rate shows only late in a run. The
-other arms have the rate of the arm that they name. A short run whose loss is still that of word frequencies is too
-short to compare learning rates: make it longer with a smaller --brief.
+the smallest rate whose held-out loss is within TOLERANCE of the best, because too high a rate shows only late in a run.
+An arm that is not swept names the arm whose rate it uses. A short run that has learned only word frequencies cannot
+compare learning rates: make it longer with a smaller --brief.
 """
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -259,8 +259,10 @@ def parsed(bench: Bench, typed: Sequence[str] | None = None) -> tuple[Setting, a
   parser.add_argument('--arms', nargs='*', default=[])
   parser.add_argument('--seeds', nargs='*', type=int, help='seeds of each arm, in place of its own')
   parser.add_argument('--only', nargs='*', choices=STAGES, default=STAGES, help='stages')
-  parser.add_argument('--peaks', nargs='*', type=float, default=bench.peaks, help='learning rates to choose from; a single value is used without a sweep')
-  parser.add_argument('--swept', nargs='*', default=bench.swept, help='arms whose learning rate is chosen by short runs')
+  parser.add_argument('--peaks', nargs='*', type=float, default=bench.peaks,
+                      help='learning rates to choose from; a single value is used without a sweep')
+  parser.add_argument('--swept', nargs='*', default=bench.swept,
+                      help='arms whose learning rate is chosen by short runs')
   parser.add_argument('--brief', type=int, default=10, help='factor by which short runs are shorter')
   parser.add_argument('--tuning-peak', type=float, default=5e-4)
   parser.add_argument('--tuning-seeds', type=int, default=3)

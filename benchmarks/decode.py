@@ -8,7 +8,7 @@ GPT-2 continues a prompt; T5 and BART generate a new text from their input. Need
 in float32; the prompt has 128 tokens, and 64 are generated, on all cores. Prefill is the time to the first token. The
 decoding speed is measured over the other 63 tokens. Below the table, for GPT-2 and plm_jax only: the memory of the KV
 cache compared with its formula, and the time per token at position 100 and at position 900 of one text. The cache is
-allocated at full size, so the two times are about equal, and both are those of the longest text.
+allocated at full size, so the two times are about equal: both are as long as at the end of the longest text.
 """
 import argparse
 import dataclasses

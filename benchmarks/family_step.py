@@ -9,8 +9,8 @@ two.
 Needs the extra `bench`. Sequences have 128 tokens, the batch size is 16, dropout is 0.1, computation is in float32,
 gradients are clipped to 1, and the vocabulary size is 30,522 for all. Each family is trained with its published
 objective. For two families transformers has only masked language modeling: SpanBERT without its boundary objective, and
-DeBERTa without its mask decoder. There its step computes less than that of plm_jax. transformers leaves the losses of
-distillation and of replaced-token detection to scripts: they are written here in torch. transformers computes logits at
+DeBERTa without its mask decoder. There its step computes less than plm_jax does. transformers has no losses for
+distillation and replaced-token detection, so this module defines them in torch. transformers computes logits at
 every position, plm_jax only at the predicted positions. Decoders predict at every position, and LLaMA has no dropout.
 gpt2-small is GPT-2 small, with a batch size of 4. Encoder-decoders have 4 layers on each side: T5 reads 128 tokens and
 writes 29 target tokens, BART writes its whole text. t5-small is T5's small size. Layers are unrolled and freed memory

@@ -8,10 +8,10 @@ squad_v1.1_devA.json.gz and swag_sample500.jsonl.gz.
 
 transformers creates and saves a small random model with the head of the task and without dropout. `plm_jax finetune`
 fine-tunes it from that folder, as from any other checkpoint. transformers' model then trains on exactly the batches of
-that run, with torch's AdamW and gradient clipping. The schedule and the choice of parameters without weight decay are
-those of transformers' Trainer. The comparison covers the losses of all steps, the gradient norms before clipping, and
-the distance between the final parameters as a share of how far they moved. The rows are also compared with those of
-transformers' tokenizer, where it makes such rows.
+that run, with torch's AdamW and gradient clipping. The schedule is the Trainer's, and
+the same parameters have no weight decay as there. The comparison covers the losses of all steps, the gradient norms
+before clipping, and the distance between the final parameters as a share of how far they moved. Where transformers'
+tokenizer makes such sequences, they are compared, too.
 
 Padding matters in one place: in the softmax over a sequence that predicts the position of an answer. transformers'
 embedding tables keep the row of the padding token fixed (padding_idx). BERT's own code and plm_jax do not, so this is

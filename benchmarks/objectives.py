@@ -12,9 +12,9 @@ pre-norm, gated MLPs, packed sequences, and no dropout. Arms:
 
 Learning rates are chosen for mlm, diffusion and clm; rare has that of diffusion. Masked diffusion learns little more
 than word frequencies from a short run, so its learning rate needs long ones (--brief=2): with 2 layers of 192, 2e-3 is
-better than 1e-3 after 532 steps, and much worse after 2,500. The held-out loss is in nats per
-token. For clm it is the negative log-likelihood, and for masked diffusion an upper bound of it. Minimal pairs are
-scored by likelihood for clm, and by pseudo-likelihood for the others.
+better than 1e-3 after 532 steps, and much worse after 2,500. The held-out loss is in nats per token. For clm it is the
+negative log-likelihood, and for masked diffusion an upper bound of it. Minimal pairs are scored by likelihood for clm,
+and by pseudo-likelihood for the others.
 """
 from collections.abc import Mapping
 import dataclasses

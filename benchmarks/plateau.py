@@ -2,7 +2,7 @@
 
     python -m benchmarks.plateau --text=wiki.txt.xz --output=runs/plateau
     python -m benchmarks.plateau --text=wiki.txt.xz --output=runs/plateau --arms learned rope
-    python -m benchmarks.plateau --text=- --output=benchmarks/figures/plateau --only table figure    # from the stored results
+    python -m benchmarks.plateau --text=- --output=benchmarks/figures/plateau --only table figure  # of stored results
 
 All arms are encoders of two layers. They have the modern changes of `benchmarks.modern` except for the positions, no
 dropout, and a learning rate that stays constant after its warmup. Stored results are not computed again.
@@ -16,7 +16,7 @@ import pathlib
 import sys
 from typing import Any, NamedTuple
 
-import flax
+from flax import traverse_util
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -144,9 +144,10 @@ def train(given: Mapping[str, Any]) -> dict[str, Any]:
     kept.interrupted(config.folder)
   lines = [json.loads(line) for line in (pathlib.Path(config.folder) / 'metrics.jsonl').read_text().splitlines()]
   phase, = config.train.phases
-  return {'title': ARMS[given['name']].title, 'tokens': given['tokens'], 'tokens_per_step': phase.batch * phase.length, **{
-      split: [(line['step'], round(line['mlm'], 4)) for line in lines if line['split'] == split]
-      for split in ('train', 'heldout')}}
+  curves = {split: [(line['step'], round(line['mlm'], 4)) for line in lines if line['split'] == split]
+            for split in ('train', 'heldout')}
+  return {'title': ARMS[given['name']].title, 'tokens': given['tokens'],
+          'tokens_per_step': phase.batch * phase.length, **curves}
 
 
 def measure_signal(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,19 +166,19 @@ def measure_signal(given: Mapping[str, Any]) -> dict[str, Any]:
   batches = given['batches']
   config = make_run(**{name: given[name] for name in ('name', 'text', 'output', 'tokens')})
   config = validation.with_paths(config, {'model.block.attention.position': TableBias(factor=1.0)})
-  trained = flax.traverse_util.flatten_dict(plm_jax.load(given['output']).params)
+  trained = traverse_util.flatten_dict(plm_jax.load(given['output']).params)
 
   def measure(feed, learner, mesh):
     del mesh
-    shapes = flax.traverse_util.flatten_dict(nn.unbox(state_shapes(config, learner).params))
+    shapes: dict[Any, Any] = traverse_util.flatten_dict(nn.unbox(state_shapes(config, learner).params))
     place, = shapes.keys() - trained.keys()  # of the bias
     params = {path: trained[path] if path in trained else jnp.zeros(x.shape) for path, x in shapes.items()}
 
     @jax.jit
     def gradient(key, windows):
       batch = learner.objective.corrupt(key, windows, learner.vocab)
-      found, _ = compute_gradient(learner, flax.traverse_util.unflatten_dict(params), batch, key)
-      return flax.traverse_util.flatten_dict(found)[place]
+      found, _ = compute_gradient(learner, traverse_util.unflatten_dict(params), batch, key)
+      return traverse_util.flatten_dict(found)[place]
 
     keys = jax.random.split(jax.random.key(1), batches)
     found = [gradient(key, feed.read_batch(step)) for step, key in enumerate(keys)]

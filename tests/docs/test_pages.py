@@ -70,6 +70,19 @@ def test_commands_fit_the_width_of_a_page():
     assert not wide, f'{path}: {wide}'
 
 
+def test_rows_of_tables_have_as_many_cells_as_their_head():
+  pages = [*DOCS.rglob('*.md'), *(ROOT / 'benchmarks').rglob('*.md'), *ROOT.glob('*.md')]
+  wrong = []
+  for path in pages:
+    head = 0
+    for number, line in enumerate(path.read_text(encoding='utf-8').splitlines(), 1):
+      cells = re.sub(r'`[^`]*`', '', line).replace('\\|', '').count('|') if line.startswith('|') else 0
+      head = cells and (head or cells)
+      if cells != head:
+        wrong.append(f'{path.relative_to(ROOT)}:{number}')
+  assert len(pages) > 100 and not wrong
+
+
 def test_pages_are_short():
   for path in PAGES:
     assert path.name == 'batch.md' or len(path.read_text(encoding='utf-8').split('\n')) < 120, path
