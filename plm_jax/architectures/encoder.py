@@ -157,6 +157,8 @@ class Encoder(nn.Module):
 
     types [batch, length]       segment types
     place [batch, length]       rows of the position table; else by `position_ids`
+    copied [batch, tokens]      as many tokens at the end of the row have the positions of these
+                                tokens of the text before them (MPNet)
     ranks [batch, length]       a token attends to the tokens of its segment of no larger rank
     visible [batch, length, length]  attention mask in place of segments and ranks
     noise, perturbation         as in `Embeddings`
@@ -174,13 +176,19 @@ class Encoder(nn.Module):
   def __call__(self, batch: Mapping[str, Any], row_ids=None, within: bool = False) -> Output:
     cfg, block, tokens = self.cfg, self.cfg.block, batch['tokens']
     tables = cfg.embeddings
-    check_length(tokens, cfg.max_length)
 
     # Embeddings.
-    if 'place' in batch:
-      positions = batch['place']
+    if 'copied' in batch:
+      text = tokens[:, :-batch['copied'].shape[1]]
+      check_length(text, cfg.max_length)
+      positions = position_ids(text, cfg.padding)
+      copies = jnp.take_along_axis(positions, batch['copied'], 1)
+      positions = jnp.concatenate([positions, copies], 1)
     else:
-      positions = position_ids(tokens, cfg.padding)
+      check_length(tokens, cfg.max_length)
+      positions = batch.get('place')
+      if positions is None:
+        positions = position_ids(tokens, cfg.padding)
     if 'types' in batch and tables.types > 1:
       types = batch['types']
     else:

@@ -28,6 +28,7 @@ from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.masked_diffusion import MaskedDiffusion
+from plm_jax.objectives.masked_permuted import MaskedPermutedLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.objectives.plm import PermutationLM
@@ -51,7 +52,7 @@ Model = (
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM |
     BlankInfilling | MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM |
-    MaskedNextToken | MaskedDiffusion)
+    MaskedNextToken | MaskedDiffusion | MaskedPermutedLM)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ FAMILIES = {
     'bert': 'plm_jax.models.bert',
     'roberta': 'plm_jax.models.roberta',
     'xlm-roberta': 'plm_jax.models.xlm_roberta',
+    'mpnet': 'plm_jax.models.mpnet',
     'spanbert': 'plm_jax.models.spanbert',
     'modernbert': 'plm_jax.models.modernbert',
     'neobert': 'plm_jax.models.neobert',

@@ -49,6 +49,7 @@ from plm_jax.recipes import (
     mmbert,
     modernbert,
     mosaicbert,
+    mpnet,
     mt5,
     neobert,
     palm,
@@ -71,8 +72,8 @@ from plm_jax.recipes.recipe_size import RecipeSize
 # In the order of the listing: encoders, decoders, encoder-decoders.
 FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
     bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm,
-    deberta, deberta_v2, deberta_v3, electra, xlnet, elmo, modernbert, ettin, mmbert, eurobert,
-    neobert, mosaicbert, cramming, ltg_bert, gpt_bert, mdlm,
+    deberta, deberta_v2, deberta_v3, electra, xlnet, mpnet, elmo, modernbert, ettin, mmbert,
+    eurobert, neobert, mosaicbert, cramming, ltg_bert, gpt_bert, mdlm,
     gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
     t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_chinese, bart_translation, mbart,
     transformer)}

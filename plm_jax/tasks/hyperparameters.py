@@ -79,6 +79,8 @@ ROBERTA: Mapping[str, Hyperparameters] = {
 # Liu et al. 2019, table 10, from memory
 ROBERTA_ANSWERS: Hyperparameters = {
     'peak': 1.5e-5, 'batch': 48, 'epochs': 2.0, 'weight_decay': 0.01, 'length': 512}
+# microsoft/MPNet, MPNet/README.squad.md; its README.glue.md has RoBERTa's values
+MPNET_ANSWERS: Hyperparameters = {**ROBERTA_ANSWERS, 'peak': 2e-5}
 ROBERTA_RACE: Hyperparameters = {
     'peak': 1e-5, 'batch': 16, 'epochs': 4.0, 'weight_decay': 0.1, 'length': 512}
 
@@ -258,6 +260,13 @@ def roberta(task: str, kind: str, size: str) -> Hyperparameters:
   return FAIRSEQ
 
 
+def mpnet(task: str, kind: str, size: str) -> Hyperparameters:
+  """Return MPNet's hyperparameters, which are RoBERTa's except for questions."""
+  if kind == 'answers':
+    return {**FAIRSEQ, **MPNET_ANSWERS}
+  return roberta(task, kind, size)
+
+
 def albert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return ALBERT's hyperparameters; its optimizer is BERT's."""
   del kind, size
@@ -357,7 +366,7 @@ def elmo(task: str, kind: str, size: str) -> Hyperparameters:
 
 
 FAMILY_HYPERPARAMETERS = {
-    'roberta': roberta, 'xlm-roberta': roberta, 'albert': albert, 'electra': electra,
-    'deberta': deberta, 'deberta-v2': deberta_v2, 'xlnet': xlnet, 'spanbert': spanbert,
-    'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt, 'gptbert': gpt_bert,
-    'eurobert': eurobert, 'elmo': elmo}
+    'roberta': roberta, 'xlm-roberta': roberta, 'mpnet': mpnet, 'albert': albert,
+    'electra': electra, 'deberta': deberta, 'deberta-v2': deberta_v2, 'xlnet': xlnet,
+    'spanbert': spanbert, 'bart': bart, 'mbart': bart, 'openai-gpt': gpt, 'gpt2': gpt,
+    'gptbert': gpt_bert, 'eurobert': eurobert, 'elmo': elmo}

@@ -377,7 +377,7 @@ INPUT_FORMATS = {
     **dict.fromkeys(
         ('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie',
          'megatron-bert', 'cpt', 'crammedBERT'), InputFormat()),
-    **dict.fromkeys(('roberta', 'xlm-roberta'), RobertaFormat()),
+    **dict.fromkeys(('roberta', 'xlm-roberta', 'mpnet'), RobertaFormat()),
     'xlm': XlmFormat(),
     **dict.fromkeys(
         ('modernbert', 'eurobert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert'),

@@ -234,7 +234,7 @@ def load_tokenizer_json(path: epath.Path, text: BertNormalization | None = None)
     normalizer = content['normalizer']
     check_contiguous_ids(model['vocab'])
     names = sorted(model['vocab'], key=model['vocab'].__getitem__)
-    if set(wordpiece.SPECIALS) <= set(names):
+    if set(wordpiece.SPECIALS) <= set(names) and has_bert_roles(declared):
       base = WordPiece(names, BertNormalization(
           normalizer['lowercase'], normalizer['strip_accents'], normalizer['handle_chinese_chars']))
   elif kind == 'byte_bpe':
@@ -325,6 +325,11 @@ def is_bert_wordpiece(content: Mapping[str, Any]) -> bool:
   return (all(model.get(name) == value for name, value in expected.items())
           and words.get('type') == 'BertPreTokenizer'
           and normalizer.get('type') == 'BertNormalizer' and normalizer.get('clean_text') is True)
+
+
+def has_bert_roles(declared: DeclaredTokens) -> bool:
+  """Return whether no special token of BERT's roles has another name, as MPNet's <mask> has."""
+  return all(declared.roles.get(name[1:-1].lower(), name) == name for name in wordpiece.SPECIALS)
 
 
 def mask_strips_left(declared: DeclaredTokens, default: bool = True) -> bool:

@@ -50,7 +50,7 @@ CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
         'MegatronBert',
-        'ModernBert', 'EuroBert')},
+        'ModernBert', 'EuroBert', 'MPNet')},
     **{f'{name}ForPreTraining': encoder.run(encoder.pretraining)
        for name in ('Bert', 'MegatronBert', 'Albert', 'Ernie')},
     **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence)
@@ -74,7 +74,7 @@ TRAINING = {
     **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM', 'DistilBertForMaskedLM',
                      'AlbertForMaskedLM', 'ElectraForMaskedLM', 'XLMRobertaForMaskedLM', 'ErnieForMaskedLM',
                      'ErnieForPreTraining', 'XLMWithLMHeadModel', 'ModernBertForMaskedLM',
-                     'EuroBertForMaskedLM'),
+                     'EuroBertForMaskedLM', 'MPNetForMaskedLM'),
                     trajectory.run(trajectory.GivenMasks)),
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
                     trajectory.run(trajectory.GivenText)),
@@ -84,7 +84,7 @@ TRAINING = {
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
         'MegatronBert',
         'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart', 'ModernBert',
-        'EuroBert')},
+        'EuroBert', 'MPNet')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.
 KINDS = {

@@ -1,0 +1,219 @@
+"""Masked and permuted language modeling (MPNet): tokens predicted in a random order."""
+from collections.abc import Mapping
+import dataclasses
+import math
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.errors import ConfigError
+from plm_jax.layers.heads import MaskedLMHead
+from plm_jax.objectives import Objective, Requirements, corruption
+from plm_jax.objectives.mlm import classification_losses
+from plm_jax.objectives.row_builders import FullSentences, Single
+from plm_jax.validation import intervals
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPermutedLM(Objective):
+  """Masked and permuted language modeling (MPNet: Song et al. 2020, section 2).
+
+  A share of the tokens is predicted, in random order. The prediction of a token sees the tokens
+  that are not predicted, the predicted tokens before it in this order, and mask tokens with the
+  positions of itself and of those after it. So it sees as many tokens as the sequence has, and
+  all positions (position compensation).
+
+  A sequence of n tokens, k of them predicted, is computed as a row of n + 2 k tokens in one pass
+  through an encoder: the text, the mask tokens that others see, and the queries, which no token
+  sees (two-stream attention). Masks and queries have the positions of their tokens, and the same
+  inputs: of both, 80% are [MASK], 10% a random token, and 10% the token itself. `visible_tokens`
+  describes the attention.
+
+  As in the released code, special tokens are predicted too, and whole words are taken from the end
+  of a random order until there are enough tokens: of the last word perhaps only its end. Unlike
+  there, padding is not predicted, and no token attends to it.
+  """
+
+  limits = intervals(mask_rate='(0, 1)', mask_share='[0, 1]', random_share='[0, 1]')
+
+  pair: Single | FullSentences = FullSentences()
+  """How text becomes sequences."""
+  mask_rate: float = 0.15
+  """Fraction of a sequence's tokens to predict (pred_prob)."""
+  unit: Literal['token', 'word'] = 'word'
+  """Whether tokens are chosen one by one, or as whole words."""
+  mask_share: float = 0.8
+  """Fraction of predicted tokens whose mask token is [MASK]."""
+  random_share: float = 0.1
+  """Fraction of predicted tokens whose mask token is a random token."""
+
+  def conflict(self, option):
+    """Explain that the two shares exceed 1."""
+    if self.mask_share + self.random_share > 1 + 1e-9:
+      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
+              f'most, got {self.mask_share} and {self.random_share}')
+    return None
+
+  @property
+  def terms(self) -> Mapping[str, float]:
+    """Cross-entropy of the predicted tokens."""
+    return {'mpnet': 1.0}
+
+  @property
+  def requirements(self) -> Requirements:
+    """An encoder whose tokens all attend to each other, and the mask token."""
+    return Requirements(('EncoderConfig',), ('mask',))
+
+  def text_length(self, length: int) -> int:
+    """Return the number of raw text tokens that the row builder takes."""
+    return self.pair.text_length(length)
+
+  def max_predictions(self, length: int) -> int:
+    """Return the maximum number of predicted positions per sequence (77 of 512)."""
+    return math.ceil(round(self.mask_rate * length, 6))
+
+  def step_flops(self, model: Any, length: int) -> int:
+    """Count the FLOPs of a step: rows hold mask tokens and queries after the text."""
+    most = self.max_predictions(length)
+    return 3 * model.forward_flops(length + 2 * most, most)
+
+  def corrupt(self, key, windows, vocab):
+    """Build rows of text, mask tokens and queries.
+
+    Returns:
+      tokens, segments, types [batch, length + 2 predictions]; copied [batch, 2 predictions], the
+      places in the text whose positions masks and queries have; visible [batch, row, row];
+      positions, labels, weights [batch, predictions].
+    """
+    keys = corruption.example_keys(key, windows)
+    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    rows = self.pair.arrange(keys[:, 0], windows, vocab)
+    most = self.max_predictions(rows['tokens'].shape[1])
+    def build(key, row):
+      return self.build_row(key, row, most, vocab)
+    return jax.vmap(build)(keys[:, 1], rows)
+
+  def build_row(self, key, row, most: int, vocab):
+    """Build one row.
+
+    Args:
+      key: key of the example.
+      row: tokens, segments, types and words of the text, [length].
+      most: maximum number of predictions.
+      vocab: the tokenizer's `Vocab`.
+    """
+    choose_key, order_key, replace_key = jax.random.split(key, 3)
+    tokens, segments = row['tokens'], row['segments']
+    length = tokens.shape[0]
+    words = row['words'] if self.unit == 'word' else jnp.zeros_like(tokens)
+    chosen = choose_last_words(choose_key, segments > 0, words, self.mask_rate, most)
+    places, weights = draw_order(order_key, chosen, most)
+
+    # Masks and queries follow the text.
+    masked = corruption.replace_tokens(
+        replace_key, tokens, places, weights, vocab, self.mask_share, self.random_share)[places]
+    used = weights > 0
+    own_segments = jnp.where(used, segments[places], 0)
+    copied = jnp.concatenate([places, places])
+    def extend(text, own):
+      return jnp.concatenate([text, own, own])
+    all_segments = extend(segments, own_segments)
+    order = jnp.zeros(length, jnp.int32).at[jnp.where(used, places, length)].set(
+        jnp.arange(1, most + 1), mode='drop')
+    return {
+        'tokens': extend(tokens, jnp.where(used, masked, max(vocab.pad, 0))),
+        'segments': all_segments, 'types': extend(row['types'], row['types'][places]),
+        'copied': copied, 'visible': visible_tokens(order, all_segments),
+        'positions': length + most + jnp.arange(most), 'labels': tokens[places],
+        'weights': weights}
+
+  def build(self, model, packed):
+    """Build the model. Raises ConfigError for one whose attention the row's order would not fit."""
+    if model.head.shifted or model.causal or model.windows:
+      raise ConfigError(
+          'MaskedPermutedLM trains an encoder whose tokens attend to the whole sequence and are '
+          'predicted at their own position: give --model.head.shifted=False --model.causal=False '
+          '--model.windows=')
+    return super().build(model, packed)
+
+  def heads(self, model) -> dict[str, nn.Module]:
+    """Build the masked-LM head `mlm`."""
+    return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
+
+  def loss(self, outputs, batch):
+    """Compute mpnet and mpnet_accuracy."""
+    return classification_losses('mpnet', outputs['mlm'], batch['labels'], batch['weights'])
+
+  def accuracy_targets(self, outputs, batch):
+    """Return the predicted tokens."""
+    del outputs
+    return {'mpnet': (batch['labels'], batch['weights'])}
+
+
+def choose_last_words(key, real, words, rate: float, most: int):
+  """Choose the last tokens of a text whose words are in random order.
+
+  Args:
+    key: random key.
+    real: True at tokens that are not padding, [length].
+    words: word of each token, [length]; a token with 0 is a word of its own.
+    rate: fraction of the tokens to choose, rounded.
+    most: maximum number of tokens.
+
+  Returns:
+    bool [length].
+  """
+  length = real.shape[0]
+  number = jnp.clip(jnp.round(real.sum() * rate).astype(jnp.int32), 1, most)
+  first = (words == 0) | (words != jnp.concatenate([jnp.zeros(1, words.dtype), words[:-1]]))
+  word = jnp.cumsum(first) - 1
+  # All tokens of a word have its random score; sorting keeps their order. Padding comes first.
+  scores = jnp.where(real, jax.random.uniform(key, (length,))[word], -1.0)
+  order = jnp.argsort(scores, stable=True)
+  rank = jnp.zeros(length, jnp.int32).at[order].set(jnp.arange(length, dtype=jnp.int32))
+  return real & (rank >= length - number)
+
+
+def draw_order(key, chosen, most: int):
+  """Put chosen tokens in random order.
+
+  Args:
+    key: random key.
+    chosen: bool [length], True at `most` tokens at most.
+    most: size of the results.
+
+  Returns:
+    (places of the chosen tokens in the order of their prediction [most], 0 where there are fewer;
+    weights float32 [most], 1.0 where there is a token, else 0.0).
+  """
+  scores = jnp.where(chosen, jax.random.uniform(key, chosen.shape), 2.0)
+  used = jnp.arange(most) < chosen.sum()
+  return jnp.where(used, jnp.argsort(scores)[:most], 0), used.astype(jnp.float32)
+
+
+def visible_tokens(order, segments):
+  """Compute which tokens of a row of text, masks and queries attend to which.
+
+  A token of the text with the number r attends to the text up to number r and to the masks after
+  it. Masks attend to what is not predicted and to all masks. The query of the number r attends to
+  the text before r, and to the masks from r on.
+
+  Args:
+    order: number 1, 2, ... of each predicted token of the text in the order of prediction, else 0,
+      [length].
+    segments: document of each token of the row, 0 at padding, [length + 2 predictions].
+
+  Returns:
+    bool [row, row], True where the token of the first axis attends to that of the second.
+  """
+  length, row = order.shape[0], segments.shape[0]
+  most = (row - length) // 2
+  numbers = jnp.arange(1, most + 1)
+  at = jnp.arange(row)
+  seen_up_to = jnp.concatenate([order, jnp.zeros(most, order.dtype), numbers - 1])[:, None]
+  number = jnp.concatenate([order, numbers, numbers])
+  in_text, in_masks = at < length, (at >= length) & (at < length + most)
+  visible = (in_text & (number <= seen_up_to)) | (in_masks & (number > seen_up_to))
+  return visible & (segments[:, None] == segments) & (segments > 0)
