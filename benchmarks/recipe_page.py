@@ -47,10 +47,10 @@ PAGES = {
         'These small encoders are distilled from a larger teacher model.',
         ('distilbert', 'tinybert', 'minilm')),
     'deberta_electra_xlnet': Page(
-        'Encoders with other objectives: DeBERTa, ELECTRA, XLNet, ELMo',
-        'These encoders use replaced token detection, permutation language modeling, disentangled '
-        'attention, or two recurrent language models (ELMo).',
-        ('deberta', 'deberta_v2', 'deberta_v3', 'electra', 'xlnet', 'elmo')),
+        'Encoders with other objectives: DeBERTa, ELECTRA, XLNet, MPNet, ELMo',
+        'These encoders use replaced token detection, permutation language modeling (XLNet, MPNet), '
+        'disentangled attention, or two recurrent language models (ELMo).',
+        ('deberta', 'deberta_v2', 'deberta_v3', 'electra', 'xlnet', 'mpnet', 'elmo')),
     'modern_encoders': Page(
         'Recent encoders: ModernBERT, mmBERT, EuroBERT, NeoBERT, cramming, BabyLM',
         'These encoders have recent architectures or are made for a small compute budget.',

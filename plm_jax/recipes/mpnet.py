@@ -7,9 +7,8 @@
 
 500,000 steps with batch size 8,192 at sequence length 512, on the 160 GB of text of RoBERTa. 15% of
 the tokens are predicted, in random order and as whole words; the encoder has T5's relative position
-bias. Sequences are filled with whole sentences, across document boundaries (sample-break-mode
-complete in README.md of microsoft/MPNet). That is also the source of the second beta of Adam, 0.98,
-and of the weight decay, 0.01, without clipping.
+bias. From README.md of microsoft/MPNet: sequences are filled with whole sentences, across document
+boundaries; Adam's second beta is 0.98, weight decay is 0.01, and gradients are not clipped.
 
 Not verified against the paper: the peak learning rate and the warmup, which are those of RoBERTa
 base (Liu et al. 2019, table 9).

@@ -99,6 +99,8 @@ PAPERS = {
     'mdlm_strict': (119_454_532, 0, 7e-3, 1024, 128),
     # Yang et al. 2019, table 8. XLNetModel.
     'xlnet_base': (116_718_336, 0, 1e-4, 256, 512), 'xlnet_large': (360_268_800, 0, 4e-4, 8192, 512),
+    # Song et al. 2020, section 3.1; RoBERTa's peak. MPNetForMaskedLM.
+    'mpnet_base': (109_518_527, 110, 6e-4, 8192, 512),
     # Radford et al. 2018, section 4.1; OpenAIGPTLMHeadModel.
     'gpt_base': (116_534_784, 117, 2.5e-4, 64, 512),
     # Radford et al. 2019, table 2 as corrected in openai/gpt-2, section 2.3; peaks: Brown et al. 2020, table 2.1.
@@ -191,7 +193,7 @@ def test_all_parameters_decay_where_fairseq_or_optimus_trained():
   decaying = {name for name in recipes.all_recipes() if not optim(name).exempt}
   assert decaying == {name for name, recipe in recipes.all_recipes().items()
                      if recipe.family in (
-                       'roberta', 'xlm_r', 'spanbert', 'bart', 'mbart', 'mosaicbert', 'eurobert')}
+                       'roberta', 'xlm_r', 'spanbert', 'bart', 'mbart', 'mosaicbert', 'eurobert', 'mpnet')}
 
 
 def test_masks_are_those_of_released_code():
