@@ -18,12 +18,14 @@ from plm_jax.models import (
     llama,
     mbart,
     modernbert,
+    mpnet,
     mt5,
     palm,
     roberta,
     spanbert,
     t5,
     transformer,
+    umt5,
     xlnet,
 )
 
@@ -32,8 +34,8 @@ PUBLISHED = {
     'spanbert': spanbert.base, 'electra': electra.small, 'deberta': deberta.base, 'deberta-v2': deberta_v2.xlarge,
     'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small, 'gpt3': gpt3.small,
     'gpt_neo': gpt_neo.gpt_neo_125m, 'llama': llama.llama_7b, 'cohere': palm.palm_8b, 'glm': glm.base, 't5': t5.small,
-    'mt5': mt5.small, 'modernbert': modernbert.base, 'bart': bart.base, 'mbart': mbart.large,
-    'marian': transformer.base}
+    'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base, 'bart': bart.base,
+    'mbart': mbart.large, 'marian': transformer.base}
 
 
 def family(name: str) -> str:

@@ -54,6 +54,8 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
   changed = ''
   if new.objective.step_traits.changes_over_run and old.train.steps != new.train.steps:
     changed = 'and another number of steps would change their mask rates'
+  elif getattr(new.data, 'unimax_epochs', 0) and old.train.steps != new.train.steps:
+    changed = 'and another number of steps would change the shares of the corpora'
   elif completed_phases(old.train.phases, done) != completed_phases(new.train.phases, done):
     changed = 'and these phases would change their batches'
   elif not np.array_equal(past_learning_rates(old, done), past_learning_rates(new, done)):

@@ -59,7 +59,8 @@ Objectives = (
 class DataConfig(ValidatedConfig):
   """Corpora, data mixture and packing strategy of pre-training."""
 
-  limits = intervals(temperature='[0.05, inf]', cap='[0, 1e18]', block='[1, inf)')
+  limits = intervals(
+      temperature='[0.05, inf]', unimax_epochs='[0, 1e9]', cap='[0, 1e18]', block='[1, inf)')
 
   path: tuple[str, ...] = ('embedded',)
   """corpora: text files, globs, folders, folders of token records, tfds:NAME, embedded (the
@@ -74,6 +75,9 @@ class DataConfig(ValidatedConfig):
   temperature: float = 1.0
   """if weights follow from sizes: weight = size ^ (1 / temperature); inf: equal weights (mT5:
   3.3)"""
+  unimax_epochs: float = 0.0
+  """UniMax, in place of weights by size (umT5): the run reads equally much of all corpora, but none
+  of them more often than this, as nearly as shares of 1/1024 allow. 0: off"""
   prepare: TextConfig = TextConfig()
   """how text becomes token records; a new tokenizer gets a vocabulary of --model.vocab tokens"""
   assembly: Literal['document', 'sentences', 'packed', 'examples'] = 'document'
@@ -467,6 +471,9 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
   if data.weights and (data.cap or data.temperature != 1):
     raise ConfigError('--data.weights are shares as they are: leave out --data.cap and '
                       '--data.temperature')
+  if data.unimax_epochs and (data.weights or data.cap or data.temperature != 1):
+    raise ConfigError('--data.unimax-epochs determines the shares: give '
+                      '--data.temperature=1, and leave out --data.weights and --data.cap')
   if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
     raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
                       'share each, not all 0')
@@ -489,6 +496,9 @@ def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
   if phase.weights and (phase.temperature is not None or phase.corpora):
     raise ConfigError(f'{option}.weights are shares as they are: leave out {option}.temperature '
                       f'and {option}.corpora')
+  if data.unimax_epochs and phase.mixture != ((), None, 0):
+    raise ConfigError('--data.unimax-epochs determines the shares of the whole run: leave out '
+                      f'{option}.weights, {option}.temperature and {option}.corpora')
   if data.weights and phase.temperature is not None:
     raise ConfigError(f'--data.weights are shares as they are: leave out {option}.temperature')
   if data.weights and phase.corpora and not sum(data.weights[:phase.corpora]):

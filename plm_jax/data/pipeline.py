@@ -35,7 +35,8 @@ of this corpus that the row has had. Shares are rounded to 1/1024, and a corpus 
 Without weights, a corpus of n windows (or n examples of a task) is sampled at the rate
 min(n, cap) ** (1 / T): in proportion to its size at temperature T = 1, up to the cap; equally at
 T = inf (Raffel et al. 2020, section 3.5.2). The rate counts examples: where more of them fill a
-window, fewer windows are needed.
+window, fewer windows are needed. With UniMax (Chung et al. 2023) a run reads equally much of all
+corpora, but none more than a given number of times.
 """
 import atexit
 from collections.abc import Callable, Iterator, Sequence
@@ -68,19 +69,24 @@ class MixtureShares:
 
   A corpus counts as at most `cap` windows (or examples, where it has those); 0 means no limit.
   Sizes are raised to the power 1 / `temperature`. Only the first `corpora` are read; 0 means all.
+  With `unimax_epochs`, shares are those of `unimax_weights` for a run that reads `budget` windows.
   """
 
   weights: Sequence[float] | None = None
   cap: int = 0
   temperature: float = 1.0
   corpora: int = 0
+  unimax_epochs: float = 0.0
+  budget: int = 0
 
   def compute_weights(self, corpora: Sequence[Windows]) -> Sequence[float]:
     """Return the weight of each corpus, up to a common factor."""
-    weights = self.full_weights(corpora)
-    if not self.corpora:
-      return weights
-    return [*weights[:self.corpora], *[0.0] * (len(corpora) - self.corpora)]
+    number = self.corpora or len(corpora)
+    if self.unimax_epochs:
+      weights = unimax_weights(list(map(len, corpora[:number])), self.budget, self.unimax_epochs)
+    else:
+      weights = self.full_weights(corpora)[:number]
+    return [*weights, *[0.0] * (len(corpora) - number)]
 
   def full_weights(self, corpora: Sequence[Windows]) -> Sequence[float]:
     """Return the weight of each corpus if all are read."""
@@ -92,6 +98,32 @@ class MixtureShares:
       rate = min(size, self.cap or size) ** (1 / self.temperature)
       weights.append(rate * len(corpus) / size)
     return weights
+
+
+def unimax_weights(sizes: Sequence[int], budget: float, epochs: float) -> list[float]:
+  """Distribute the windows of a run over corpora as UniMax does (Chung et al. 2023, algorithm 1).
+
+  From the smallest corpus to the largest, each gets an equal part of what is left of the budget, or
+  as much as `epochs` epochs of it have, if that is less.
+
+  Args:
+    sizes: windows of each corpus.
+    budget: windows that the run reads.
+    epochs: number of times that a corpus is read at most.
+
+  Returns:
+    Windows of each corpus that the run reads. Where the corpora are too small for the budget, they
+    are `epochs` times the sizes.
+
+  >>> unimax_weights([100, 10, 1000], 300, 2)
+  [140.0, 20.0, 140.0]
+  """
+  weights = [0.0] * len(sizes)
+  order = sorted(range(len(sizes)), key=lambda corpus: sizes[corpus])
+  for done, corpus in enumerate(order):
+    weights[corpus] = min(budget / (len(sizes) - done), epochs * sizes[corpus])
+    budget -= weights[corpus]
+  return weights
 
 
 def open_pipeline(

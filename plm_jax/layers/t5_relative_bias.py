@@ -13,9 +13,9 @@ from plm_jax.validation import intervals
 class Buckets(NoPosition):
   """T5's relative position bias (Raffel et al. 2020, section 2.1).
 
-  A number per head and bucket of distances is added to the attention logits. The layers of a stack
-  share the table. Half of the buckets hold one distance each, the other half hold ranges that grow
-  logarithmically up to `furthest`. All longer distances share the last bucket.
+  A number per head and bucket of distances is added to the attention logits. Half of the buckets
+  hold one distance each, the other half hold ranges that grow logarithmically up to `furthest`. All
+  longer distances share the last bucket.
   """
 
   limits = intervals(buckets='[2, inf)', furthest='[1, inf)')
@@ -27,6 +27,8 @@ class Buckets(NoPosition):
   bidirectional: bool = True
   """Half of the buckets are for keys after the query; False: all are for keys at or before it
   (decoders)."""
+  shared: bool = True
+  """The layers of a stack share one table of biases; False: each layer has its own (umT5)."""
 
   def conflict(self, option):
     """Explain that there are too few buckets, or that the longest distance has its own."""
@@ -45,17 +47,25 @@ class Buckets(NoPosition):
     return dataclasses.replace(self, bidirectional=False)
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """Look up the bias of every distance: [batch or 1, heads, queries, keys]."""
-    init = cfg.init.matrix_initializer(cfg.width, cfg.width)
-    shape = self.buckets, cfg.heads
-    table = scope.param('buckets', with_logical_axes(init, (None, 'heads')), shape)
+    """Compute the bucket of every distance [batch or 1, queries, keys], or its bias (`look_up`)."""
     bucket = self.bucket(k_positions[:, None, :] - q_positions[:, :, None])
-    return {'bias': jnp.moveaxis(table[bucket], -1, 1)}
+    if self.shared:
+      return {'bias': self.look_up(scope, cfg, bucket)}
+    return {'bucket': bucket}
 
   def interact(self, scope, cfg, q, k, context, query, key):
     """Return q and k unchanged, and the bias."""
-    del scope, cfg, query, key
-    return q, k, context['bias']
+    del query, key
+    if self.shared:
+      return q, k, context['bias']
+    return q, k, self.look_up(scope, cfg, context['bucket'])
+
+  def look_up(self, scope, cfg, bucket):
+    """Look up the bias [batch or 1, heads, queries, keys] in the table that `scope` has."""
+    init = cfg.init.matrix_initializer(cfg.width, cfg.width)
+    shape = self.buckets, cfg.heads
+    table = scope.param('buckets', with_logical_axes(init, (None, 'heads')), shape)
+    return jnp.moveaxis(table[bucket], -1, 1)
 
   def bucket(self, distance):
     """Return the buckets of distances [...], which are key minus query in tokens."""

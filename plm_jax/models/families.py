@@ -45,6 +45,7 @@ FAMILIES = {
     'glm': 'plm_jax.models.glm',
     't5': 'plm_jax.models.t5',
     'mt5': 'plm_jax.models.mt5',
+    'umt5': 'plm_jax.models.umt5',
     'bart': 'plm_jax.models.bart',
     'mbart': 'plm_jax.models.mbart',
     'marian': 'plm_jax.models.transformer',

@@ -227,14 +227,20 @@ def is_ungated(config: EncoderDecoderConfig) -> bool:
   return not config.block.mlp.gated
 
 
-def side_rules(name: str) -> tuple[Rule, ...]:
-  """Make the rules of the 'encoder' or the 'decoder'.
+def side_rules(name: str, shared: bool = True) -> tuple[Rule, ...]:
+  """Make the rules of a side.
 
-  Relative position biases are in its first layer, and all layers share them.
+  Args:
+    name: 'encoder' or 'decoder'.
+    shared: all layers share the relative position biases of the first; False: each has its own.
   """
   ours, theirs = f'backbone/{name}/stack', f'{name}.block.{{n}}.layer'
   block = f'{ours}/layers/block'
-  buckets = f'{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+  buckets = 'layer.0.SelfAttention.relative_attention_bias.weight'
+  if shared:
+    bias = Rule(f'{ours}/buckets', f'{name}.block.0.{buckets}')
+  else:
+    bias = Rule(f'{block}/attention/buckets', f'{name}.block.{{n}}.{buckets}')
   last, cross_attention = 1, ()
   if name == 'decoder':
     last = 2
@@ -246,7 +252,7 @@ def side_rules(name: str) -> tuple[Rule, ...]:
       Rule('backbone/tokens', f'{name}.embed_tokens.weight', copy=True),
       attention_rules(f'{block}/attention', f'{theirs}.0.SelfAttention'),
       Rule(f'{block}/attention_norm/scale', f'{theirs}.0.layer_norm.weight'),
-      Rule(f'{ours}/buckets', buckets),
+      bias,
       cross_attention,
       Rule(f'{block}/mlp/up/kernel', f'{mlp}.wi.weight', Linear(), applies_to=is_ungated),
       Rule(f'{block}/mlp/up/kernel', f'{mlp}.wi_0.weight', Linear(), applies_to=is_gated),

@@ -9,6 +9,13 @@
 T5 v1.1 with a vocabulary of 250,000 tokens on mC4, 101 languages: a million steps with batch size
 1,024 at sequence length 1,024. Give the records of every language in --data.path. Languages are
 sampled by size to the power 0.3 (section 3.2), as --data.temperature sets.
+
+umT5 (Chung et al. 2023) is mT5 with position biases of its own in every layer, and UniMax sampling
+of languages. Its checkpoints can be read and written. There is no recipe, because the settings of
+its training could not be verified; these options of mT5 give the model and the sampling:
+
+    --family=umt5 --model.block.attention.position.no-shared
+    --data.temperature=1 --data.unimax-epochs=1
 """
 import dataclasses
 

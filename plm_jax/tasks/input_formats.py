@@ -387,7 +387,7 @@ INPUT_FORMATS = {
     **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), DecoderFormat()),
     **dict.fromkeys(('llama', 'cohere'), DecoderFormat(absolute_positions=False)),
     'glm': GlmFormat(),
-    **dict.fromkeys(('t5', 'mt5'), EncoderDecoderFormat(absolute_positions=False)),
+    **dict.fromkeys(('t5', 'mt5', 'umt5'), EncoderDecoderFormat(absolute_positions=False)),
     **dict.fromkeys(('bart', 'mbart', 'marian'), EncoderDecoderFormat()),
     'elmo': ElmoFormat(absolute_positions=False),
 }

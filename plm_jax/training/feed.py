@@ -265,8 +265,10 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batc
   data = config.data
   rules = [config.rule(phase, corpus) for corpus in range(len(records))]
   temperature = data.temperature if phase.temperature is None else phase.temperature
+  tokens = sum(part.steps * part.batch * part.length for part in config.train.phases)
   shares = MixtureShares(
-      phase.weights or data.weights or None, data.cap, temperature, phase.corpora)
+      phase.weights or data.weights or None, data.cap, temperature, phase.corpora,
+      data.unimax_epochs, budget=tokens // phase.length)
   seed = config.seed + number
   pipeline = open_pipeline(
       records, rules, phase.batch, seed, data.block, shares, tokenizer.hash,

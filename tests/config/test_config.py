@@ -122,6 +122,23 @@ def test_a_run_is_made_longer_or_shorter_where_what_is_done_stays_as_it_was(sche
     assert found[1] == f'{done} steps are done, and {what}'
 
 
+def test_unimax_shares_depend_on_the_number_of_steps():
+  old = changed(changed(TINY, 'optim.schedule', 'constant'), 'data.unimax_epochs', 2.0)
+  found = resume_obstacles(old, changed(old, 'train.phases', LONG), 2)
+  assert found[-1] == '2 steps are done, and another number of steps would change the shares of the corpora'
+
+
+@pytest.mark.parametrize(('path', 'value'), [('data.weights', (1.0,)), ('data.cap', 10), ('data.temperature', 2.0)])
+def test_unimax_and_other_shares_exclude_each_other(path, value):
+  config = changed(TINY, 'data.unimax_epochs', 1.0)
+  check(config)
+  with pytest.raises(ConfigError, match=r'--data\.unimax-epochs determines the shares: give --data\.temperature=1'):
+    check(changed(config, path, value))
+  phase = dataclasses.replace(TINY.train.phases[0], temperature=2.0)
+  with pytest.raises(ConfigError, match=r'leave out --train\.phases\.0\.weights, --train'):
+    check(changed(config, 'train.phases', (phase,)))
+
+
 def test_what_is_left_of_a_run_may_learn_at_another_rate():
   old = changed(TINY, 'optim.schedule', 'constant')
   assert resume_obstacles(old, changed(changed(old, 'optim.schedule', 'linear'), 'optim.warmup', 2), 3) == []

@@ -77,6 +77,7 @@ def exported(tmp_path, family, kind):
     ('t5', 't5', dict(bos=None, eos=1, pad=0, decoder_start=0), ['*', '</s>']),
     ('t5', 'wordpiece', dict(bos=2, eos=3, pad=0, decoder_start=3), ['[CLS]', '*', '[SEP]']),
     ('mt5', 't5', dict(bos=None, eos=1, pad=0, decoder_start=0), ['*', '</s>']),
+    ('umt5', 't5', dict(bos=None, eos=1, pad=0, decoder_start=0), ['*', '</s>']),
     ('marian', 't5', dict(bos=None, eos=1, pad=0, decoder_start=0), ['*', '</s>']),
     ('mbart', 'mbart', dict(bos=0, eos=2, pad=1, decoder_start='ro_RO'), ['*', '</s>', 'de_DE']),
 ], ids=str)

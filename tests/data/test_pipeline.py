@@ -16,6 +16,7 @@ from plm_jax.data.pipeline import (
   heldout_batches,
   open_pipeline,
   permute,
+  unimax_weights,
 )
 from plm_jax.data.records import RecordsError
 from plm_jax.data.window_rules import WindowRule
@@ -206,6 +207,25 @@ def test_rates_of_examples(cap, temperature, shares):
   rates = MixtureShares(cap=cap, temperature=temperature).compute_weights(tasks)
   read = np.array([rate * task.documents / len(task) for rate, task in zip(rates, tasks, strict=True)])
   np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
+
+
+@pytest.mark.parametrize(('sizes', 'budget', 'epochs', 'read'), [
+    ([50, 50], 60, 1, [30, 30]),  # enough text: equal parts
+    ([1000, 10, 100], 300, 1, [190, 10, 100]),  # the largest takes what the others leave
+    ([1000, 10, 100], 300, 4, [130, 40, 130]),
+    ([40, 10], 1000, 2, [80, 20])])  # too little text: in proportion to size
+def test_unimax_by_hand(sizes, budget, epochs, read):
+  assert unimax_weights(sizes, budget, epochs) == read
+  shares = MixtureShares(unimax_epochs=epochs, budget=budget)
+  assert shares.compute_weights([Task(size, size) for size in sizes]) == read
+
+
+def test_unimax_reads_no_corpus_too_often(tmp_path):
+  """400 windows, of which the small corpus has at most 2 x 20; counted in the batches that are read."""
+  folders = [write(tmp_path / 'large', 2000), write(tmp_path / 'small', 20, first=10_000)]
+  reading = open_pipeline(folders, PAIRS, 8, 5, 4, MixtureShares(unimax_epochs=2, budget=400))
+  small = sum((reading.batch(step)['tokens'] >= 10_000).all(-1).sum() for step in range(50))
+  assert small == pytest.approx(40, abs=2)
 
 
 def test_the_lowest_temperature_gives_numbers():

@@ -62,12 +62,13 @@ CLASSES = {
     **{name + rest: decoder.run(reading) for rest, reading in DECODERS.items() for name in (
         'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama')},
     **{name + rest: encoder_decoder.run(reading) for rest, reading in BOTH.items() for name in (
-        'T5', 'MT5', 'Bart', 'MBart', 'Marian')},
+        'T5', 'MT5', 'UMT5', 'Bart', 'MBart', 'Marian')},
 }
 GENERATING = {
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
                     generation.decoder),
-    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
+    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'UMT5ForConditionalGeneration',
+                     'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), generation.encoder_decoder),
 }
 TRAINING = {
@@ -78,12 +79,14 @@ TRAINING = {
                     trajectory.run(trajectory.GivenMasks)),
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
                     trajectory.run(trajectory.GivenText)),
-    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'BartForConditionalGeneration',
+    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'UMT5ForConditionalGeneration',
+                     'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
     **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
         'MegatronBert',
-        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'Bart', 'MBart', 'ModernBert',
+        'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'UMT5', 'Bart', 'MBart',
+        'ModernBert',
         'EuroBert', 'MPNet')},
 }
 # Of references that are not transformers: family, and what the case calls its kind or its runner.

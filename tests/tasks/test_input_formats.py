@@ -112,7 +112,7 @@ def test_a_head_that_does_not_fit_the_backbone():
 @pytest.mark.parametrize('family', sorted({*INPUT_FORMATS} & {*backbones.PUBLISHED} | {'xlm'}))
 def test_positions_of_a_text_are_those_of_the_model_itself(family):
   """Each token of one padded text has the same state with what `arrange` adds and without."""
-  vocab = {'glm': GLM, 'mbart': MBART, 't5': T5, 'mt5': T5}.get(family, ROBERTA)
+  vocab = {'glm': GLM, 'mbart': MBART, 't5': T5, 'mt5': T5, 'umt5': T5}.get(family, ROBERTA)
   if family == 'xlm':
     model = xlm.make_config(2, 32, 2, 96, 0).resize(tiny.block(), 2, 96, 16)
   else:

@@ -17,10 +17,10 @@ from plm_jax.tokenizers.contract import Vocab
 VOCAB = Vocab(size=96, pad=1, unk=3, cls=0, sep=2, mask=4, bos=5, eos=6)
 T5 = Vocab(size=96, pad=0, unk=2, eos=1, sentinel=95)
 VOCABS = {
-    't5': T5, 'mt5': T5, 'mbart': Vocab(96, pad=1, bos=0, eos=2, source=90, target=91),
+    't5': T5, 'mt5': T5, 'umt5': T5, 'mbart': Vocab(96, pad=1, bos=0, eos=2, source=90, target=91),
     'glm': Vocab(96, pad=0, cls=2, sep=3, mask=4, sop=5, eop=6, eos=7)}
 SLOW = {
-    'roberta', 'deberta', 'deberta-v2', 'bart', 'gpt3', 'gpt_neo', 'cohere', 'mt5', 'mbart',
+    'roberta', 'deberta', 'deberta-v2', 'bart', 'gpt3', 'gpt_neo', 'cohere', 'mt5', 'umt5', 'mbart',
     'marian', 'albert', 'electra', 'distilbert', 'v3', 'modernbert'}
 LENGTH = 40
 WORDS = (30, 31, 32)  # of classes, where a family says them by words
