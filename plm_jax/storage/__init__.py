@@ -432,39 +432,10 @@ def open_stream(path: epath.PathLike) -> io.BufferedReader:
   path = resolve_path(path)
   if not is_remote(path):
     return open_file(path)
-  stream = BucketStream
+  stream = gcs.BucketStream
   if is_hub_file(path):
     stream = importlib.import_module('plm_jax.storage.hub_files').HubStream
   return io.BufferedReader(stream(path), READ_SIZE)
-
-
-class BucketStream(io.RawIOBase):
-  """File of a bucket, read from beginning to end."""
-
-  def __init__(self, path: epath.Path):
-    self.resources = contextlib.ExitStack()
-    self.file = self.resources.enter_context(path.open('rb'))
-    self.position = 0
-
-  def readable(self) -> bool:
-    """Return True, as io.BufferedReader requires."""
-    return True
-
-  def readinto(self, buffer) -> int:
-    """Fill a buffer with the next bytes, and return their number; 0 at the end."""
-    content = self.file.read(len(buffer))
-    buffer[:len(content)] = content
-    self.position += len(content)
-    return len(content)
-
-  def tell(self) -> int:
-    """Return the number of bytes that were read."""
-    return self.position
-
-  def close(self) -> None:
-    """Close the stream and the file."""
-    self.resources.close()
-    super().close()
 
 
 def read_range(path: epath.PathLike, start: int, stop: int,

@@ -2,6 +2,7 @@
 import contextlib
 import errno
 import functools
+import io
 import os
 from typing import Any
 import uuid
@@ -97,3 +98,32 @@ def split_url(path: str) -> tuple[str, str]:
   """Split gs://BUCKET/NAME into BUCKET and NAME."""
   bucket, _, name = path.removeprefix('gs://').partition('/')
   return bucket, name
+
+
+class BucketStream(io.RawIOBase):
+  """File of a bucket, read from beginning to end."""
+
+  def __init__(self, path: epath.Path):
+    self.resources = contextlib.ExitStack()
+    self.file = self.resources.enter_context(path.open('rb'))
+    self.position = 0
+
+  def readable(self) -> bool:
+    """Return True, as io.BufferedReader requires."""
+    return True
+
+  def readinto(self, buffer) -> int:
+    """Fill a buffer with the next bytes, and return their number; 0 at the end."""
+    content = self.file.read(len(buffer))
+    buffer[:len(content)] = content
+    self.position += len(content)
+    return len(content)
+
+  def tell(self) -> int:
+    """Return the number of bytes that were read."""
+    return self.position
+
+  def close(self) -> None:
+    """Close the stream and the file."""
+    self.resources.close()
+    super().close()

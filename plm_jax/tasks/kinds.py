@@ -17,6 +17,7 @@ from typing import NamedTuple
 from plm_jax.conversion import ImportedCheckpoint
 from plm_jax.metrics.tag_schemes import is_scheme
 from plm_jax.tasks import example_formats
+from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging, RecurrentTask
 from plm_jax.tasks.example_formats import ExampleFormat
@@ -49,7 +50,7 @@ KINDS: Mapping[str, TaskKind] = {kind.format.name: kind for kind in (
     TaskKind(MULTILABEL, MultiLabelTask),
     TaskKind(TAGGING, TaggingTask, RecurrentTagging),
     TaskKind(example_formats.ANSWERS, AnswerTask),
-    TaskKind(example_formats.CHOICE, ChoiceTask),
+    TaskKind(CHOICE, ChoiceTask),
     TaskKind(RERANK, RerankTask),
     TaskKind(example_formats.EMBEDDING, EmbeddingTask))}
 Tasks = (

@@ -7,8 +7,8 @@ import numpy as np
 
 from plm_jax.errors import ConfigError
 from plm_jax.objectives.mlm import classification_losses
+from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.contract import softmax
-from plm_jax.tasks.example_formats import CHOICE
 from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
 from plm_jax.tasks.input_formats import Truncation, collect_rows
 from plm_jax.tasks.sequence_classification import (
