@@ -17,7 +17,7 @@ from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
 from plm_jax.data.babylm_tracks import TrackConfig, check_track
-from plm_jax.data.pipeline import CYCLE_SLOTS
+from plm_jax.data.mixtures import CYCLE_SLOTS
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
@@ -133,31 +133,6 @@ class Phase(ValidatedConfig):
   def mixture(self) -> tuple[tuple[float, ...], float | None, int]:
     """What this phase changes in the data mixture."""
     return self.weights, self.temperature, self.corpora
-
-
-def batch_size_ramp(
-    tokens: int, length: int, batch: int, first: int, over: int, pieces: int = 16
-) -> tuple[Phase, ...]:
-  """Return phases with a linear batch-size warmup (Brown et al. 2020, section 2.3).
-
-  Args:
-    tokens: tokens of all phases together.
-    length: sequence length.
-    batch: batch size after the warmup.
-    first: batch size at the start; every batch size is a multiple of it.
-    over: tokens over which the batch grows.
-    pieces: number of pieces that the warmup is cut into.
-  """
-  sizes = []
-  for piece in range(pieces):
-    middle = first + (batch - first) * (piece + 0.5) / pieces
-    sizes.append(max(1, round(middle / first)) * first)
-  steps = {}
-  for size in sorted(set(sizes)):
-    steps[size] = round(sizes.count(size) * over / pieces / (size * length))
-  rest = tokens - sum(size * number * length for size, number in steps.items())
-  steps[batch] = steps.get(batch, 0) + rest // (batch * length)
-  return tuple(Phase(number, length, size) for size, number in steps.items())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,12 +21,12 @@ Differences from the released run:
 - The released run ends after one day, on any GPU. This one ends after 600,000 x 128 sequences, 9.8
   billion tokens; a released run sees fewer or more.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig, batch_size_ramp
+from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
 from plm_jax.models import crammed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import OptimConfig
-from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
 

@@ -19,12 +19,12 @@ because the paper names none.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig, batch_size_ramp
+from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import OptimConfig
-from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
 

@@ -38,7 +38,7 @@ import dataclasses
 from typing import Any
 
 from plm_jax import validation
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig, batch_size_ramp
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert
@@ -46,7 +46,7 @@ from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
-from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
 

@@ -60,3 +60,28 @@ class RecipeSize:
     """Make the training options of a run with one sequence length and batch size."""
     phase = Phase(self.steps, self.length, self.batch)
     return TrainConfig(phases=(phase,), accumulate=self.accumulate)
+
+
+def batch_size_ramp(
+    tokens: int, length: int, batch: int, first: int, over: int, pieces: int = 16
+) -> tuple[Phase, ...]:
+  """Return phases with a linear batch-size warmup (Brown et al. 2020, section 2.3).
+
+  Args:
+    tokens: tokens of all phases together.
+    length: sequence length.
+    batch: batch size after the warmup.
+    first: batch size at the start; every batch size is a multiple of it.
+    over: tokens over which the batch grows.
+    pieces: number of pieces that the warmup is cut into.
+  """
+  sizes = []
+  for piece in range(pieces):
+    middle = first + (batch - first) * (piece + 0.5) / pieces
+    sizes.append(max(1, round(middle / first)) * first)
+  steps = {}
+  for size in sorted(set(sizes)):
+    steps[size] = round(sizes.count(size) * over / pieces / (size * length))
+  rest = tokens - sum(size * number * length for size, number in steps.items())
+  steps[batch] = steps.get(batch, 0) + rest // (batch * length)
+  return tuple(Phase(number, length, size) for size, number in steps.items())

@@ -11,7 +11,8 @@ import numpy as np
 from plm_jax import sharding
 from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.data import sources, token_counts, window_counts
-from plm_jax.data.pipeline import MixtureShares, Pipeline, heldout_batches, open_pipeline
+from plm_jax.data.mixtures import MixtureShares
+from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.tokenizers import Tokenizer

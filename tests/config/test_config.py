@@ -11,7 +11,6 @@ from plm_jax.config.run import (
   Phase,
   PretrainRun,
   TrainConfig,
-  batch_size_ramp,
   check,
 )
 from plm_jax.config.serialization import FORMAT, dump, from_json, to_json, to_plain
@@ -24,6 +23,7 @@ from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
 from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes.recipe_size import batch_size_ramp
 
 TINY = PretrainRun('tiny', optim=OptimConfig(warmup=2), train=TrainConfig(phases=(Phase(6, 32, 8), Phase(2, 64, 8))))
 

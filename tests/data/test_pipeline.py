@@ -8,15 +8,13 @@ import pytest
 
 from plm_jax.config.run import DataConfig
 from plm_jax.data import pipeline, records
+from plm_jax.data.mixtures import MixtureSchedule, MixtureShares, unimax_weights
 from plm_jax.data.pipeline import (
-  MixtureSchedule,
-  MixtureShares,
   Pipeline,
   ReadingOrder,
   heldout_batches,
   open_pipeline,
   permute,
-  unimax_weights,
 )
 from plm_jax.data.records import RecordsError
 from plm_jax.data.window_rules import WindowRule
