@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import operator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -18,6 +18,7 @@ from plm_jax.layers.attention import AttentionMask, CrossAttentionCache, KVCache
 from plm_jax.layers.block import Block, BlockConfig, CrossAttentionInput, DenseStreams
 from plm_jax.layers.dense import PRODUCT
 from plm_jax.layers.kernels import cpu, gpu
+from plm_jax.layers.positions import NoPosition
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -185,27 +186,9 @@ class Layers(nn.Module):
       inputs=None, distance=None, remember: RememberedStates = ''):
     """Run all layers; see the class for arguments and results."""
     stack, block = self.stack, Block(self.cfg, parent=None)
-
-    def run_block(block, x, inputs, window=None):
-      """Run the block with the layer's own window, caches and factors."""
-      if self.step is not None:
-        return self.step(block, x, mask, row_ids, inputs)
-      own = LayerInputs() if inputs is None else inputs
-      context = self.cfg.attention.position.layer_context(mask.context, window is not None)
-      own_mask = mask._replace(context=context, factor=own.logit_factor)
-      if window is not None and distance is None:
-        own_mask = own_mask._replace(window=window)
-      elif window is not None:
-        own_mask = own_mask._replace(mask=mask.mask & (distance >= -window.before))
-      own_memory, past, streams = memory, None, None
-      if own.memory_key is not None:
-        assert memory is not None
-        own_memory = memory._replace(keys=CrossAttentionCache(own.memory_key, own.memory_value))
-      if own.key is not None:
-        past = KVCache(own.key, own.value)
-      if isinstance(x, tuple):  # DenseFormer
-        x, streams = x
-      return block(x, own_mask, own_memory, row_ids, past, None, own.skip_norm, streams)
+    common = CommonInputs(
+        self.cfg.attention.position, self.step, mask, memory, row_ids, distance)
+    run = functools.partial(run_block, common)
 
     # Parameters: stacked, or split into one tree per block. Restored ones may include adapters.
     sums = []
@@ -219,7 +202,7 @@ class Layers(nn.Module):
       params = {}
     elif params is None:
       first = jax.tree.map(operator.itemgetter(0), inputs)
-      params = self.param('block', init_layers, run_block, block, x, first, stack)
+      params = self.param('block', init_layers, run, block, x, first, stack)
     params = nn.unbox(params)
     owned = {name for name in params if stack.num_copies(name) == stack.blocks}
     own_params = {name: part for name, part in params.items() if name in owned}
@@ -242,7 +225,7 @@ class Layers(nn.Module):
       rngs = {}
       if dropout_key is not None:
         rngs['dropout'] = jax.random.fold_in(dropout_key, number)
-      apply = nn.apply(run_block, block, mutable=collections)
+      apply = nn.apply(run, block, mutable=collections)
       y, sown = apply({'params': layer_params}, x, layer_inputs, window, rngs=rngs)
       remembered = x if remember == 'inputs' else collect_remembered(sown, remember)
       return y, (sown.get('intermediates'), remembered)
@@ -262,6 +245,50 @@ class Layers(nn.Module):
     if sown is not None:
       self.put_variable('intermediates', 'block', sown)
     return x, remembered
+
+
+class CommonInputs(NamedTuple):
+  """What all blocks of `Layers` get; see its arguments."""
+
+  position: NoPosition
+  step: Callable[..., Any] | None
+  mask: AttentionMask
+  memory: CrossAttentionInput | None
+  row_ids: Any
+  distance: Any
+
+
+def run_block(
+    common: CommonInputs, block: Block, x, inputs: LayerInputs | None,
+    window: SlidingWindow | None = None):
+  """Run a block with its own window, caches and factors.
+
+  Args:
+    common: inputs of all blocks.
+    block: the block, with its parameters.
+    x: [batch, length, hidden], or the states of DenseFormer.
+    inputs: those of this layer, without an axis of layers; with `common.step`, any tree.
+    window: its sliding window.
+  """
+  mask, distance = common.mask, common.distance
+  if common.step is not None:
+    return common.step(block, x, mask, common.row_ids, inputs)
+  own = LayerInputs() if inputs is None else inputs
+  context = common.position.layer_context(mask.context, window is not None)
+  own_mask = mask._replace(context=context, factor=own.logit_factor)
+  if window is not None and distance is None:
+    own_mask = own_mask._replace(window=window)
+  elif window is not None:
+    own_mask = own_mask._replace(mask=mask.mask & (distance >= -window.before))
+  memory, past, streams = common.memory, None, None
+  if own.memory_key is not None:
+    assert memory is not None
+    memory = memory._replace(keys=CrossAttentionCache(own.memory_key, own.memory_value))
+  if own.key is not None:
+    past = KVCache(own.key, own.value)
+  if isinstance(x, tuple):  # DenseFormer
+    x, streams = x
+  return block(x, own_mask, memory, common.row_ids, past, None, own.skip_norm, streams)
 
 
 class Stack(nn.Module):
