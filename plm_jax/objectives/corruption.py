@@ -331,7 +331,7 @@ def keep_tokens(tokens, keep, length: int):
 
 
 def replace_tokens(
-    key, tokens, positions, weights, vocab, mask_share: float, random_share: float, spans=None):
+    key, tokens, positions, weights, vocab, shares: tuple[float, float], spans=None):
   """Replace predicted tokens: [MASK], a random token, or unchanged (BERT's 80/10/10).
 
   Args:
@@ -340,8 +340,7 @@ def replace_tokens(
     positions: predicted positions, [predictions].
     weights: 0 where a position does not count, [predictions].
     vocab: the tokenizer's `Vocab`.
-    mask_share: fraction that becomes [MASK].
-    random_share: fraction that becomes a random token.
+    shares: fraction that becomes [MASK], fraction that becomes a random token.
     spans: number of each token's span, up to length, [length]: one sample decides for a whole span.
       None: one sample per token.
 
@@ -354,8 +353,8 @@ def replace_tokens(
   else:
     draw = jax.random.uniform(draw_key, (tokens.shape[0] + 1,))[spans[positions]]
   random_id = jax.random.randint(id_key, positions.shape, 0, vocab.size)
-  changed = jnp.where(draw < mask_share + random_share, random_id, tokens[positions])
-  new = jnp.where(draw < mask_share, vocab.mask, changed)
+  changed = jnp.where(draw < sum(shares), random_id, tokens[positions])
+  new = jnp.where(draw < shares[0], vocab.mask, changed)
   return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')
 
 

@@ -113,7 +113,7 @@ class MaskedPermutedLM(Objective):
 
     # Masks and queries follow the text.
     masked = corruption.replace_tokens(
-        replace_key, tokens, places, weights, vocab, self.mask_share, self.random_share)[places]
+        replace_key, tokens, places, weights, vocab, (self.mask_share, self.random_share))[places]
     used = weights > 0
     own_segments = jnp.where(used, segments[places], 0)
     copied = jnp.concatenate([places, places])

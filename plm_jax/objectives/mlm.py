@@ -285,7 +285,7 @@ class MaskedLM(Objective):
     shares = self.mask_share, self.random_share
     if others is None:
       tokens = corruption.replace_tokens(
-          replace_key, tokens, positions, weights, vocab, *shares, spans)
+          replace_key, tokens, positions, weights, vocab, shares, spans)
     else:
       tokens = corruption.replace_words(
           replace_key, tokens, (positions, weights), words, others, vocab.size, shares)

@@ -146,7 +146,7 @@ class MaskedNextToken(Objective):
     chosen = spans > 0
     positions, weights = corruption.select_positions(chosen, most)
     tokens = corruption.replace_tokens(
-        replace_key, tokens, positions, weights, vocab, self.mask_share, self.random_share,
+        replace_key, tokens, positions, weights, vocab, (self.mask_share, self.random_share),
         spans if self.replaced == 'span' else None)
     # The first token is a start, and never masked.
     return tokens, jnp.roll(chosen, -1).astype(jnp.float32)
