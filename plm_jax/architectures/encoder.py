@@ -157,8 +157,8 @@ class Encoder(nn.Module):
 
     types [batch, length]       segment types
     place [batch, length]       rows of the position table; else by `position_ids`
-    copied [batch, tokens]      as many tokens at the end of the row have the positions of these
-                                tokens of the text before them (MPNet)
+    position_source [batch, length]  for each token, the index of the token whose position it has
+                                (MPNet); such rows may be longer than max_length
     ranks [batch, length]       a token attends to the tokens of its segment of no larger rank
     visible [batch, length, length]  attention mask in place of segments and ranks
     noise, perturbation         as in `Embeddings`
@@ -178,17 +178,13 @@ class Encoder(nn.Module):
     tables = cfg.embeddings
 
     # Embeddings.
-    if 'copied' in batch:
-      text = tokens[:, :-batch['copied'].shape[1]]
-      check_length(text, cfg.max_length)
-      positions = position_ids(text, cfg.padding)
-      copies = jnp.take_along_axis(positions, batch['copied'], 1)
-      positions = jnp.concatenate([positions, copies], 1)
+    positions = batch.get('place')
+    if positions is None:
+      positions = position_ids(tokens, cfg.padding)
+    if 'position_source' in batch:
+      positions = jnp.take_along_axis(positions, batch['position_source'], 1)
     else:
       check_length(tokens, cfg.max_length)
-      positions = batch.get('place')
-      if positions is None:
-        positions = position_ids(tokens, cfg.padding)
     if 'types' in batch and tables.types > 1:
       types = batch['types']
     else:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax import validation
-from plm_jax.config.run import Phase, RunConfig
+from plm_jax.config.run import Phase, PretrainRun, RunConfig
 from plm_jax.optim.optimizers import make_schedule
 
 MAY_DIFFER_ON_RESUME = {
@@ -54,8 +54,8 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
   changed = ''
   if new.objective.step_traits.changes_over_run and old.train.steps != new.train.steps:
     changed = 'and another number of steps would change their mask rates'
-  elif getattr(new.data, 'unimax_epochs', 0) and old.train.steps != new.train.steps:
-    changed = 'and another number of steps would change the shares of the corpora'
+  elif unimax_budget(old) != unimax_budget(new):
+    changed = 'and another number of tokens would change the shares of the corpora'
   elif completed_phases(old.train.phases, done) != completed_phases(new.train.phases, done):
     changed = 'and these phases would change their batches'
   elif not np.array_equal(past_learning_rates(old, done), past_learning_rates(new, done)):
@@ -63,6 +63,13 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
   if not changed:
     return others
   return others + schedule_changes + [f'{done:,} steps are done, {changed}']
+
+
+def unimax_budget(config: RunConfig) -> int:
+  """Return the tokens of text that UniMax distributes over the corpora; 0: no UniMax."""
+  if isinstance(config, PretrainRun) and config.data.unimax_epochs:
+    return config.text_tokens
+  return 0
 
 
 def completed_phases(phases: Sequence[Phase], done: int) -> list[Phase] | None:

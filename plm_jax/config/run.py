@@ -76,8 +76,8 @@ class DataConfig(ValidatedConfig):
   """if weights follow from sizes: weight = size ^ (1 / temperature); inf: equal weights (mT5:
   3.3)"""
   unimax_epochs: float = 0.0
-  """UniMax, in place of weights by size (umT5): the run reads equally much of all corpora, but none
-  of them more often than this, as nearly as shares of 1/1024 allow. 0: off"""
+  """UniMax, in place of weights by size (umT5): the run reads the same amount of every corpus, each
+  at most this many times. A warning tells where that is impossible. 0: off"""
   prepare: TextConfig = TextConfig()
   """how text becomes token records; a new tokenizer gets a vocabulary of --model.vocab tokens"""
   assembly: Literal['document', 'sentences', 'packed', 'examples'] = 'document'
@@ -269,6 +269,11 @@ class PretrainRun(RunConfig):
       for phase in self.train.phases:
         found[self.rule(phase, corpus)] = None
     return tuple(found)
+
+  @property
+  def text_tokens(self) -> int:
+    """Tokens of text that the run reads, without special tokens, if every sequence is full."""
+    return sum(phase.steps * phase.batch * self.rule(phase).length for phase in self.train.phases)
 
 
 @dataclasses.dataclass(frozen=True)

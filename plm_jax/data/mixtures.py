@@ -9,8 +9,8 @@ of this corpus that the row has had. Shares are rounded to 1/1024, and a corpus 
 Without weights, a corpus of n windows (or n examples of a task) is sampled at the rate
 min(n, cap) ** (1 / T): in proportion to its size at temperature T = 1, up to the cap; equally at
 T = inf (Raffel et al. 2020, section 3.5.2). The rate counts examples: where more of them fill a
-window, fewer windows are needed. With UniMax (Chung et al. 2023) a run reads equally much of all
-corpora, but none more than a given number of times.
+window, fewer windows are needed. With UniMax (Chung et al. 2023) a run reads the same amount of
+every corpus, each at most a given number of times.
 """
 from collections.abc import Sequence
 import dataclasses
@@ -69,7 +69,7 @@ def unimax_weights(sizes: Sequence[int], budget: float, epochs: float) -> list[f
   Args:
     sizes: windows of each corpus.
     budget: windows that the run reads.
-    epochs: number of times that a corpus is read at most.
+    epochs: maximum number of epochs over a corpus.
 
   Returns:
     Windows of each corpus that the run reads. Where the corpora are too small for the budget, they

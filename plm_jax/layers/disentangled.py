@@ -28,6 +28,7 @@ class Disentangled(NoPosition):
   With `places` [batch, M] in the context, the queries are at these positions among the keys.
   """
 
+  uses_row_order = True
   limits = intervals(span='[1, inf)')
 
   terms: tuple[Literal['c2p', 'p2c'], ...] = ('c2p', 'p2c')

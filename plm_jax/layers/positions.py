@@ -4,7 +4,7 @@ A scheme is a value with two hooks, `context` and `interact`. Rotary positions a
 bias is in `t5_relative_bias`, DeBERTa's disentangled attention is in `disentangled`.
 """
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -20,6 +20,9 @@ class NoPosition(ValidatedConfig):
 
   Absolute positions are part of the embeddings.
   """
+
+  uses_row_order: ClassVar[bool] = False
+  """Distances are those of places in the row, whatever the positions of its tokens."""
 
   def context(self, scope, cfg: CommonConfig, q_positions, k_positions):
     """Compute, once per stack, what all layers share.
@@ -76,6 +79,8 @@ class Alibi(NoPosition):
   code). Queries do not attend to other texts of their row, so distances are those in the row.
   """
 
+  uses_row_order = True
+
   def context(self, scope, cfg, q_positions, k_positions):
     """Compute the bias [batch or 1, heads, queries, keys]."""
     del scope
@@ -115,6 +120,7 @@ class TransformerXL(NoPosition):
   of the table of distances, other ones per row; here all rows share one complete table.
   """
 
+  uses_row_order = True
   limits = intervals(clamp='[-1, inf)')
 
   clamp: int = -1

@@ -41,8 +41,8 @@ LAYER_NAMES = {
     **bert.LAYER_NAMES, 'attention/query': 'attention.attn.q', 'attention/key': 'attention.attn.k',
     'attention/value': 'attention.attn.v', 'attention/out': 'attention.attn.o',
     'attention_norm': 'attention.LayerNorm'}
-# RoBERTa's attributes that are others here, or fixed.
-OTHERS = 'vocab_size', 'max_position_embeddings', 'type_vocab_size', 'pad_token_id'
+# RoBERTa's attributes that MPNet replaces or fixes.
+REPLACED = 'vocab_size', 'max_position_embeddings', 'type_vocab_size', 'pad_token_id'
 
 # transformers' MPNet. It differs from RoBERTa in names, the bias and the absence of types.
 FAMILY = dataclasses.replace(
@@ -53,7 +53,7 @@ FAMILY = dataclasses.replace(
         Attribute('vocab_size', 'vocab', 30527),
         roberta.OVERRIDES['max_position_embeddings'],
         *(attribute for attribute in roberta.FAMILY.attributes
-          if attribute.theirs not in OTHERS),
+          if attribute.theirs not in REPLACED),
     ),
     # Their code computes with these, whatever the configuration states.
     fixed={'relative_attention_num_buckets': 32, 'pad_token_id': 1},

@@ -83,9 +83,9 @@ class MaskedPermutedLM(Objective):
     """Build rows of text, mask tokens and queries.
 
     Returns:
-      tokens, segments, types [batch, length + 2 predictions]; copied [batch, 2 predictions], the
-      places in the text whose positions masks and queries have; visible [batch, row, row];
-      positions, labels, weights [batch, predictions].
+      tokens, segments, types [batch, row], where row is length + 2 predictions; position_source
+      [batch, row], the index of the token of the text whose position each token has; visible
+      [batch, row, row]; positions, labels, weights [batch, predictions].
     """
     keys = corruption.example_keys(key, windows)
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
@@ -116,7 +116,6 @@ class MaskedPermutedLM(Objective):
         replace_key, tokens, places, weights, vocab, (self.mask_share, self.random_share))[places]
     used = weights > 0
     own_segments = jnp.where(used, segments[places], 0)
-    copied = jnp.concatenate([places, places])
     def extend(text, own):
       return jnp.concatenate([text, own, own])
     all_segments = extend(segments, own_segments)
@@ -125,17 +124,27 @@ class MaskedPermutedLM(Objective):
     return {
         'tokens': extend(tokens, jnp.where(used, masked, max(vocab.pad, 0))),
         'segments': all_segments, 'types': extend(row['types'], row['types'][places]),
-        'copied': copied, 'visible': visible_tokens(order, all_segments),
+        'position_source': extend(jnp.arange(length), places),
+        'visible': visible_tokens(order, all_segments),
         'positions': length + most + jnp.arange(most), 'labels': tokens[places],
         'weights': weights}
 
   def build(self, model, packed):
-    """Build the model. Raises ConfigError for one whose attention the row's order would not fit."""
+    """Build the model.
+
+    Raises ConfigError for a model with causal or sliding-window attention, with a shifted head, or
+    whose position scheme ignores the positions that masks and queries have.
+    """
     if model.head.shifted or model.causal or model.windows:
       raise ConfigError(
           'MaskedPermutedLM trains an encoder whose tokens attend to the whole sequence and are '
           'predicted at their own position: give --model.head.shifted=False --model.causal=False '
-          '--model.windows=')
+          '--model.windows')
+    scheme = model.block.attention.position
+    if scheme.uses_row_order:
+      raise ConfigError(
+          'MaskedPermutedLM gives masks the positions of their tokens, and '
+          f'{type(scheme).__name__} positions follow the order of the row: train another model')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
@@ -197,8 +206,8 @@ def visible_tokens(order, segments):
   """Compute which tokens of a row of text, masks and queries attend to which.
 
   A token of the text with the number r attends to the text up to number r and to the masks after
-  it. Masks attend to what is not predicted and to all masks. The query of the number r attends to
-  the text before r, and to the masks from r on.
+  it. Masks attend to the tokens that are not predicted, and to all masks. The query with the number
+  r attends to the text before r, and to the masks from r on.
 
   Args:
     order: number 1, 2, ... of each predicted token of the text in the order of prediction, else 0,

@@ -11,12 +11,13 @@ bias. From README.md of microsoft/MPNet: sequences are filled with whole sentenc
 boundaries; Adam's second beta is 0.98, weight decay is 0.01, and gradients are not clipped.
 
 Not verified against the paper: the peak learning rate and the warmup, which are those of RoBERTa
-base (Liu et al. 2019, table 9).
+base (Liu et al. 2019, table 9). The command in README.md, a shorter run on less text, has 5e-4 and
+10,000 steps.
 
-Differences: documents of a sequence are separated by </s>, and padding is neither predicted nor
-attended to. The published vocabulary is that of uncased BERT with RoBERTa's special tokens: give
-the released tokenizer with --tokenizer to `prepare`. A new one is byte-level BPE, because padding
-has the id 1 in this model.
+Differences: the released code ends every line with </s>; here </s> separates documents. Padding is
+neither predicted nor attended to. The published vocabulary is that of uncased BERT with RoBERTa's
+special tokens: give the released tokenizer with --tokenizer to `prepare`. A new one is byte-level
+BPE, because padding has the id 1 in this model.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig

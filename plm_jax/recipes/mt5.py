@@ -14,7 +14,7 @@ umT5 (Chung et al. 2023) is mT5 with position biases of its own in every layer, 
 of languages. Its checkpoints can be read and written. There is no recipe, because the settings of
 its training could not be verified; these options of mT5 give the model and the sampling:
 
-    --family=umt5 --model.block.attention.position.no-shared
+    --family=umt5 --model.block.attention.position.no-shared --model.vocab=256384
     --data.temperature=1 --data.unimax-epochs=1
 """
 import dataclasses

@@ -261,7 +261,7 @@ def roberta(task: str, kind: str, size: str) -> Hyperparameters:
 
 
 def mpnet(task: str, kind: str, size: str) -> Hyperparameters:
-  """Return MPNet's hyperparameters, which are RoBERTa's except for questions."""
+  """Return MPNet's hyperparameters, which are RoBERTa's except for extractive QA."""
   if kind == 'answers':
     return {**FAIRSEQ, **MPNET_ANSWERS}
   return roberta(task, kind, size)

@@ -328,8 +328,14 @@ def is_bert_wordpiece(content: Mapping[str, Any]) -> bool:
 
 
 def has_bert_roles(declared: DeclaredTokens) -> bool:
-  """Return whether no special token of BERT's roles has another name, as MPNet's <mask> has."""
-  return all(declared.roles.get(name[1:-1].lower(), name) == name for name in wordpiece.SPECIALS)
+  """Return whether BERT's special tokens have their usual names, unlike MPNet's <mask>.
+
+  Files that declare special tokens, but no roles, have BERT's if [MASK] is among them.
+  """
+  if any(declared.roles.get(name[1:-1].lower(), name) != name for name in wordpiece.SPECIALS):
+    return False
+  special = [name for name, (_, token) in declared.tokens.items() if token.special]
+  return not special or bool(declared.roles) or '[MASK]' in special
 
 
 def mask_strips_left(declared: DeclaredTokens, default: bool = True) -> bool:
@@ -435,7 +441,8 @@ def add_tokens(
 def default_roles(library: tokenizers.Tokenizer) -> dict[str, tuple[str, ...]]:
   """Return the usual names of special tokens by role, for files that state no roles."""
   if isinstance(library.model, tokenizers.models.WordPiece):
-    return {name[1:-1].lower(): (name,) for name in wordpiece.SPECIALS}
+    return {'pad': ('[PAD]', '<pad>'), 'unk': ('[UNK]', '<unk>'), 'cls': ('[CLS]', '<s>'),
+            'sep': ('[SEP]', '</s>'), 'mask': ('[MASK]', '<mask>')}
   if model_kind(json.loads(library.to_str())) == 'sentencepiece':
     cls, sep = ('[CLS]', '<cls>'), ('[SEP]', '<sep>')
     first = [library.id_to_token(i) for i in range(len(FIRST_TOKENS))]

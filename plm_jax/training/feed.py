@@ -103,6 +103,8 @@ class TextFeed(Feed):
     self.config, self.records, self.tokenizer = config, records, tokenizer
     self.sizes = tokenizer.byte_lengths
     self.pipelines = open_phases(config, records, tokenizer)
+    if config.data.unimax_epochs and jax.process_index() == 0:
+      warn_of_repeats(config, self.pipelines)
     self.add_token_info = make_token_info(config, records, tokenizer)
     self.plan = None
     if config.track.name != 'none' and config.mode == 'train':
@@ -257,6 +259,20 @@ def corpus_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> lis
   return totals
 
 
+def warn_of_repeats(config: PretrainRun, pipelines: Sequence[Pipeline]) -> None:
+  """Warn of corpora that a run with UniMax reads more often than it should."""
+  most = config.data.unimax_epochs
+  repeated = []
+  names = corpus_names(config)
+  for name, epochs in zip(names, corpus_epochs(config.train.phases, pipelines), strict=True):
+    if epochs > 1.01 * most:
+      repeated.append(f'{name} {epochs:.3g} times')
+  if repeated:
+    logger.warning(
+        '--data.unimax-epochs is %g, and the run reads %s: the text is too little for so many '
+        'steps, or a corpus has less than a thousandth of them', most, ', '.join(repeated))
+
+
 def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batch_size: int = 0,
                epoch: int = 0) -> Pipeline:
   """Open the pipeline of the first phase with its order of windows.
@@ -266,10 +282,9 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batc
   data = config.data
   rules = [config.rule(phase, corpus) for corpus in range(len(records))]
   temperature = data.temperature if phase.temperature is None else phase.temperature
-  tokens = sum(part.steps * part.batch * part.length for part in config.train.phases)
   shares = MixtureShares(
       phase.weights or data.weights or None, data.cap, temperature, phase.corpora,
-      data.unimax_epochs, budget=tokens // phase.length)
+      data.unimax_epochs, budget=config.text_tokens // config.rule(phase).length)
   seed = config.seed + number
   pipeline = open_pipeline(
       records, rules, phase.batch, seed, data.block, shares, tokenizer.hash,

@@ -122,10 +122,12 @@ def test_a_run_is_made_longer_or_shorter_where_what_is_done_stays_as_it_was(sche
     assert found[1] == f'{done} steps are done, and {what}'
 
 
-def test_unimax_shares_depend_on_the_number_of_steps():
+def test_unimax_shares_depend_on_the_tokens_of_the_run():
   old = changed(changed(TINY, 'optim.schedule', 'constant'), 'data.unimax_epochs', 2.0)
-  found = resume_obstacles(old, changed(old, 'train.phases', LONG), 2)
-  assert found[-1] == '2 steps are done, and another number of steps would change the shares of the corpora'
+  for last in (Phase(9, 64, 8), Phase(2, 64, 16), Phase(2, 32, 8)):
+    found = resume_obstacles(old, changed(old, 'train.phases', (TINY.train.phases[0], last)), 2)
+    assert found[-1] == '2 steps are done, and another number of tokens would change the shares of the corpora'
+  assert resume_obstacles(old, changed(old, 'train.keep', 1), 2) == []
 
 
 @pytest.mark.parametrize(('path', 'value'), [('data.weights', (1.0,)), ('data.cap', 10), ('data.temperature', 2.0)])

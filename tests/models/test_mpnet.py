@@ -58,16 +58,16 @@ def test_released_configuration():
   assert {name: written[name] for name in RELEASED if name in written} == {
       name: value for name, value in RELEASED.items() if name in written}
   assert parse(written) == mpnet.base()
-  # What transformers takes where a file says nothing.
+  # Defaults of transformers' MPNetConfig.
   assert parse({}).block.norm.eps == 1e-12 and parse({}).max_length == 510
 
 
-@pytest.mark.parametrize(('said', 'message'), [
+@pytest.mark.parametrize(('changes', 'message'), [
     (dict(relative_attention_num_buckets=64), 'relative_attention_num_buckets is 64, only 32 is supported'),
     (dict(pad_token_id=0), 'pad_token_id is 0, only 1 is supported')])
-def test_what_their_code_ignores_is_refused(said, message):
+def test_attributes_that_their_code_ignores_are_refused(changes, message):
   with pytest.raises(ConvertError, match=message):
-    parse({**RELEASED, **said})
+    parse({**RELEASED, **changes})
 
 
 @pytest.mark.parametrize('changes', [
@@ -117,6 +117,23 @@ def test_tokenizer_has_robertas_special_tokens(tmp_path):
   # Ids of transformers' MPNetTokenizer, without <s> and </s>.
   assert tokenizer.encode('The Cats  <mask> sat', specials=True) == [9, 10, 12, 13, 11]
   assert tokenizer.encode('[MASK]', specials=True) == [5, 5, 5]
+
+
+def test_roles_of_a_file_that_declares_none(tmp_path):
+  names = ['<s>', '<pad>', '</s>', '<unk>', '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', '<mask>']
+  def write(special):
+    tokens = [dict(id=names.index(name), content=name, lstrip=False, rstrip=False, normalized=False,
+                   single_word=False, special=True) for name in special]
+    model = dict(type='WordPiece', unk_token='[UNK]', continuing_subword_prefix='##', max_input_chars_per_word=100,
+                 vocab={name: number for number, name in enumerate(names)})
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(dict(
+        version='1.0', added_tokens=tokens, model=model, pre_tokenizer={'type': 'BertPreTokenizer'},
+        normalizer=dict(type='BertNormalizer', clean_text=True, handle_chinese_chars=True, strip_accents=None,
+                        lowercase=True))))
+    vocab = tokenizers.load(tmp_path).vocab
+    return vocab.cls, vocab.pad, vocab.sep, vocab.mask
+  assert write(['<s>', '<pad>', '</s>', '[UNK]', '<mask>']) == (0, 1, 2, 10)
+  assert write(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']) == write([]) == (6, 4, 7, 8)
 
 
 def test_fine_tuning_is_robertas_except_for_questions():

@@ -1,4 +1,4 @@
-"""MPNet's objective: which tokens are predicted, who sees whom, and two-stream attention in numpy float64."""
+"""MPNet's objective: which tokens are predicted, the attention mask, and two-stream attention in numpy float64."""
 import dataclasses
 
 from flax.linen import unbox
@@ -12,7 +12,10 @@ import tiny
 from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder
 from plm_jax.errors import ConfigError
+from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.layers.positions import Alibi, NoPosition, TransformerXL
+from plm_jax.layers.rope import Rope
 from plm_jax.layers.t5_relative_bias import Buckets
 from plm_jax.models import mpnet
 from plm_jax.objectives.masked_permuted import (
@@ -125,7 +128,7 @@ def test_one_pass_is_the_two_streams_of_the_released_code():
   places = permutation(ORDER)[-3:]
   row = {
       'tokens': np.concatenate([tokens, masked, masked]), 'segments': np.ones(13, np.int32),
-      'copied': np.concatenate([places, places]), 'positions': np.arange(10, 13),
+      'position_source': np.concatenate([np.arange(7), places, places]), 'positions': np.arange(10, 13),
       'visible': np.asarray(visible_tokens(jnp.array(ORDER), jnp.ones(13, jnp.int32)))}
   batch = {name: jnp.asarray(x)[None] for name, x in row.items()}
   with jax.default_matmul_precision('highest'):
@@ -140,7 +143,7 @@ def test_no_prediction_depends_on_its_token_or_on_later_ones():
   objective = MaskedPermutedLM(pair=Single(), mask_share=1.0, random_share=0.0)
   batch = corrupt(objective, windows(1, 30))
   run = jax.jit(lambda batch: model.apply({'params': params}, batch)['mlm'][0])
-  plain, places = run(batch), batch['copied'][0]
+  plain, places = run(batch), batch['position_source'][0, 32:]
   number = int(batch['weights'].sum())
   assert number == 5  # of 32 tokens
   for later in range(number):
@@ -160,7 +163,9 @@ def test_rows_hold_text_masks_and_queries():
   np.testing.assert_array_equal(masks, queries)
   np.testing.assert_array_equal(text[:, 1:31], given['tokens'][:, :30])
   np.testing.assert_array_equal(batch['weights'], np.tile([1, 1, 1, 1, 1, 0], (512, 1)))  # 15% of 32
-  places = batch['copied'][:, :5]
+  np.testing.assert_array_equal(batch['position_source'][:, :40], np.tile(np.arange(40), (512, 1)))
+  np.testing.assert_array_equal(batch['position_source'][:, 40:46], batch['position_source'][:, 46:])
+  places = batch['position_source'][:, 40:45]
   np.testing.assert_array_equal(batch['labels'][:, :5], np.take_along_axis(text, places, 1))
   assert places.max() == 31  # [SEP], which is predicted too; padding is not
   assert all(len({*row}) == 5 for row in places)
@@ -199,8 +204,18 @@ def test_single_tokens():
   places, weights = draw_order(jax.random.key(2), chosen, 40)
   assert sorted(places[:30].tolist()) == np.flatnonzero(chosen).tolist()
   np.testing.assert_array_equal(weights, np.arange(40) < 30)
-  batch = corrupt(MaskedPermutedLM(unit='token', pair=Single()), windows(64, 38))
-  assert np.abs(np.diff(np.sort(batch['copied'][:, :6], 1))).mean() > 3  # no whole words of three tokens
+
+
+@pytest.mark.parametrize(('unit', 'parts'), [('token', 0.9), ('word', 0.1)])
+def test_unit(unit, parts):
+  """Of words of three tokens: how many of those with predicted tokens are predicted in part."""
+  objective = MaskedPermutedLM(unit=unit, pair=Single(), mask_rate=0.3)
+  batch = corrupt(objective, windows(200, 60))
+  chosen = np.zeros((200, 62), int)
+  np.put_along_axis(chosen, batch['position_source'][:, 62:62 + 19], 1, 1)
+  number = chosen[:, 1:61].reshape(200, 20, 3).sum(-1)
+  share = (number[number > 0] < 3).mean()
+  assert share > parts if unit == 'token' else 0 < share < parts
 
 
 def test_an_empty_row_has_no_weight():
@@ -220,6 +235,39 @@ def test_sizes():
 def test_models_of_another_attention_are_refused(changes):
   with pytest.raises(ConfigError, match='attend to the whole sequence'):
     MaskedPermutedLM().build(small(**changes), packed=False)
+
+
+@pytest.mark.parametrize('scheme', [Alibi(), Disentangled(), TransformerXL()])
+def test_positions_by_the_order_of_the_row_are_refused(scheme):
+  with pytest.raises(ConfigError, match=f'{type(scheme).__name__} positions follow the order of the row'):
+    MaskedPermutedLM().build(small(**{'block.attention.position': scheme}), packed=False)
+
+
+@pytest.mark.parametrize('changes', [
+    {}, {'block.attention.position': Buckets(shared=False)}, {'block.attention.position': NoPosition()},
+    {'block.attention.position': Rope(), 'embeddings.absolute': 'none'}])
+def test_positions_are_those_of_the_tokens(changes):
+  """Places in the row say nothing: more room for predictions changes no prediction. Three texts, one padded."""
+  config = small(**changes)
+  model, params = make_model(config)
+  pair = FullSentences(together=False)
+  given = windows(3, 34)
+  given['segments'][:, 20:] = 2
+  given['segments'][2, 30:], given['words'][2, 30:], given['tokens'][2, 30:] = 0, 0, 1
+  rows = jax.vmap(lambda key, row: MaskedPermutedLM().build_row(key, row, 12, VOCAB))
+  arranged = pair.arrange(None, given, VOCAB)
+  batch = jax.jit(rows)(jax.random.split(jax.random.key(0), 3), arranged)
+  used, length = int(batch['weights'].sum(1).max()), arranged['tokens'].shape[1]
+  assert 4 <= used < 8
+  # The same rows with room for 8 predictions in place of 12.
+  keep = np.concatenate([np.arange(length), length + np.arange(8), length + 12 + np.arange(8)])
+  short = {name: batch[name][:, keep] for name in ('tokens', 'segments', 'types', 'position_source')}
+  short |= {'visible': batch['visible'][:, keep][:, :, keep], 'positions': batch['positions'][:, :8] - 4}
+  run = jax.jit(lambda batch: model.apply({'params': params}, batch)['mlm'])
+  with jax.default_matmul_precision('highest'):
+    whole, part = run(batch)[:, :8], run(short)
+  real = batch['weights'][:, :8] > 0
+  np.testing.assert_allclose(np.where(real[..., None], whole - part, 0), 0, atol=2e-5)
 
 
 def test_shares_are_checked():
