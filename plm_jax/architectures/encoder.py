@@ -157,7 +157,7 @@ class Encoder(nn.Module):
 
     types [batch, length]       segment types
     place [batch, length]       rows of the position table; else by `position_ids`
-    position_source [batch, length]  for each token, the index of the token whose position it has
+    position_of [batch, length]  for each token, the index of the token whose position it has
                                 (MPNet); such rows may be longer than max_length
     ranks [batch, length]       a token attends to the tokens of its segment of no larger rank
     visible [batch, length, length]  attention mask in place of segments and ranks
@@ -181,8 +181,8 @@ class Encoder(nn.Module):
     positions = batch.get('place')
     if positions is None:
       positions = position_ids(tokens, cfg.padding)
-    if 'position_source' in batch:
-      positions = jnp.take_along_axis(positions, batch['position_source'], 1)
+    if 'position_of' in batch:
+      positions = jnp.take_along_axis(positions, batch['position_of'], 1)
     else:
       check_length(tokens, cfg.max_length)
     if 'types' in batch and tables.types > 1:

@@ -83,7 +83,7 @@ class MaskedPermutedLM(Objective):
     """Build rows of text, mask tokens and queries.
 
     Returns:
-      tokens, segments, types [batch, row], where row is length + 2 predictions; position_source
+      tokens, segments, types [batch, row], where row is length + 2 predictions; position_of
       [batch, row], the index of the token of the text whose position each token has; visible
       [batch, row, row]; positions, labels, weights [batch, predictions].
     """
@@ -124,7 +124,7 @@ class MaskedPermutedLM(Objective):
     return {
         'tokens': extend(tokens, jnp.where(used, masked, max(vocab.pad, 0))),
         'segments': all_segments, 'types': extend(row['types'], row['types'][places]),
-        'position_source': extend(jnp.arange(length), places),
+        'position_of': extend(jnp.arange(length), places),
         'visible': visible_tokens(order, all_segments),
         'positions': length + most + jnp.arange(most), 'labels': tokens[places],
         'weights': weights}

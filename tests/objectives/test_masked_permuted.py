@@ -128,7 +128,7 @@ def test_one_pass_is_the_two_streams_of_the_released_code():
   places = permutation(ORDER)[-3:]
   row = {
       'tokens': np.concatenate([tokens, masked, masked]), 'segments': np.ones(13, np.int32),
-      'position_source': np.concatenate([np.arange(7), places, places]), 'positions': np.arange(10, 13),
+      'position_of': np.concatenate([np.arange(7), places, places]), 'positions': np.arange(10, 13),
       'visible': np.asarray(visible_tokens(jnp.array(ORDER), jnp.ones(13, jnp.int32)))}
   batch = {name: jnp.asarray(x)[None] for name, x in row.items()}
   with jax.default_matmul_precision('highest'):
@@ -143,7 +143,7 @@ def test_no_prediction_depends_on_its_token_or_on_later_ones():
   objective = MaskedPermutedLM(pair=Single(), mask_share=1.0, random_share=0.0)
   batch = corrupt(objective, windows(1, 30))
   run = jax.jit(lambda batch: model.apply({'params': params}, batch)['mlm'][0])
-  plain, places = run(batch), batch['position_source'][0, 32:]
+  plain, places = run(batch), batch['position_of'][0, 32:]
   number = int(batch['weights'].sum())
   assert number == 5  # of 32 tokens
   for later in range(number):
@@ -163,9 +163,9 @@ def test_rows_hold_text_masks_and_queries():
   np.testing.assert_array_equal(masks, queries)
   np.testing.assert_array_equal(text[:, 1:31], given['tokens'][:, :30])
   np.testing.assert_array_equal(batch['weights'], np.tile([1, 1, 1, 1, 1, 0], (512, 1)))  # 15% of 32
-  np.testing.assert_array_equal(batch['position_source'][:, :40], np.tile(np.arange(40), (512, 1)))
-  np.testing.assert_array_equal(batch['position_source'][:, 40:46], batch['position_source'][:, 46:])
-  places = batch['position_source'][:, 40:45]
+  np.testing.assert_array_equal(batch['position_of'][:, :40], np.tile(np.arange(40), (512, 1)))
+  np.testing.assert_array_equal(batch['position_of'][:, 40:46], batch['position_of'][:, 46:])
+  places = batch['position_of'][:, 40:45]
   np.testing.assert_array_equal(batch['labels'][:, :5], np.take_along_axis(text, places, 1))
   assert places.max() == 31  # [SEP], which is predicted too; padding is not
   assert all(len({*row}) == 5 for row in places)
@@ -212,7 +212,7 @@ def test_unit(unit, parts):
   objective = MaskedPermutedLM(unit=unit, pair=Single(), mask_rate=0.3)
   batch = corrupt(objective, windows(200, 60))
   chosen = np.zeros((200, 62), int)
-  np.put_along_axis(chosen, batch['position_source'][:, 62:62 + 19], 1, 1)
+  np.put_along_axis(chosen, batch['position_of'][:, 62:62 + 19], 1, 1)
   number = chosen[:, 1:61].reshape(200, 20, 3).sum(-1)
   share = (number[number > 0] < 3).mean()
   assert share > parts if unit == 'token' else 0 < share < parts
@@ -261,7 +261,7 @@ def test_positions_are_those_of_the_tokens(changes):
   assert 4 <= used < 8
   # The same rows with room for 8 predictions in place of 12.
   keep = np.concatenate([np.arange(length), length + np.arange(8), length + 12 + np.arange(8)])
-  short = {name: batch[name][:, keep] for name in ('tokens', 'segments', 'types', 'position_source')}
+  short = {name: batch[name][:, keep] for name in ('tokens', 'segments', 'types', 'position_of')}
   short |= {'visible': batch['visible'][:, keep][:, :, keep], 'positions': batch['positions'][:, :8] - 4}
   run = jax.jit(lambda batch: model.apply({'params': params}, batch)['mlm'])
   with jax.default_matmul_precision('highest'):
