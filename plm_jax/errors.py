@@ -293,7 +293,9 @@ def is_bug(error: BaseException) -> bool:
   if isinstance(error, AttributeError):
     kinds = (dict, list, tuple, str, bytes, int, float)
     is_data = error.obj is None or isinstance(error.obj, kinds)
-    known = (*ARRAY_MEMBERS, *(name for kind in kinds for name in dir(kind)))
+    known = set(ARRAY_MEMBERS)
+    for kind in kinds:
+      known.update(dir(kind))
     return not is_data or error.name not in known
   if isinstance(error, TypeError):
     return WRONG_SIGNATURE.search(str(error)) is not None

@@ -92,13 +92,17 @@ def print_curves(names: Sequence[str], curves: HeldoutCurves) -> None:
 def run_names(folders: Sequence[str]) -> list[str]:
   """Return the last part of each folder, or the whole folder where that is not unique."""
   last = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
-  return [name if last.count(name) == 1 else folder
-          for name, folder in zip(last, folders, strict=True)]
+  names = []
+  for name, folder in zip(last, folders, strict=True):
+    names.append(name if last.count(name) == 1 else folder)
+  return names
 
 
 def metric_order(found: Sequence[History]) -> list[str]:
   """Return the names of all metrics: losses first, then accuracies, then others."""
-  names = dict.fromkeys(name for one in found for name in one.curves)
+  names: dict[str, None] = {}
+  for one in found:
+    names |= dict.fromkeys(one.curves)
   return sorted(names, key=lambda name: (describe_metric(name, names).rank, name))
 
 
@@ -121,10 +125,14 @@ def last_metrics(found: Sequence[History]) -> dict[str, list[str]]:
     title = metric.title
     if name.endswith('_baseline'):
       title = f'{objective_title(name.removesuffix("_baseline"))} majority-class baseline'
-    cells = ['' if value is None else format_value(value, metric, 4) for value in values]
+    cells = []
+    for value in values:
+      cells.append('' if value is None else format_value(value, metric, 4))
     table[f'held-out {lower_title(title)}'] = cells
   if any(speeds):
-    medians = [format_number(statistics.median(some)) if some else '' for some in speeds]
+    medians = []
+    for some in speeds:
+      medians.append(format_number(statistics.median(some)) if some else '')
     table['tokens per second, median'] = medians
   return table
 
@@ -132,10 +140,13 @@ def last_metrics(found: Sequence[History]) -> dict[str, list[str]]:
 def differing_options(found: Sequence[History]) -> dict[str, list[str]]:
   """Return the options that differ between runs, by name."""
   each = []
+  names: dict[str, None] = {}
   for one in found:
-    each.append(flatten_options(serialization.to_json(one.config)) if one.config else {})
+    options = flatten_options(serialization.to_json(one.config)) if one.config else {}
+    each.append(options)
+    names |= dict.fromkeys(options)
   table = {}
-  for name in dict.fromkeys(name for some in each for name in some):
+  for name in names:
     values = [some.get(name, '') for some in each]
     if len(set(values)) > 1 and name not in ('name', 'output', 'scale'):
       table[name] = values
@@ -212,7 +223,10 @@ def format_table(title: str, names: Sequence[str], table: ComparisonTable) -> li
   first = max(map(len, (title, *table)))
   widths = []
   for at, name in enumerate(names):
-    widths.append(max(len(name), *(len(row[at]) for row in table.values())))
+    width = len(name)
+    for row in table.values():
+      width = max(width, len(row[at]))
+    widths.append(width)
   if first + sum(widths) + 2 * len(widths) > 160:
     lines = [title]
     for name, row in table.items():
@@ -250,8 +264,10 @@ def html_table(names: Sequence[str], table: ComparisonTable) -> Element:
     head.append(el('th', name, scope='col', class_=f'run-{at}'))
   found = el('table', head, class_='compared')
   for name, row in table.items():
-    cells = [el('td', value) for value in row]
-    found.append(el('tr', el('th', name, scope='row'), *cells))
+    line = el('tr', el('th', name, scope='row'))
+    for value in row:
+      line.append(el('td', value))
+    found.append(line)
   return found
 
 
@@ -260,13 +276,15 @@ def run_figure(names: Sequence[str], curves: HeldoutCurves, name: str, by: str) 
   metric = describe_metric(name, curves)
   lines = {f'run-{at}': points for at, points in curves[name].items()}
   called = {f'run-{at}': run for at, run in enumerate(names)}
-  values = sorted(value for points in lines.values() for _, value in points)
+  values = []
+  for points in lines.values():
+    values += [value for _, value in points]
   legend = el('span', class_='legend')
   for line in lines:
     legend.append(el('span', el('i', class_=line), called[line]))
   unit = '' if metric.rank == OTHER_RANK else metric.unit
   caption = el('figcaption', el('b', metric.title), el('span', unit, class_='unit'), legend)
-  chart = html.draw_chart(lines, axis_top(values), (), metric, called, by)
+  chart = html.draw_chart(lines, axis_top(sorted(values)), (), metric, called, by)
   return el('figure', caption, chart)
 
 

@@ -48,7 +48,8 @@ def start(
     if settings:
       finished = run_sweep(task, args, about, settings)
     else:
-      finished = all(result.finished for result in run_seeds(*parse(task, args, about)))
+      config, seeds = parse(task, args, about)
+      finished = all(result.finished for result in run_seeds(config, seeds))
     errors.exit_unless_finished(finished)
 
 

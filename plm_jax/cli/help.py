@@ -35,13 +35,14 @@ def top_help() -> str:
     for name, command in COMMANDS.items():
       if command.group == group:
         lines += describe_row(name, command.summary, 18)
-  lines += ['', 'Options',
-            *describe_row('--help', 'Show this help, or the help of a command.', 18),
-            *describe_row('--version', 'Print the version.', 18), '', 'Common options',
-            *describe_row('--output PATH', 'Write to this file or folder.', 18),
-            *describe_row('--NAME A B C', 'Pass several values to an option.', 18),
-            *describe_row('-', 'Read texts or prompts from standard input, one per line.', 18),
-            '', 'Examples',
+  lines += ['', 'Options']
+  lines += describe_row('--help', 'Show this help, or the help of a command.', 18)
+  lines += describe_row('--version', 'Print the version.', 18)
+  lines += ['', 'Common options']
+  lines += describe_row('--output PATH', 'Write to this file or folder.', 18)
+  lines += describe_row('--NAME A B C', 'Pass several values to an option.', 18)
+  lines += describe_row('-', 'Read texts or prompts from standard input, one per line.', 18)
+  lines += ['', 'Examples',
             f'  {program} train bert_base --scale=laptop',
             f"  {program} fill-mask runs/bert_base-laptop 'Returns the [MASK].'", '',
             f'Run `{program} COMMAND --help` for the options of a command.']
@@ -51,12 +52,13 @@ def top_help() -> str:
 def describe_row(name: str, text: str, column: int = TEXT_COLUMN) -> list[str]:
   """Return a name and its description, wrapped in two columns."""
   head = f'  {name}'
-  room = width() - column
-  if len(head) + 2 > column:
-    rest = textwrap.wrap(text, room, break_on_hyphens=False)
-    return [head, *(f'{"":{column}}{line}' for line in rest)]
-  rest = textwrap.wrap(text, room, break_on_hyphens=False) or ['']
-  return [f'{head:{column}}{rest[0]}'.rstrip(), *(f'{"":{column}}{line}' for line in rest[1:])]
+  rest = textwrap.wrap(text, width() - column, break_on_hyphens=False)
+  if rest and len(head) + 2 <= column:  # the description begins next to the name
+    head = f'{head:{column}}{rest.pop(0)}'
+  lines = [head.rstrip()]
+  for line in rest:
+    lines.append(f'{"":{column}}{line}')
+  return lines
 
 
 def describe_option(option: Option) -> list[str]:
@@ -164,7 +166,9 @@ def command_help(path: Sequence[str], topic: str = '', recipe: str = '') -> str:
       known = fixed or option in options[:len(command.own)]
       lines += describe_option(brief if known else brief._replace(default=None))
   hidden = [option for option in named if option not in shown]
-  lines += ['', 'examples:', *(f'  {called} {example}'.rstrip() for example in command.examples)]
+  lines += ['', 'examples:']
+  for example in command.examples:
+    lines.append(f'  {called} {example}'.rstrip())
   if hidden:
     more = f'Run `{called} --help all` for all {len(named)} options'
     if sections := section_names(named):
@@ -277,7 +281,7 @@ def run_help(called: str, about: str, config: Any, topic: str = 'all') -> str:
   if topic and topic != 'all':
     return section_help(called, options, topic)
   lines = [f'usage: {called} [options]', '', about.strip()]
-  return '\n'.join([*lines, *all_options(options)])
+  return '\n'.join(lines + all_options(options))
 
 
 def take_topic(args: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -33,7 +33,9 @@ def losses_command(
   """
   bucket_check.check_reachable({page: 'file'})
   trained = inputs.load_on_mesh(run, mesh)
-  counted = [text for source in corpus for text in sources.read_texts(source)]
+  counted: list[str] = []
+  for source in corpus:
+    counted += sources.read_texts(source)
   frequency, position = known.losses(trained, inputs.read_text_arguments(texts, limit), counted)
   where = 'the corpus' if corpus else 'these texts'
   tables = {f'met in {where}, times': frequency, 'tokens before it': position}

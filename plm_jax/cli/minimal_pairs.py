@@ -110,7 +110,9 @@ def table_lines(runs: JudgedRuns) -> Iterator[str]:
   groups = [paradigms, whole]
   if len(terms) < len(paradigms):
     groups.insert(1, terms)
-  width = max(len(name) for group in groups for name in ('paradigm', *group))
+  width = len('paradigm')
+  for group in groups:
+    width = max(width, *map(len, group))
   heads = [f'{"accuracy    at 95%":{CELL_WIDTH}}']
   if len(runs) > 1:
     heads = [f'{name[-CELL_WIDTH:]:>{CELL_WIDTH}}' for name in runs]
@@ -129,11 +131,11 @@ def shares_by_name(
     runs: JudgedRuns, count: Callable[[Sequence[JudgedPair]], Sequence[PairAccuracy]]
 ) -> dict[str, list[PairAccuracy | None]]:
   """Count the pairs of each run by name; None where a run has no such pairs."""
-  counted = []
-  for judged in runs.values():
-    counted.append({share.name: share for share in count(judged)})
-  names = dict.fromkeys(name for some in counted for name in some)
-  return {name: [some.get(name) for some in counted] for name in names}
+  found: dict[str, list[PairAccuracy | None]] = {}
+  for number, judged in enumerate(runs.values()):
+    for share in count(judged):
+      found.setdefault(share.name, [None] * len(runs))[number] = share
+  return found
 
 
 def format_share(share: PairAccuracy | None) -> str:

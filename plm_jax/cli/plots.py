@@ -1,6 +1,5 @@
 """Draw curves in a terminal."""
 from collections.abc import Iterator, Sequence
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +47,12 @@ def plot(
   yield f'{title}   ' + '   '.join(legend)
 
   # Scale the points of all curves, those with marks last so that they stay visible.
-  steps, values = zip(*itertools.chain(*(curve.points for curve in curves)), strict=True)
+  steps: list[int] = []
+  values: list[float] = []
+  for curve in curves:
+    for step, value in curve.points:
+      steps.append(step)
+      values.append(value)
   begin, end = min(0, *steps), max(1, *steps)
   edges = ticks(min(values), axis_top(sorted(values)), min(4, height // 2))
   low, high = edges[0], edges[-1]

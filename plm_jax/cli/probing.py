@@ -131,12 +131,16 @@ def draw_layer_chart(layers: Sequence[LayerProbe]) -> Element:
 
 def layer_table(layers: Sequence[LayerProbe]) -> Element:
   """Return the table of accuracies by layer."""
-  head = 'layer', 'trained', 'untrained', 'control task', 'selectivity'
-  table = el('table', el('tr', *(el('th', cell) for cell in head)))
+  head = el('tr')
+  for title in ('layer', 'trained', 'untrained', 'control task', 'selectivity'):
+    head.append(el('th', title))
+  table = el('table', head)
   for one in layers:
-    cells = [layer_name(one), format_mean(one.accuracy), format_mean(one.untrained),
-             format_mean(one.control), f'{one.selectivity:.1%}']
-    table.append(el('tr', *(el('td', cell) for cell in cells)))
+    row = el('tr')
+    for cell in (layer_name(one), format_mean(one.accuracy), format_mean(one.untrained),
+                 format_mean(one.control), f'{one.selectivity:.1%}'):
+      row.append(el('td', cell))
+    table.append(row)
   return table
 
 

@@ -109,11 +109,12 @@ def parse_setting(text: str) -> Setting:
 
 def combine(settings: Sequence[Setting]) -> list[Combination]:
   """Return all combinations, the last option varying fastest. Raises ConfigError for too many."""
-  count = math.prod(len(setting.values) for setting in settings)
+  options = [setting.values for setting in settings]
+  count = math.prod(map(len, options))
   if count > MAX_RUNS:
     raise ConfigError(f'--sweep has {count:,} combinations, more than {MAX_RUNS:,}')
   found = []
-  for values in itertools.product(*(setting.values for setting in settings)):
+  for values in itertools.product(*options):
     pairs = list(zip(settings, values, strict=True))
     name = ' '.join(f'{setting.name}={value}' for setting, value in pairs)
     args = tuple(f'--{setting.option}={value}' for setting, value in pairs)
@@ -163,8 +164,11 @@ def format_table(
     metric: str, ranked: Sequence[SweepResult], format_value: Callable[[float], str]) -> list[str]:
   """Return the lines of the table of combinations, the best first."""
   rows = [('combination', *header(metric))]
-  rows += [(one.name, *cells(one, format_value)) for one in ranked]
-  widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+  for one in ranked:
+    rows.append((one.name, *cells(one, format_value)))
+  widths = []
+  for column in zip(*rows, strict=True):
+    widths.append(max(map(len, column)))
   lines = []
   for name, *values in rows:
     padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
@@ -189,12 +193,16 @@ def write_page(
     folder: str, metric: str, ranked: Sequence[SweepResult], format_value: Callable[[float], str]
 ) -> str:
   """Write the table as an HTML page, and return its path."""
-  head = el('tr', *(el('th', title, scope='col') for title in ('', *header(metric), 'by seed')))
+  head: Any = el('tr')
+  for title in ('', *header(metric), 'by seed'):
+    head.append(el('th', title, scope='col'))
   table: Any = el('table', head, class_='compared')
   for one in ranked:
     seeds = ', '.join(f'{seed}: {format_value(value)}' for seed, value in one.values.items())
-    values = [el('td', value) for value in (*cells(one, format_value), seeds)]
-    table.append(el('tr', el('th', one.name, scope='row'), *values))
+    row: Any = el('tr', el('th', one.name, scope='row'))
+    for value in (*cells(one, format_value), seeds):
+      row.append(el('td', value))
+    table.append(row)
   section = el('section', el('h2', f'Combinations by {metric}, the best first'), table)
   path = storage.resolve_path(folder) / PAGE
   storage.write(path, html.render_document(folder, 'plm_jax · sweep', [section], ''))
