@@ -293,7 +293,7 @@ def is_bug(error: BaseException) -> bool:
   if isinstance(error, AttributeError):
     kinds = (dict, list, tuple, str, bytes, int, float)
     is_data = error.obj is None or isinstance(error.obj, kinds)
-    known = set(ARRAY_MEMBERS)
+    known: set[str] = set(ARRAY_MEMBERS)
     for kind in kinds:
       known.update(dir(kind))
     return not is_data or error.name not in known

@@ -101,12 +101,14 @@ def mine_negatives(
   """
   if not pairs:
     raise ConfigError('there are no pairs of a query and a relevant document')
-  documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
-  numbers = {text: number for number, text in enumerate(documents)}
+  numbers: dict[str, int] = {}
+  for text in corpus:
+    numbers.setdefault(text, len(numbers))
   positives: dict[str, set[int]] = {}
   for query, positive in pairs:
-    positives.setdefault(query, set()).add(numbers[positive])
-  queries = list(positives)
+    number = numbers.setdefault(positive, len(numbers))
+    positives.setdefault(query, set()).add(number)
+  queries, documents = list(positives), list(numbers)
   trained = transfer.load_for_task(judge, 'rerank', 'rerank') if judge is not None else None
   found: dict[str, tuple[np.ndarray, np.ndarray, dict[int, float]]] = {}
   searched = search_documents(retriever, queries, documents, config.depth, positives)
@@ -119,11 +121,13 @@ def mine_negatives(
     for query, positive in pairs:
       ranked, scores, own = found[query]
       banned = positives[query] | {numbers.get(query, -1)}
-      candidates = [(int(number), float(score)) for number, score in zip(
-          ranked[config.skip:], scores[config.skip:], strict=True) if int(number) not in banned]
+      candidates = []
+      for number, score in zip(ranked[config.skip:], scores[config.skip:], strict=True):
+        if int(number) not in banned:
+          candidates.append((int(number), float(score)))
       limit = own[numbers[positive]]
       if trained is not None:
-        texts = [positive, *(documents[number] for number, _ in candidates)]
+        texts = [positive] + [documents[number] for number, _ in candidates]
         hits, = similarity.rerank(trained, query, [texts])
         judged = {hit.number: hit.score for hit in hits}
         limit = judged[0]
@@ -132,9 +136,11 @@ def mine_negatives(
       chosen = choose_negatives(candidates, highest, config, rng)
       if trained is None:
         done.update(1)
-      yield MinedNegatives(
-          query, positive, [documents[number] for number, _ in chosen],
-          [limit, *(score for _, score in chosen)])
+      negatives, compared = [], [limit]
+      for number, score in chosen:
+        negatives.append(documents[number])
+        compared.append(score)
+      yield MinedNegatives(query, positive, negatives, compared)
 
 
 def choose_negatives(

@@ -317,7 +317,10 @@ class FewShotResult:
   @property
   def truncated_prompts(self) -> int:
     """Number of questions whose prompt was truncated at its beginning."""
-    return sum(any(score.truncated for score in x.scores) for x in self.predictions)
+    count = 0
+    for prediction in self.predictions:
+      count += any(score.truncated for score in prediction.scores)
+    return count
 
 
 def evaluate_few_shot(

@@ -72,7 +72,7 @@ def perplexity(
   texts = keep_texts(texts)
   # Without a begin-of-text token the first token is given, not predicted, as in transformers.
   begin = scorer.start_ids(1)
-  ids = [[*begin, *some] for some in scorer.tokenizer.encode_batch(texts)]
+  ids = [begin + some for some in scorer.tokenizer.encode_batch(texts)]
   predicted = texts
   if not begin:
     predicted = [text_after_first_token(scorer.tokenizer, text) for text in texts]

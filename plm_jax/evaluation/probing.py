@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 import dataclasses
 import functools
+import itertools
 import statistics
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class TaggedSentences(NamedTuple):
   @property
   def classes(self) -> np.ndarray:
     """The tags of all words [words]."""
-    return np.array([tag for tags in self.tags for tag in tags], np.int32)
+    return np.array(list(itertools.chain.from_iterable(self.tags)), np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +172,10 @@ def make_control_tags(some: Sequence[TaggedSentences], classes: int, seed: int) 
   for tagged in some:
     types |= dict.fromkeys(tagged.words)
   tags = dict(zip(types, random.choice(classes, len(types), p=shares).tolist(), strict=True))
-  return [np.array([tags[word] for word in tagged.words], np.int32) for tagged in some]
+  found = []
+  for tagged in some:
+    found.append(np.array([tags[word] for word in tagged.words], np.int32))
+  return found
 
 
 def majority_baseline(train: TaggedSentences, test: TaggedSentences) -> float:

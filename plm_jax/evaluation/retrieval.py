@@ -87,6 +87,7 @@ def read_judgments(
 ) -> dict[str, dict[str, float]]:
   """Read the relevance of documents, by query. Raises SourceError for unknown ids and scores."""
   relevance: dict[str, dict[str, float]] = {}
+  has_relevant = False
   for row in labeled_files.iterate_rows(file):
     columns: Any = row.columns
     missing = [name for name in ('query-id', 'corpus-id', 'score') if columns.get(name) is None]
@@ -106,7 +107,8 @@ def read_judgments(
       raise SourceError(f'{row.where}: the document {document!r:.60} has two scores for the query '
                         f'{query!r:.60}')
     own[document] = score
-  if not any(score > 0 for own in relevance.values() for score in own.values()):
+    has_relevant = has_relevant or score > 0
+  if not has_relevant:
     raise SourceError(f'{file}: no query has a relevant document, with a score above 0')
   return relevance
 

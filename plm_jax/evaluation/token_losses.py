@@ -59,7 +59,7 @@ def compute_losses(trained: LoadedModel, texts: Iterable[str]) -> TokenLosses:
       found.append(columns)
   if not found:
     raise ConfigError('there is no token to predict: give a text')
-  ids, places, logprobs = (np.concatenate(column) for column in zip(*found, strict=True))
+  ids, places, logprobs = map(np.concatenate, zip(*found, strict=True))
   return TokenLosses(ids.astype(np.int64), -logprobs, places.astype(np.int64))
 
 
@@ -88,7 +88,7 @@ def score_causal_tokens(
   rows = cut_rows(scorer.tokenizer.encode_batch(texts), room)
   spans = []
   for row in rows:
-    ids = [*begin, *row]
+    ids = begin + row
     if len(ids) > 1:
       spans.append(scoring.Span(ids, 1))
   for number, logprobs, _ in scorer.score_spans(spans):

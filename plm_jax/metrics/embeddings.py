@@ -45,9 +45,10 @@ def ranking_metrics(ranks: np.ndarray, relevant: Sequence[Set[int]]) -> dict[str
     ranks: indices of the vectors that were found, best first [Q, depth].
     relevant: relevant indices of each query.
   """
-  right = np.array([
-      [number in wanted for number in row]
-      for row, wanted in zip(ranks.tolist(), relevant, strict=True)])
+  hits = []
+  for row, wanted in zip(ranks.tolist(), relevant, strict=True):
+    hits.append([number in wanted for number in row])
+  right = np.array(hits)
   gains = 1 / np.log2(np.arange(2, 12))
   sizes = np.array([len(wanted) for wanted in relevant])
   ideal = np.cumsum(gains)[np.minimum(sizes, 10) - 1]

@@ -34,7 +34,10 @@ def rouge(predictions: Sequence[str], references: References) -> dict[str, float
   lists = reference_lists(predictions, references)
   for text, several in zip(predictions, lists, strict=True):
     scores = [scorer.score(reference, text) for reference in several]
-    best.append([max(score[kind].fmeasure for score in scores) for kind in kinds])
+    own = []
+    for kind in kinds:
+      own.append(max(score[kind].fmeasure for score in scores))
+    best.append(own)
   means = np.mean(best, 0)
   scores_by_kind = {}
   for kind, score in zip(kinds, means, strict=True):

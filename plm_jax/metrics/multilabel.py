@@ -47,8 +47,7 @@ def average_precision(truth: Any, scores: Any) -> float:
   """
   truth, scores = np.asarray(truth, bool), np.asarray(scores, np.float64)
   check_shapes(truth, scores)
-  values = [label_average_precision(*column) for column in zip(truth.T, scores.T, strict=True)]
-  return percent(np.mean(values))
+  return percent(np.mean(list(map(label_average_precision, truth.T, scores.T))))
 
 
 def label_average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
@@ -91,8 +90,7 @@ def tune_thresholds(truth: Any, probabilities: Any, tuning: Tuning) -> tuple[flo
   check_shapes(truth, probabilities)
   if tuning == 'one':
     return (best_threshold(truth.ravel(), probabilities.ravel()),)
-  pairs = zip(truth.T, probabilities.T, strict=True)
-  return tuple(best_threshold(*pair) for pair in pairs)
+  return tuple(map(best_threshold, truth.T, probabilities.T))
 
 
 def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:

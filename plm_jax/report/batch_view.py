@@ -182,7 +182,9 @@ class BatchReader:
     for name, x in numbers.items():
       if is_informative(name, x[places]):
         shown.append(name)
-    more = list(dict.fromkeys(name for _, some in targets.values() for name in some))
+    more: dict[str, None] = {}
+    for _, some in targets.values():
+      more |= dict.fromkeys(some)
     columns = []
     for place in places.tolist():
       target, some = targets.get(place, ('', {}))

@@ -26,8 +26,11 @@ MAX_DOCUMENT = 400
 
 def labeled_pairs(examples: Sequence[Example], predictions: Sequence[Any]) -> Predictions:
   """Return the examples that have labels with their predictions."""
-  return [(one, prediction) for one, prediction in zip(examples, predictions, strict=True)
-          if one.label is not None or one.answers is not None]
+  labeled = []
+  for one, prediction in zip(examples, predictions, strict=True):
+    if one.label is not None or one.answers is not None:
+      labeled.append((one, prediction))
+  return labeled
 
 
 def error_sections(task: Task, found: Predictions) -> list[Element]:
@@ -37,8 +40,11 @@ def error_sections(task: Task, found: Predictions) -> list[Element]:
   mistakes = task.example_format.rank_mistakes(task, found)[:MAX_CARDS]
   examples, predictions = zip(*found, strict=True)
   bins = task.calibration_bins(examples, predictions) if isinstance(task, CalibratedTask) else []
-  calibration = [calibration_table(bins)] if bins else []
-  return [*score_tables(task, found), *calibration, mistake_cards(task, mistakes)]
+  sections = list(score_tables(task, found))
+  if bins:
+    sections.append(calibration_table(bins))
+  sections.append(mistake_cards(task, mistakes))
+  return sections
 
 
 def calibration_table(bins: Sequence[Bin]) -> Element:

@@ -272,7 +272,7 @@ def metric_figure(
   if lines and baseline and math.isfinite(baseline[-1][1]):
     last = max(points[-1][0] for points in lines.values())
     lines['baseline'] = [(0, baseline[-1][1]), (last, baseline[-1][1])]
-  values = sorted(value for points in lines.values() for _, value in points) or [0.0]
+  values = sorted(value for _, value in itertools.chain.from_iterable(lines.values())) or [0.0]
   top = axis_top(values)
   if top < values[-1]:
     units.append(f'up to {format_value(values[-1], metric)} beyond the axis')
@@ -300,7 +300,8 @@ def draw_chart(
     names: names of the lines in tooltips.
     axis: name of the horizontal axis.
   """
-  steps, values = zip(*itertools.chain(*lines.values()), strict=True)
+  drawn = list(itertools.chain.from_iterable(lines.values()))
+  steps, values = zip(*drawn, strict=True)
   begin, end = min(0, *steps), max(1, *steps)
   # The axis of a loss does not start at 0, which no loss gets near.
   if metric.rank in (0, 1, OTHER_RANK):

@@ -205,19 +205,23 @@ def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Base
 def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Retrieve the second text of each development example by BM25 (Robertson and Zaragoza 2009)."""
   del task, train
-  texts = list(dict.fromkeys(example.texts[1] for example in dev))
-  numbers = {text: number for number, text in enumerate(texts)}
-  ranks = rank_bm25([example.texts[0] for example in dev], texts, 100)
-  relevant = [{numbers[example.texts[1]]} for example in dev]
+  numbers: dict[str, int] = {}
+  relevant = []
+  for example in dev:
+    number = numbers.setdefault(example.texts[1], len(numbers))
+    relevant.append({number})
+  ranks = rank_bm25([example.texts[0] for example in dev], list(numbers), 100)
   return Baseline('BM25', ranking_metrics(ranks, relevant))
 
 
 def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Score the documents of each development example by BM25 (Robertson and Zaragoza 2009)."""
   del train
-  documents = list(dict.fromkeys(text for example in dev for text in example.choices))
-  numbers = {text: number for number, text in enumerate(documents)}
-  index = Bm25(documents)
+  numbers: dict[str, int] = {}
+  for example in dev:
+    for text in example.choices:
+      numbers.setdefault(text, len(numbers))
+  index = Bm25(list(numbers))
   predictions = []
   for start in range(0, len(dev), QUERY_BLOCK):
     some = dev[start:start + QUERY_BLOCK]

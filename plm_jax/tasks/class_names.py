@@ -205,7 +205,9 @@ def note_joined_names(names: set[str]) -> list[str]:
   One of its parts is a class by itself, or all of them are in other joined names, too.
   """
   parts_by_name = {name: split_joined_name(name) for name in sorted(names)}
-  counts = collections.Counter(part for parts in parts_by_name.values() for part in set(parts))
+  counts: collections.Counter[str] = collections.Counter()
+  for parts in parts_by_name.values():
+    counts.update(set(parts))
   for name, parts in parts_by_name.items():
     if len(parts) < 2:
       continue

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 from typing import Any, ClassVar, NamedTuple
@@ -439,7 +440,7 @@ def are_multi_hot(vectors: Sequence[Sequence[Any]], names: Sequence[str]) -> boo
   sizes = {len(vector) for vector in vectors}
   if len(sizes) != 1 or min(sizes) < 2:
     return False
-  values = [value for vector in vectors for value in vector]
+  values = list(itertools.chain.from_iterable(vectors))
   if not all(type(value) in (int, float, bool) and value in (0, 1) for value in values):
     return False
   if names:

@@ -111,7 +111,10 @@ def find_entities(
   """Yield the entities of tags; `text` and `starts` as for `name_labels`."""
   if not text:
     text = ' '.join(words)
-    starts = [sum(len(word) + 1 for word in words[:n]) for n in range(len(words))]
+    starts, size = [], 0
+    for word in words:
+      starts.append(size)
+      size += len(word) + 1
   for first, last, kind in find_chunks(tags):
     start, end = starts[first], starts[last] + len(words[last])
     probability = min(probabilities[first:last + 1], default=math.nan)

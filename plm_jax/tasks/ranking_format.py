@@ -51,7 +51,8 @@ class QueryDocuments(ExampleFormat):
     if negatives and is_missing(label):
       label = [1.0] * len(documents) + [0.0] * len(negatives)
     example = Example(
-        (query,), choices=(*documents, *negatives), where=row.where, key=row_readers.row_key(row))
+        (query,), choices=tuple(documents + negatives), where=row.where,
+        key=row_readers.row_key(row))
     return RawExample(example, label)
 
   def parse_label(self, item, classes):
@@ -63,7 +64,7 @@ class QueryDocuments(ExampleFormat):
     if len(values) == count:
       return values
     if len(values) == count - 1:
-      return (0.0, *(-value for value in values))
+      return (0.0,) + tuple(-value for value in values)
     raise UnreadableRow(
         'scores that do not fit', f'{where}: {count} documents need a relevance each, or '
         f'{count - 1} margins of the first to the others, got {len(values)}')

@@ -6,7 +6,6 @@ Instead of relevance there may be a teacher's scores.
 """
 from collections.abc import Sequence
 import dataclasses
-import itertools
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -225,8 +224,10 @@ class RerankTask(GroupedTask):
   ) -> Features:
     """Make `size` rows per list; a list with fewer documents is padded with its first row."""
     queries = encode_texts(tokenizer, [one.query for one in lists])
-    documents = iter(encode_texts(
-        tokenizer, list(itertools.chain.from_iterable(one.documents for one in lists))))
+    all_documents = []
+    for one in lists:
+      all_documents += one.documents
+    documents = iter(encode_texts(tokenizer, all_documents))
     rows, labels = [], np.zeros((len(lists), size), np.float32)
     for number, (one, query) in enumerate(zip(lists, queries, strict=True)):
       own = []
@@ -309,8 +310,10 @@ def split_list(
     others = [document for document in ranked if document not in set(positive)]
     for number, document in enumerate(positive):
       start = number * (size - 1)
-      some = [others[(start + place) % len(others)] for place in range(min(size - 1, len(others)))]
-      add([document, *some])
+      compared = [document]
+      for place in range(start, start + min(size - 1, len(others))):
+        compared.append(others[place % len(others)])
+      add(compared)
     return lists
   # Every list has documents from the whole range of relevance.
   count = -(-len(ranked) // size)
@@ -323,8 +326,10 @@ def add_random_documents(
     lists: Sequence[DocumentList], queries: dict[str, tuple[int, dict[str, float]]], number: int
 ) -> list[DocumentList]:
   """Add documents of other queries to each list, as irrelevant; never one that its query knows."""
-  documents = list(dict.fromkeys(
-      document for _, known in queries.values() for document in known))
+  distinct: dict[str, float] = {}
+  for _, known in queries.values():
+    distinct |= known
+  documents = list(distinct)
   rng, grown = np.random.default_rng(0), []
   for one in lists:
     known = queries[one.query][1]
@@ -333,7 +338,7 @@ def add_random_documents(
       if documents[place] not in known and len(some) < number:
         some[documents[place]] = None
     grown.append(one._replace(
-        documents=(*one.documents, *some), relevance=(*one.relevance, *[0.0] * len(some))))
+        documents=one.documents + tuple(some), relevance=one.relevance + (0.0,) * len(some)))
   return [one for one in grown if len(one.documents) > 1]
 
 

@@ -223,8 +223,7 @@ class EmbeddingTask(GroupedTask):
     groups = []
     for example in examples:
       first, *others = example.texts * 2 if len(example.texts) == 1 else example.texts
-      groups.append((f'{self.query_prompt}{first}',
-                     *(f'{self.document_prompt}{text}' for text in others)))
+      groups.append([self.query_prompt + first] + [self.document_prompt + text for text in others])
     counts = [len(texts) for texts in groups]
     size, vocab = max(counts, default=2), tokenizer.vocab
     ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
