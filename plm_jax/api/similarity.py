@@ -16,7 +16,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.inference import encode as encoding
 from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
-from plm_jax.inference.prompts import Prompt, check_prompts
+from plm_jax.inference.prompts import Prompt, check_prompts, check_text_prompts
 from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.metrics.embeddings import normalize_vectors
 from plm_jax.metrics.nearest import find_nearest
@@ -96,7 +96,7 @@ def encode(
     if isinstance(text, str):
       plain.append(text)
   if isinstance(trained, StaticVectors):
-    check_prompts([text if isinstance(text, str) else '' for text in items], 'give texts')
+    check_text_prompts(items, 'give texts')
     return trained.encode(items)  # pyright: ignore[reportArgumentType]  models take ids
   with mesh_context(trained):
     if pooling == 'own' and layer == -1 and trained.task and len(plain) == len(items):

@@ -50,7 +50,7 @@ def word_layers(
   with progress.progress_bar('texts', len(order)) as done:
     for start in range(0, len(order), rows):
       some = order[start:start + rows]
-      longest = max(1, *(len(sentences[number]) for number in some))
+      longest = max(1, len(sentences[some[-1]]))  # sentences are in order of length
       longest = -(-longest // 16) * 16  # a multiple of 16, to limit compilation
       characters = np.zeros((rows, longest, spelling_length), np.int32)
       for row, number in enumerate(some):

@@ -12,7 +12,7 @@ from plm_jax import progress, truncation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
-from plm_jax.inference.prompts import Prompt, check_prompts, encode_prompt, prompt_ids
+from plm_jax.inference.prompts import Prompt, check_text_prompts, encode_prompt, prompt_ids
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
@@ -64,7 +64,7 @@ def encode(
   tokenizer, longest = trained.tokenizer, trained.model.max_length
   if tokenizer is None:
     raise CheckpointError('the model has no tokenizer: texts cannot be encoded without it')
-  check_prompts([text if isinstance(text, str) else '' for text in texts], 'give texts')
+  check_text_prompts(texts, 'give texts')
   if pooling not in get_args(Pooling):
     names = ', '.join(get_args(Pooling))
     raise ConfigError(f'pooling is one of {names}, got {short_repr(pooling)}')

@@ -15,7 +15,7 @@ from plm_jax.inference import engine, glm_infill, search, unmasking
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
 from plm_jax.inference.encoder_steps import EncoderSteps
-from plm_jax.inference.prompts import Prompt, check_prompts, encode_prompt, prompt_ids
+from plm_jax.inference.prompts import Prompt, check_text_prompts, encode_prompt, prompt_ids
 from plm_jax.inference.samples import GenerationSample
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
@@ -194,7 +194,10 @@ def iterate_continuations(
 ) -> Iterator[list[Continuation]]:
   """Yield all sequences after the first token, and then after every `chunk` tokens."""
   steps, ids, params, batch, given = prepare_prompts(trained, prompts, config)
-  given = [prompt for prompt in given for _ in range(config.number)]
+  repeated = []
+  for prompt in given:
+    repeated += [prompt] * config.number
+  given = repeated
   rows: list[Continuation] = [Continuation('', (), '')] * len(given)
   until = 1
   seed_array = jax.device_put(engine.check_seed(seed))
@@ -269,7 +272,7 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
     if trained.lm_head_name:
       lacking = 'tokenizer'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
-  check_prompts([prompt if isinstance(prompt, str) else '' for prompt in prompts])
+  check_text_prompts(prompts)
   if max(config.forced_first, config.forced_last) >= model.vocab:
     raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got '
                       f'{config.forced_first} and {config.forced_last}')
@@ -395,8 +398,10 @@ def decode_continuation(
   tokens = tuple(tokens)
   # Decode with the prompt: a tokenizer may leave out the space before a text.
   special = {*tokenizer.vocab.specials, *end}
-  before = tokenizer.decode([i for i in prompt if i not in special])
-  whole = tokenizer.decode([i for i in (*prompt, *tokens) if i not in special])
+  plain = [i for i in prompt if i not in special]
+  before = tokenizer.decode(plain)
+  plain += [i for i in tokens if i not in special]
+  whole = tokenizer.decode(plain)
   text = whole[len(before):]
   places = []
   for stop in config.stop:

@@ -117,18 +117,20 @@ def score_blanks(
   vocab, space = tokenizer.vocab, ''
   if tokenizer.keeps_leading_space:
     space = ' '
-  laid = []
+  laid, most, longest = [], 0, 0  # most: tokens in part B of the longest filling
   for prompt, words in asked:
     ids = encode_prompt(trained, prompt)
     places = mask_places(ids, vocab)
     if len(places) != 1:
       raise ConfigError(f'expected one blank in {prompt!r}, got {len(places)}')
     text = InfillingText(ids).append(places[0], tokenizer.encode(space + words))
-    laid.append(build_row(text, vocab))
+    row = build_row(text, vocab)
+    laid.append(row)
+    most = max(most, sum(kind > 0 for kind in row['types']))
+    longest = max(longest, len(row['tokens']))
 
-  # Part B of the longest filling; rows are padded in front, so part B is at the end of each.
-  most = max(sum(kind > 0 for kind in row['types']) for row in laid)
-  longest = check_row_length(trained, max(len(row['tokens']) for row in laid), most)
+  # Rows are padded in front, so part B is at the end of each.
+  longest = check_row_length(trained, longest, most)
   steps, found = InfillingSteps(trained.model, trained.heads['lm']), []
   params = trained.derive_once(steps, steps.load_params)
   for first in range(0, len(laid), rows):

@@ -27,6 +27,11 @@ def check_prompts(prompts: Sequence[str], wanted: str = 'give one') -> None:
       raise ConfigError(f'the prompt {short_repr(prompt, 40)} {wrong}')
 
 
+def check_text_prompts(prompts: Sequence[Any], wanted: str = 'give one') -> None:
+  """Check prompts as `check_prompts` does, where they may also be token ids, which are skipped."""
+  check_prompts([prompt if isinstance(prompt, str) else '' for prompt in prompts], wanted)
+
+
 BERT_TOKENS = {'[MASK]': 'mask', '[CLS]': 'cls', '[SEP]': 'sep'}
 """special tokens of a masked language model: name -> field of `Vocab`"""
 

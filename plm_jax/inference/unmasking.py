@@ -25,7 +25,13 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError
 from plm_jax.inference import engine, search
 from plm_jax.inference import sampling as of
-from plm_jax.inference.prompts import BERT_TOKENS, Prompt, check_prompts, missing_tokens, prompt_ids
+from plm_jax.inference.prompts import (
+  BERT_TOKENS,
+  Prompt,
+  check_text_prompts,
+  missing_tokens,
+  prompt_ids,
+)
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
@@ -78,7 +84,7 @@ def generate_tokens(
   if config.steps > config.max_new:
     raise ConfigError(f'steps is at most max_new ({config.max_new}), because each step unmasks at '
                       f'least one token: got {config.steps}')
-  check_prompts([prompt if isinstance(prompt, str) else '' for prompt in prompts])
+  check_text_prompts(prompts)
 
   # Rows: [CLS] prompt [MASK] ... [MASK] [SEP], as in training.
   given = [prompt_ids(tokenizer, prompt) for prompt in prompts]
@@ -95,7 +101,7 @@ def generate_tokens(
   segments, positions = np.zeros_like(tokens), np.zeros((len(given), config.max_new), np.int32)
   for row, ids in enumerate(given):
     first = len(before) + len(ids)
-    whole = [*before, *ids, *[vocab.mask] * config.max_new, *after]
+    whole = before + ids + [vocab.mask] * config.max_new + after
     tokens[row, :len(whole)], segments[row, :len(whole)] = whole, 1
     positions[row] = first + np.arange(config.max_new)
 

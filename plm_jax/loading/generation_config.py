@@ -203,7 +203,8 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
   words = [word for word in stated.get('bad_words_ids') or () if isinstance(word, list)]
   if any(len(word) > 1 for word in words):
     ignored.append('bad_words_ids of several tokens')
-  barred = {*(stated.get('suppress_tokens') or ()), *(word[0] for word in words if len(word) == 1)}
+  single_tokens = [word[0] for word in words if len(word) == 1]
+  barred = set(stated.get('suppress_tokens') or ()).union(single_tokens)
   if wrong := [one for one in barred if type(one) is not int]:
     raise ConvertError(f'suppress_tokens and bad_words_ids are ids, got {abbreviate(wrong[0])}')
   known = rows
