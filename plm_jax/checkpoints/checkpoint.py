@@ -127,8 +127,10 @@ class Checkpoints:
     self.manager._non_blocking_metadata_store.wait_until_finished()
     folder = self.folder / str(self.saving_step)
     if not storage.is_remote(self.folder):
-      drafts = [path for path in self.folder.iterdir()
-                if path.name.startswith(f'{self.saving_step}.') and path.is_dir()]
+      drafts = []
+      for path in self.folder.iterdir():
+        if path.name.startswith(f'{self.saving_step}.') and path.is_dir():
+          drafts.append(path)
       if drafts:
         folder = max(drafts, key=lambda path: path.stat().mtime)
     checksums.write(folder)

@@ -107,8 +107,12 @@ def list_checksums(folder: epath.Path) -> Listing:
       found: Listing = list_bucket(folder)
     else:
       found = dict.fromkeys(file_names(folder))
-  return {name: known for name, known in found.items()
-          if name not in (FILE_NAME, ORBAX_COMMIT_FILE) and not name.endswith(storage.DRAFT_SUFFIX)}
+  listing: Listing = {}
+  for name, known in found.items():
+    is_draft = name.endswith(storage.DRAFT_SUFFIX)
+    if name not in (FILE_NAME, ORBAX_COMMIT_FILE) and not is_draft:
+      listing[name] = known
+  return listing
 
 
 def compute_checksums(folder: epath.Path, files: Listing) -> dict[str, tuple[int, str]]:

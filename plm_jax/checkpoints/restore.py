@@ -125,9 +125,10 @@ def restore_step_params(checkpoints: Checkpoints, step: int, target):
     args = ocp.args.Composite(state=make_restore_args({'params': target}, partial=True))
     params = checkpoints.manager.restore(step, args=args)['state']['params']
     # A partial restore leaves what it does not find as it was asked for.
-    missing = [jax.tree_util.keystr(path, simple=True, separator='/')
-               for path, x in jax.tree_util.tree_flatten_with_path(params)[0]
-               if not isinstance(x, jax.Array)]
+    missing = []
+    for path, x in jax.tree_util.tree_flatten_with_path(params)[0]:
+      if not isinstance(x, jax.Array):
+        missing.append(jax.tree_util.keystr(path, simple=True, separator='/'))
     if missing:
       raise KeyError(f'no parameters {", ".join(missing[:5])}')
   check_finite(params, checkpoints.folder / str(step))

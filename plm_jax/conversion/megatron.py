@@ -190,7 +190,7 @@ def find_megatron(path: PathType) -> pathlib.Path | None:
       step = f'iter_{int(step):07}'
     steps.append(child_path(path, step))
   for step in steps:
-    for place in (step, *(step / rank for rank in RANK_FOLDERS)):
+    for place in [step] + [step / rank for rank in RANK_FOLDERS]:
       if not (place / FILE).is_file():
         continue
       others = ('mp_rank_01', 'mp_rank_01_000', 'mp_rank_00_001')

@@ -265,10 +265,13 @@ def choose_heads(
   present = [name for name in family.heads if own[name] & set(names) or name in free]
 
   # Of heads that share tensors, keep those whose other tensors are in the file, too.
-  def is_beaten(name, other):
-    more, less = own[other] - own[name], own[name] - own[other]
-    return own[name] & own[other] and more & set(names) and not less & set(names)
-  present = [name for name in present if not any(is_beaten(name, other) for other in present)]
+  def is_beaten(name):
+    for other in present:
+      more, less = own[other] - own[name], own[name] - own[other]
+      if own[name] & own[other] and more & set(names) and not less & set(names):
+        return True
+    return False
+  present = [name for name in present if not is_beaten(name)]
 
   # One tensor may have several meanings: `classifier.weight` belongs to whichever head the caller
   # or the configuration names.

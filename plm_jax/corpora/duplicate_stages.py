@@ -279,9 +279,10 @@ def split_by_shard(rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 def read_arrays(folder: epath.Path, shard: CorpusShard, name: str) -> np.ndarray:
   """Read an array [documents, ...] of a shard."""
-  return np.concatenate([
-      load_arrays(piece_path(folder, key, '.npz'))[name][first:stop]
-      for key, first, stop in shard.ranges])
+  parts = []
+  for key, first, stop in shard.ranges:
+    parts.append(load_arrays(piece_path(folder, key, '.npz'))[name][first:stop])
+  return np.concatenate(parts)
 
 
 def read_spans(folder: epath.Path, shard: CorpusShard) -> np.ndarray:

@@ -112,8 +112,11 @@ def encode_unit(
   # Split documents into words, where there is a segmenter, and paragraphs into sentences.
   segmented, texts = None, unit
   if segment:
-    segmented = [[segment(paragraph) for paragraph in document] for document in unit]
-    texts = [[text for text, _ in document] for document in segmented]
+    segmented, texts = [], []
+    for document in unit:
+      segmented_document = [segment(paragraph) for paragraph in document]
+      segmented.append(segmented_document)
+      texts.append([text for text, _ in segmented_document])
   paragraphs = []  # sentences of each paragraph
   sentences: list[str] = []
   counts = []  # sentences of each document

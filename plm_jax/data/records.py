@@ -137,10 +137,12 @@ def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
   with storage.io_errors_as(home, 'read', RecordsError):
     if not home.is_dir():
       return {}
-    names = sorted(path.name for path in home.iterdir()
-                   if not path.name.startswith('.') and path.suffix != '.tmp')
+    names = []
+    for path in home.iterdir():
+      if not path.name.startswith('.') and path.suffix != '.tmp':
+        names.append(path.name)
   crcs = {}
-  for name in names:
+  for name in sorted(names):
     crcs[name] = checksums.crc(storage.read_bytes(home / name, error=RecordsError))
   return crcs
 

@@ -345,7 +345,7 @@ def describe_differences(first: Mapping[str, Any], other: Mapping[str, Any], oth
     other: values of the first of `others`.
     others: processes that differ from process 0.
   """
-  names = [name for name in dict.fromkeys([*first, *other]) if first.get(name) != other.get(name)]
+  names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
   lines = []
   for name in names[:MAX_NAMED]:
     lines.append(f'{name} is {short_repr(first.get(name, "missing"))} on process 0 and '

@@ -337,14 +337,15 @@ def short_reason(error: BaseException) -> str:
 
 def classify_error(error: BaseException) -> tuple[set[str], int]:
   """Return the names of the classes of an error and its causes, and the status of a response."""
-  status = 0
+  names, status = set(), 0
   causes: list[BaseException] = [error]
   while causes[-1].__cause__ is not None and len(causes) < 10:
     causes.append(causes[-1].__cause__)
   for cause in causes:
     response = getattr(cause, 'response', None)
     status = status or getattr(response, 'status_code', 0)
-  return {kind.__name__ for cause in causes for kind in type(cause).__mro__}, status
+    names.update(kind.__name__ for kind in type(cause).__mro__)
+  return names, status
 
 
 def describe_hub_error(

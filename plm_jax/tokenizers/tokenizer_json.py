@@ -81,9 +81,10 @@ class TokenizerJson(BaseTokenizer):
       if token['content'] not in plain_tokens:
         new_tokens.append(token)
     self._model_size = len(names) - len(new_tokens)
-    self._token_bytes = [
-        byte_bpe.token_bytes(name) if n < self._model_size else name.encode()
-        for n, name in enumerate(names)]
+    self._token_bytes = []
+    for n, name in enumerate(names):
+      is_of_model = n < self._model_size
+      self._token_bytes.append(byte_bpe.token_bytes(name) if is_of_model else name.encode())
     self.pieces = names
     if self.kind == 'byte_bpe':
       self.pieces = [byte_bpe.display_token(content) for content in self._token_bytes]

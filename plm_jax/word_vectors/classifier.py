@@ -234,8 +234,10 @@ def make_predictor(
   Raises:
     FastTextError: the model has no labels, or another loss than a full or hierarchical softmax.
   """
-  loss = next((name for name in ('softmax', 'hierarchical')
-               if model.arguments.loss == fasttext_bin.LOSSES[name]), '')
+  loss = ''
+  for name in ('softmax', 'hierarchical'):
+    if model.arguments.loss == fasttext_bin.LOSSES[name]:
+      loss = name
   if not model.labels or not loss:
     raise fasttext_bin.FastTextError(
         'this model predicts no labels by a softmax: it is one of `supervised` that does')
