@@ -233,4 +233,9 @@ def make_scorer(
                       'right')
   with mesh_context(trained):
     causal = scoring.make_scorer(trained, start, trained.mesh)
-  return lambda texts: [found.logprob for found in causal.score([('', text) for text in texts])]
+
+  def score_texts(texts: Sequence[str]) -> list[float]:
+    pairs = [('', text) for text in texts]
+    return [found.logprob for found in causal.score(pairs)]
+
+  return score_texts

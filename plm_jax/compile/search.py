@@ -191,7 +191,7 @@ def list_candidates(config: RunConfig, devices: int, slices: int = 1
   # Rounds of (meshes, accumulation, checkpointing policy).
   rounds = [([list_meshes(1)], accumulate, policy),
             ([list_meshes(size) for size in tensors], accumulate, policy)]
-  widest = [list_meshes(size)[-2:] for size in (1, *tensors)]
+  widest = [list_meshes(size)[-2:] for size in [1] + tensors]
   policies = ('',)
   if policy:
     policies = ('none', 'dots', 'full')

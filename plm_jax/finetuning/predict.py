@@ -64,7 +64,8 @@ def make_predictor(
   pad = max(tokenizer.vocab.pad, 0)
   shape = BatchShape(batch, length, sharding.count_batch_shards(mesh), pad, pack)
   heads = dataclasses.replace(task, auxiliary=0.0).heads(trained.model)
-  params = trained.device_params('backbone', *(f'heads_{head}' for head in heads))
+  parts = ['backbone'] + [f'heads_{head}' for head in heads]
+  params = trained.device_params(*parts)
   outputs = functools.partial(
       compute_head_outputs, task, trained.model, shape.pack, tokenizer.vocab)
   def predict_examples(examples: Sequence[Example]) -> list[Any]:

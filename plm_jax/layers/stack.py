@@ -479,7 +479,7 @@ def run_dense_streams(body, x, sums, params, stack: StackConfig):
     (output of the last layer, what the layers returned, with a leading axis of layers).
   """
   leaves, tree = jax.tree.flatten(params)
-  by_layer = zip(*[jnp.unstack(leaf) for leaf in leaves], strict=True)
+  by_layer = zip(*map(jnp.unstack, leaves), strict=True)
   states, outputs = (x,), []
   for number, layer_leaves in enumerate(by_layer):
     streams = DenseStreams(states, sums[2 * number:2 * number + 2])

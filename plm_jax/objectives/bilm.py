@@ -80,10 +80,10 @@ class BidirectionalLM(Objective):
 
   def add_token_info(self, windows, tokenizer):
     """Add characters and behind_characters of the words, [batch, length, 50]."""
-    characters = {
-        f'{side}characters': tokenizer.characters(windows[f'{side}tokens'])
-        for side in ('', 'behind_')}
-    return {**windows, **characters}
+    windows = dict(windows)
+    for side in ('', 'behind_'):
+      windows[f'{side}characters'] = tokenizer.characters(windows[f'{side}tokens'])
+    return windows
 
   def shapes(self, rows, length, layout=None):
     """Return the shapes of windows: forward and backward, with characters."""

@@ -429,7 +429,7 @@ IDEOGRAPHS = (
 def chinese_token_flags(tokenizer: Any) -> np.ndarray:
   """Return 1 for each token id that has Chinese characters alone, int32 [vocabulary]."""
   if tokenizer.hash not in CHINESE_FLAGS_CACHE:
-    flags = [bool(token) and all(is_chinese(char) for char in token) for token in tokenizer.pieces]
+    flags = [bool(token) and all(map(is_chinese, token)) for token in tokenizer.pieces]
     CHINESE_FLAGS_CACHE[tokenizer.hash] = np.array(flags, np.int32)
   return CHINESE_FLAGS_CACHE[tokenizer.hash]
 

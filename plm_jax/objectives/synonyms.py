@@ -61,9 +61,13 @@ def load_table(path: str, tokenizer: Any) -> SynonymTable:
 def read_table(path: str, tokenizer: Any) -> SynonymTable:
   """Read a synonym file; see `load_table`."""
   text = storage.read_text(storage.resolve_path(path), MAX_FILE_BYTES, ConfigError)
-  lines = [line.split() for line in text.splitlines()]
-  lines = [line for line in lines if len(line) > 1]
-  every = sorted({word for line in lines for word in line})
+  lines, distinct = [], set()
+  for line in text.splitlines():
+    words = line.split()
+    if len(words) > 1:
+      lines.append(words)
+      distinct.update(words)
+  every = sorted(distinct)
   if not every:
     raise ConfigError(f'{path} has no line with a word and words like it')
   ids = {}
@@ -76,8 +80,9 @@ def read_table(path: str, tokenizer: Any) -> SynonymTable:
       continue
     own = ids[word]
     like = found.setdefault(own, [])
-    known = [ids[other] for other in others if other in ids]
-    like += [other for other in known if len(other) == len(own) and other != own]
+    for other in others:
+      if other in ids and len(ids[other]) == len(own) and ids[other] != own:
+        like.append(ids[other])
   return {word: choose_candidates(like) for word, like in found.items() if word and like}
 
 

@@ -50,8 +50,10 @@ class Translations(ValidatedConfig):
   @property
   def language_names(self) -> tuple[str, ...]:
     """The languages, each once, in the order of their ids."""
-    names = [part for name in self.languages for part in name.split('-')]
-    return tuple(dict.fromkeys(names))
+    names: dict[str, None] = {}
+    for name in self.languages:
+      names |= dict.fromkeys(name.split('-'))
+    return tuple(names)
 
   def has_text_pairs(self, corpus: int) -> bool:
     """Tell whether a corpus consists of translations."""

@@ -100,8 +100,9 @@ def scale_by_muon_and_adam(
   def scale(updates: Any, params: Any = None) -> Any:
     del params
     def scale_matrix(path, x):
-      rows, columns = (math.prod(x.shape[axis] for axis in axes)
-                       for axes in dimensions[tuple(path_names(path))])
+      inputs, outputs = dimensions[tuple(path_names(path))]
+      rows = math.prod(x.shape[axis] for axis in inputs)
+      columns = math.prod(x.shape[axis] for axis in outputs)
       factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
       return x * (rate * factor)
     return jax.tree_util.tree_map_with_path(scale_matrix, updates)
@@ -183,7 +184,9 @@ def distributed_shardings(shape: tuple[int, ...], sides: Sides) -> list[Partitio
     return []
 
   def shard(axes: Any, others: Any) -> PartitionSpec:
-    return PartitionSpec(*(axes if axis == longest else others for axis in range(len(shape))))
+    partitions = [others] * len(shape)
+    partitions[longest] = axes
+    return PartitionSpec(*partitions)
 
   if len(axes) == 1:
     return [shard(axes[0], None)]

@@ -229,7 +229,9 @@ def corpus_section(
   whole, corpora = metric_names.split_by_corpus(heldout)
   if not corpora:
     return []
-  names = list(dict.fromkeys(name for some in corpora.values() for name in some))
+  names: dict[str, None] = {}
+  for some in corpora.values():
+    names |= dict.fromkeys(some)
   head = el('tr', el('th', ''))
   for name in names:
     head.append(el('th', metric_names.display_name(name, whole), scope='col'))

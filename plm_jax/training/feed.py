@@ -143,7 +143,7 @@ class TextFeed(Feed):
 
   def read_batch(self, step):
     """Read the batch from the pipeline of its phase."""
-    firsts = np.cumsum([0, *(phase.steps for phase in self.config.train.phases)])
+    firsts = np.cumsum([0] + [phase.steps for phase in self.config.train.phases])
     number = int(np.searchsorted(firsts, step, 'right')) - 1
     batch = self.pipelines[number].batch(step - int(firsts[number]))
     return dict(self.add_token_info(batch))

@@ -28,8 +28,10 @@ def peak_flops(device: Any) -> float | None:
   """Return the peak FLOPs per second of a device; None where it is not known (a CPU, for
   example)."""
   kind = device.device_kind
-  names = [name for name in PEAK_FLOPS
-           if kind == name or kind.startswith((f'{name} ', f'{name}-'))]
+  names = []
+  for name in PEAK_FLOPS:
+    if kind == name or kind.startswith((f'{name} ', f'{name}-')):
+      names.append(name)
   if not names:
     return None
   return PEAK_FLOPS[max(names, key=len)]

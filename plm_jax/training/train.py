@@ -311,7 +311,7 @@ def check_same_data(
                      'their own', step)
     return
   old = meta['data']['digests']
-  changed = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+  changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
   if not changed:
     return
   lines = [f'{name}: {old.get(name, "none")[:12]} -> {new.get(name, "none")[:12]}'

@@ -136,8 +136,12 @@ def checkpoint_files(root: pathlib.Path) -> list[pathlib.Path]:
   """List the files of a checkpoint: parameters, and what describes how to read them."""
   if root.is_file():
     return [root]
-  return [path for path in sorted(root.rglob('*'))
-          if path.is_file() and not IGNORED_FILES & set(path.relative_to(root).parts)]
+  files = []
+  for path in sorted(root.rglob('*')):
+    ignored = IGNORED_FILES & set(path.relative_to(root).parts)
+    if path.is_file() and not ignored:
+      files.append(path)
+  return files
 
 
 def has_token_params(config: RunConfig) -> bool:
@@ -377,5 +381,8 @@ def shape_differences(own, theirs):
     return {jax.tree_util.keystr(path, simple=True, separator='/'): list(np.shape(x))
             for path, x in leaves}
   ours, others = shapes(own), shapes(theirs)
-  return [(path, ours.get(path), others.get(path)) for path in sorted({*ours, *others})
-          if ours.get(path) != others.get(path)]
+  differences = []
+  for path in sorted(ours | others):
+    if ours.get(path) != others.get(path):
+      differences.append((path, ours.get(path), others.get(path)))
+  return differences
