@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=mpnet_base
     python -m plm_jax train mpnet_base --data.path=gs://BUCKET/records    # 256 TPU v3 chips
-    python -m plm_jax train mpnet_base --scale=laptop                     # 2 CPU cores: 4 minutes
+    python -m plm_jax train mpnet_base --scale=laptop                     # 2 CPU cores: 3 minutes
     python -m plm_jax train mpnet_base --scale=test                       # seconds
 
 500,000 steps with batch size 8,192 at sequence length 512, on the 160 GB of text of RoBERTa. 15% of
