@@ -18,7 +18,7 @@ from plm_jax.validation import with_overrides
 
 ARCHITECTURES = (
     'bert_base', 'albert_base', 'roberta_base', 'electra_base', 'deberta_base', 'deberta_v2_xlarge', 'xlnet_base',
-    'modernbert_base', 'neobert_base', 'ltg_bert_strict', 'gpt_bert_strict', 'elmo_medium', 'gpt2_small', 'llama3_8b',
+    'mpnet_base', 'modernbert_base', 'neobert_base', 'ltg_bert_strict', 'gpt_bert_strict', 'elmo_medium', 'gpt2_small', 'llama3_8b',
     'palm_8b', 'glm_base', 't5_small', 't5_v1_1_small', 'bart_base')
 STEPS = (3.4445, -4.775, 2.0315)
 

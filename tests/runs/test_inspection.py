@@ -114,7 +114,7 @@ def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'lanes'), [
     ('roberta_base', 'text, reads'), ('spanbert_base', 'text, reads'), ('deberta_v3_base', 'text, reads, filled'),
-    ('xlnet_base', 'text, memory, reads'), ('gpt2_small', 'text, reads'), ('glm_base', 'text, reads'),
+    ('xlnet_base', 'text, memory, reads'), ('mpnet_base', 'text, reads'), ('gpt2_small', 'text, reads'), ('glm_base', 'text, reads'),
     ('t5_small', 'text, reads, decoder reads'), ('bart_base', 'text, reads, decoder reads'),
     ('elmo_small', 'text, forward, backward')])
 def test_every_objective_is_shown(name, lanes, options):
