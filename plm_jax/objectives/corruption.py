@@ -2,6 +2,8 @@
 
 Functions work on one example at a time (vmap them) and are keyed by example.
 """
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -328,6 +330,18 @@ def keep_tokens(tokens, keep, length: int):
   place = jnp.where(keep, jnp.cumsum(keep) - 1, length)
   kept = jnp.zeros(length, tokens.dtype).at[place].set(tokens, mode='drop')
   return kept, jnp.minimum(keep.sum(), length)
+
+
+def describe_excess(
+    option: Callable[[str], str], mask_share: float, random_share: float) -> str | None:
+  """Explain that the fractions of [MASK] and of random tokens exceed 1 together; None: they do not.
+
+  option: function from the name of a field to the option that users know.
+  """
+  if mask_share + random_share <= 1 + 1e-9:
+    return None
+  return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at most, '
+          f'got {mask_share} and {random_share}')
 
 
 def replace_tokens(

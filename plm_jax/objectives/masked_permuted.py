@@ -51,10 +51,7 @@ class MaskedPermutedLM(Objective):
 
   def conflict(self, option):
     """Explain that the two shares exceed 1."""
-    if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
-              f'most, got {self.mask_share} and {self.random_share}')
-    return None
+    return corruption.describe_excess(option, self.mask_share, self.random_share)
 
   @property
   def terms(self) -> Mapping[str, float]:

@@ -135,10 +135,7 @@ class MaskedLM(Objective):
     if self.step_traits.needs_progress and self.choice not in ('distinct', 'everywhere'):
       return (f'{option("choice")} {self.choice} is of one {option("mask_rate")}: leave out '
               f'{option("final_mask_rate")} and {option("held_out_mask_rate")}')
-    if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
-              f'most, got {self.mask_share} and {self.random_share}')
-    return None
+    return corruption.describe_excess(option, self.mask_share, self.random_share)
 
   @property
   def terms(self) -> Mapping[str, float]:

@@ -67,10 +67,7 @@ class MaskedNextToken(Objective):
     """Explain which probabilities contradict each other."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
-    if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
-              f'most, got {self.mask_share} and {self.random_share}')
-    return None
+    return corruption.describe_excess(option, self.mask_share, self.random_share)
 
   @property
   def row_kinds(self) -> Mapping[str, float]:

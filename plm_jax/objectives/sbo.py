@@ -55,10 +55,7 @@ class SpanBoundary(Objective):
 
   def conflict(self, option):
     """Explain that the fractions of masked and random spans exceed 1 together."""
-    if self.mask_share + self.random_share > 1 + 1e-9:
-      return (f'{option("mask_share")} and {option("random_share")} are shares, together 1 at '
-              f'most, got {self.mask_share} and {self.random_share}')
-    return None
+    return corruption.describe_excess(option, self.mask_share, self.random_share)
 
   @property
   def lengths(self) -> tuple[float, ...]:

@@ -270,7 +270,8 @@ def warn_of_repeats(config: PretrainRun, pipelines: Sequence[Pipeline]) -> None:
   if repeated:
     logger.warning(
         '--data.unimax-epochs is %g, and the run reads %s: the text is too little for so many '
-        'steps, or a corpus has less than a thousandth of them', most, ', '.join(repeated))
+        'steps, or a corpus is so small that a thousandth of the run repeats it more often', most,
+        ', '.join(repeated))
 
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batch_size: int = 0,
