@@ -20,20 +20,20 @@ from plm_jax.validation import intervals
 class MaskedPermutedLM(Objective):
   """Masked and permuted language modeling (MPNet: Song et al. 2020, section 2).
 
-  A share of the tokens is predicted, in random order. The prediction of a token sees the tokens
-  that are not predicted, the predicted tokens before it in this order, and mask tokens with the
-  positions of itself and of those after it. So it sees as many tokens as the sequence has, and
-  all positions (position compensation).
+  A share of the tokens is predicted, in random order. The prediction of a token attends to the
+  tokens that are not predicted, to the predicted tokens before it in this order, and to a mask
+  token at its own position and at the positions of the predicted tokens after it. So it attends to
+  as many tokens as the sequence has, at all positions (position compensation).
 
   A sequence of n tokens, k of them predicted, is computed as a row of n + 2 k tokens in one pass
-  through an encoder: the text, the mask tokens that others see, and the queries, which no token
-  sees (two-stream attention). Masks and queries have the positions of their tokens, and the same
-  inputs: of both, 80% are [MASK], 10% a random token, and 10% the token itself. `visible_tokens`
-  describes the attention.
+  through an encoder: the text, the mask tokens, and the queries, to which no token attends
+  (two-stream attention). The predictions are those of the queries. Masks and queries have the
+  positions of their tokens, and the same inputs: of both, 80% are [MASK], 10% a random token, and
+  10% the token itself. `visible_tokens` describes the attention.
 
-  As in the released code, special tokens are predicted too, and whole words are taken from the end
-  of a random order until there are enough tokens: of the last word perhaps only its end. Unlike
-  there, padding is not predicted, and no token attends to it.
+  As in the released code, special tokens are predicted too. The words are put in random order, and
+  the last tokens of that order are predicted, so that one word may be cut. Unlike there, padding is
+  not predicted, and no token attends to it.
   """
 
   limits = intervals(mask_rate='(0, 1)', mask_share='[0, 1]', random_share='[0, 1]')
