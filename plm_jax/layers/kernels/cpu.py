@@ -16,18 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.kernels import gpu
+from plm_jax.layers.kernels import gpu, threefry
 from plm_jax.sharding import constrain, gather_parameter, target_platform
 
 WORKAROUNDS = True
-THREEFRY = 'threefry2x32'
-"""name of JAX's default random number generator"""
-PARTITIONABLE = 'jax_threefry_partitionable'
-"""setting of JAX: the number of a random word's block is the position of the word"""
-THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24)) * 2 + ((13, 15, 26, 6),)
-"""rotations of the rounds, in groups after which the key is added (Salmon et al. 2011, table 2)"""
-THREEFRY_PARITY = 0x1BD11BDA
-"""constant of the third word of the extended key"""
 
 
 def choose_by_platform(*args, cpu: Callable[..., Any], default: Callable[..., Any]) -> Any:
@@ -287,50 +279,18 @@ def keep_mask(key, shape: tuple[int, ...], rate: float):
 def draw_words(key, shape: tuple[int, ...]):
   """Draw random words: uint32 `shape`, the same as `jax.random.bits`.
 
-  On a CPU, JAX computes its generator in a loop over the rounds, each of which reads and writes all
-  words. Written out, the rounds are one loop over words, which takes a quarter of the time.
+  On a CPU, the rounds of the generator are unrolled (`threefry`).
   """
   def default_draw(key):
     return jax.random.bits(key, shape, jnp.uint32)
 
-  is_default = (
-      jax.random.key_impl(key) == THREEFRY and getattr(jax.config, PARTITIONABLE)
-      and math.prod(shape) < 1 << 32)
-  if not is_default:
+  if not threefry.is_default(key) or math.prod(shape) >= 1 << 32:
     return default_draw(key)
 
   def unrolled_draw(key):
-    return draw_threefry(jax.random.key_data(key), shape)
+    return threefry.draw_words(jax.random.key_data(key), shape)
 
   return choose_by_platform(key, cpu=unrolled_draw, default=default_draw)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def draw_threefry(key_data, shape: tuple[int, ...]):
-  """Draw Threefry's random words [*shape], with 20 rounds (Salmon et al. 2011, section 4.2).
-
-  Each word is the exclusive or of the two words that a block has. The number of the block is the
-  position of the word, as JAX has it by default (`jax_threefry_partitionable`).
-
-  Args:
-    key_data: the key, uint32 [2].
-    shape: of the words, fewer than 2^32.
-  """
-  first, second = key_data
-  keys = first, second, first ^ second ^ jnp.uint32(THREEFRY_PARITY)
-  position = jnp.zeros(shape, jnp.uint32)
-  for axis in range(len(shape)):
-    stride = jnp.uint32(math.prod(shape[axis + 1:]))
-    position += stride * jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-
-  high, low = jnp.broadcast_to(keys[0], shape), position + keys[1]
-  for group, rotations in enumerate(THREEFRY_ROTATIONS, 1):
-    for rotation in rotations:
-      high += low
-      low = high ^ ((low << rotation) | (low >> (32 - rotation)))
-    high += keys[group % 3]
-    low += keys[(group + 1) % 3] + jnp.uint32(group)
-  return high ^ low
 
 
 def split_layers(stack, params) -> dict[str, Any]:
