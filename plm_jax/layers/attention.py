@@ -5,9 +5,9 @@ the cuDNN and plain forms get blocks of queries as rows (`sliding_window`) where
 the products.
 
     TPU       our kernel, in bfloat16 (`kernels.tpu_attention.supports`), which stores nothing of
-              [queries, keys]. Rows of 256 to 2,048 keys train with it in every family. Disentangled
-              attention (DeBERTa, LTG-BERT, GPT-BERT) passes `RelativeLogits`, and XLNet
-              `TransformerXLLogits`; the other forms get them as a bias
+              [queries, keys]. Rows of 256 to 2,048 keys train with it in every family, and longer
+              ones without a bias. Disentangled attention (DeBERTa, LTG-BERT, GPT-BERT) passes
+              `RelativeLogits`, and XLNet `TransformerXLLogits`; the other forms get them as a bias
     cuDNN     cuDNN's fused kernel, which stores nothing of [queries, keys]: on an NVIDIA GPU, in
               bfloat16, for what `kernels.cudnn.supports`. ALBERT, LLaMA, PaLM (heads of 256: Hopper
               only) and the Transformer train with it, and T5 v1.1 in its encoder. BERT and its kin,
@@ -214,7 +214,9 @@ class Attention(nn.Module):
     allowed = self.kernels_allowed(past)
     on_tpu = allowed and use_tpu_kernel(q, k, bias)
     window = mask.window
-    if window and allowed and not on_tpu and bias is None and window.saves(q.shape[1]):
+    whole = on_tpu and not tpu_attention.needs_parts(
+        tpu_attention.device_kind(), k.shape[1], q.shape[3])
+    if window and allowed and not whole and bias is None and window.saves(q.shape[1]):
       return self.attend_in_blocks(q, k, v, mask.mask, window, row_ids)
     dropout = Dropout(self.cfg.dropout, name='dropout')
     if on_tpu:
@@ -222,7 +224,7 @@ class Attention(nn.Module):
       if row_ids is not None:
         noise = tpu_attention.AttentionDropout(dropout.seed(), row_ids, self.cfg.dropout)
       arrays = tpu_attention.Arrays(q, k, v, mask.mask, bias)
-      return tpu_attention.attend(arrays, self.scale, noise, window)
+      return tpu_attention.attend(arrays, self.scale, noise, window, causal=mask.causal)
 
     visible = mask.mask
     if window:

@@ -18,9 +18,10 @@ from plm_jax.layers.kernels.tpu_attention_plan import (
   Arrays,
   DropoutIds,
   KernelPlan,
+  Settings,
   Tables,
 )
-from plm_jax.layers.sliding_window import SlidingWindow, round_to_tiles
+from plm_jax.layers.sliding_window import round_to_tiles
 
 # Bytes of fast memory for one float32 array of logits, by device kind; a backward program has about
 # eight of them. From pltpu.get_tpu_info: 16 MiB in all up to v4, 128 on v5e and v6e, 64 on v5p.
@@ -39,12 +40,63 @@ VECTOR_OPERATIONS = {'forward': (8, 10.5), 'backward': (15, 12.5)}
 """Vector operations per score in each pass, and in addition for its dropout."""
 
 
-def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
-                     window: SlidingWindow | None, on: str, interpret: bool,
-                     first_query: int = 0) -> jax.Array:
+def attend_in_blocks(arrays: Arrays, ids: DropoutIds, settings: Settings) -> jax.Array:
   """Lay out the rows and heads of one device in blocks, and compute attention."""
+  blocks, plan = lay_out(arrays, settings)
+  y = blocked_attention(blocks, pad_ids(ids, plan), plan)
+  return remove_padding(y, arrays.q.shape, plan)
+
+
+def attend_to_part(arrays: Arrays, ids: DropoutIds, settings: Settings
+                   ) -> tuple[jax.Array, jax.Array]:
+  """Compute attention to the part of a row's keys that `arrays` has.
+
+  Returns:
+    (output [batch, queries, heads, head_size], as if these were all keys; log-sum-exp of their
+    logits [batch, queries, heads] float32).
+  """
+  blocks, plan = lay_out(arrays, settings)
+  y, logs = call_kernel(forward_kernel, blocks, (), pad_ids(ids, plan), plan)
+  batch, queries, heads, _ = arrays.q.shape
+  logs = logs[:, :queries].reshape(batch, queries, -1, LANES)[..., :plan.heads]
+  return (remove_padding(y, arrays.q.shape, plan),
+          logs.reshape(batch, queries, -1)[..., :heads])
+
+
+def differentiate_part(arrays: Arrays, ids: DropoutIds, settings: Settings, out_grad, row_means):
+  """Compute the gradients of q, k and v through attention to a part of a row's keys.
+
+  Args:
+    arrays: those of `attend_to_part`, as the next two.
+    ids: row numbers and heads.
+    settings: with the part.
+    out_grad: gradient of the row's output times the part's share of the row's softmax, [batch,
+      queries, heads, head_size].
+    row_means: mean, over all keys of the row, of the gradients of probabilities, times the same
+      share, [batch, queries, heads] float32.
+  """
+  blocks, plan = lay_out(arrays, settings)
+  more_queries = blocks.q.shape[1] - out_grad.shape[1]
+  out_grad = pad_heads(out_grad, 0, more_queries, plan)
+  # One lane per head of a program.
+  means = jnp.pad(row_means, ((0, 0), (0, more_queries), (0, -row_means.shape[2] % plan.heads)))
+  means = means.reshape(*means.shape[:2], -1, plan.heads)
+  means = jnp.pad(means, ((0, 0), (0, 0), (0, 0), (0, LANES - plan.heads)))
+  means = means.reshape(*means.shape[:2], -1)
+  grads = call_kernel(backward_kernel, blocks, (out_grad, means), pad_ids(ids, plan), plan)
+
+  def lay_out_rows(q, k, v):
+    return lay_out(arrays._replace(q=q, k=k, v=v), settings)[0][:3]
+
+  _, restore = jax.vjp(lay_out_rows, *arrays[:3])
+  return restore(tuple(grads))
+
+
+def lay_out(arrays: Arrays, settings: Settings) -> tuple[Arrays, KernelPlan]:
+  """Divide the rows and heads of one device into blocks, and pad them."""
   q, k, v, mask, bias = arrays
-  batch, queries, heads, size = q.shape
+  window, on = settings.window, settings.on
+  _, queries, heads, size = q.shape
   keys, relative = k.shape[1], isinstance(bias, Tables)
   pad_length = round_to_tiles if relative else round_up
 
@@ -72,14 +124,15 @@ def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
     terms = [name for name in ('keys', 'queries') if getattr(bias, name) is not None]
   has_bias = bias is not None and not relative
   plan = KernelPlan(
-      scale, rate, lanes, together * lanes, block, keys, groups, has_bias, tuple(terms),
-      ROTATE_METHODS.get(on, 'strides'), on in FLOAT32_DEVICES, VMEM_LIMITS.get(on), window,
-      interpret)
+      settings.scale, settings.rate, lanes, together * lanes, block, keys, groups, has_bias,
+      tuple(terms), ROTATE_METHODS.get(on, 'strides'), on in FLOAT32_DEVICES,
+      VMEM_LIMITS.get(on), window, settings.interpret, part=settings.part,
+      first_query=settings.first_query)
   if isinstance(bias, Tables):
     plan = dataclasses.replace(
         plan, directions=1 if bias.backward is None else 2, has_vectors=bias.vectors is not None,
         has_segments=bias.vectors is not None and len(bias.vectors) > DIFFERENCE,
-        placed=bias.places is not None, first_query=first_query)
+        placed=bias.places is not None)
 
   # Padding: lengths to whole blocks, heads to whole programs, head sizes to lanes.
   padded_queries, padded_keys = -(-queries // block) * block, pad_length(keys)
@@ -99,10 +152,20 @@ def attend_in_blocks(arrays: Arrays, ids: DropoutIds, scale: float, rate: float,
   blocks = Arrays(
       pad_heads(q, 0, more_queries, plan), pad_heads(k, 0, padded_keys - keys, plan),
       pad_heads(v, 0, padded_keys - keys, plan), mask, bias)
+  return blocks, plan
+
+
+def pad_ids(ids: DropoutIds, plan: KernelPlan) -> DropoutIds:
+  """Pad the numbers of heads to whole programs, and convert all to int32."""
   seed = jax.lax.bitcast_convert_type(ids.seed, jnp.int32)
-  padded_ids = DropoutIds(seed, ids.rows.astype(jnp.int32), jnp.pad(ids.heads, (0, more_heads)))
-  y: Any = blocked_attention(blocks, padded_ids, plan)
-  return y[:, :queries].reshape(batch, queries, -1, lanes)[:, :, :heads, :size]
+  heads = jnp.pad(ids.heads, (0, -ids.heads.shape[0] % plan.heads))
+  return DropoutIds(seed, ids.rows.astype(jnp.int32), heads)
+
+
+def remove_padding(y, shape: tuple[int, ...], plan: KernelPlan):
+  """Return y [batch, blocks of queries, programs * lanes] as [batch, queries, heads, head_size]."""
+  batch, queries, heads, size = shape
+  return y[:, :queries].reshape(batch, queries, -1, plan.size)[:, :, :heads, :size]
 
 
 def pad_heads(x, before: int, after: int, plan: KernelPlan):
@@ -220,7 +283,8 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
   Args:
     kernel: `forward_kernel` or `backward_kernel`.
     arrays: inputs.
-    out_grads: in the backward pass the gradient of the output; else ().
+    out_grads: in the backward pass the gradient of the output, and for a part of the keys the means
+      of the row, see `backward_kernel`; else ().
     ids: row numbers, folded into the dropout key.
     plan: layout.
   """
@@ -251,8 +315,11 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
   scalar_specs = [pl.BlockSpec(memory_space=pltpu.SMEM)] * 3
   in_specs = scalar_specs + [q_spec, k_spec, k_spec, mask_spec] + shared_specs
   parallel, arbitrary = pltpu.PARALLEL, pltpu.ARBITRARY
+  column_specs = []  # one lane per head
+  if plan.part:
+    column_specs = [pl.BlockSpec((1, plan.queries, LANES), lambda b, n, i: (b, i, n))]
   if backward:
-    in_specs += [q_spec]
+    in_specs += [q_spec, *column_specs]
     out_specs = [q_spec, k_spec, k_spec, *sum_specs]
     outputs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)]
     outputs += [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in sum_shapes]
@@ -261,8 +328,10 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
     if not plan.shared and plan.groups == 1:
       order = parallel, parallel, arbitrary
   else:
-    out_specs = [q_spec]
+    out_specs = [q_spec, *column_specs]
     outputs, scratch = [jax.ShapeDtypeStruct(q.shape, q.dtype)], []
+    if plan.part:
+      outputs.append(jax.ShapeDtypeStruct((*q.shape[:2], programs * LANES), jnp.float32))
     order = parallel, parallel, parallel
   call = pl.pallas_call(
       functools.partial(kernel, plan=plan, blocks=blocks),

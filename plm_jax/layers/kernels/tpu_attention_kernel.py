@@ -1,8 +1,8 @@
 """The programs of the TPU attention kernel, forward and backward.
 
-A program computes attention of one block of queries and all keys of a row. `tpu_attention` lays out
-what these functions read. Here are softmax, dropout by a hash, and products with embeddings of
-distances, which `relative_shift` aligns with keys.
+A program computes attention of one block of queries and all keys of a row, or of a part of them
+(`KeyPart`). `tpu_attention` lays out what these functions read. Here are softmax, dropout by a
+hash, and products with embeddings of distances, which `relative_shift` aligns with keys.
 """
 from typing import Any, NamedTuple
 
@@ -72,19 +72,19 @@ def forward_kernel(*refs, plan: KernelPlan, blocks: int):
   """Compute attention of one block of queries.
 
   Args:
-    refs: `DropoutIds`, `Arrays` and the output.
+    refs: `DropoutIds`, `Arrays`, the output; for a part of the keys also their log-sum-exp.
     plan: layout.
     blocks: number of blocks of queries.
   """
   del blocks
   seed, rows, heads, q, k, v, mask = refs[:7]
-  out = refs[-1]
+  out, *logs = refs[plan.inputs:]
   row, group, block = program_position(plan)
   shared = read_shared(refs, row, plan)
   keys = find_key_window(mask, k.shape[1], block, plan)
 
-  def attend(head, total):
-    p = probabilities(
+  def attend(head, totals):
+    p, log_total = probabilities(
         head_queries(q[0], shared, head, plan), k, shared, (head, block), keys, plan)
     if plan.rate:
       head_id = heads[group * plan.heads + head]
@@ -92,24 +92,30 @@ def forward_kernel(*refs, plan: KernelPlan, blocks: int):
           seed, rows[row], head_id, block, (keys.first, k.shape[1]), p.shape, plan)
       p = jnp.where(keep, p * (1 / (1 - plan.rate)), 0.0)
     y = dot(cast_operand(p, v.dtype, plan), v[0, keys.window], ((1,), (0,)), plan)
-    return total + select_head(y, head, plan)
+    added = select_head(y, head, plan), *(write_column(log_total, head) for _ in logs)
+    return tuple(map(jnp.add, totals, added))
 
-  total = loop_over_heads(attend, jnp.zeros(out.shape[1:], jnp.float32), plan)
-  out[0] = total.astype(out.dtype)
+  outputs = out, *logs
+  initial = tuple(jnp.zeros(ref.shape[1:], jnp.float32) for ref in outputs)
+  for ref, total in zip(outputs, loop_over_heads(attend, initial, plan), strict=True):
+    ref[0] = total.astype(ref.dtype)
 
 
 def backward_kernel(*refs, plan: KernelPlan, blocks: int):
   """Compute the gradients of one block of queries, and sum those of its keys and values.
 
   Args:
-    refs: `DropoutIds`, `Arrays`, the gradient of the output; the gradients of q, k, v and of shared
+    refs: `DropoutIds`, `Arrays`, the gradient of the output; for a part of the keys the mean over
+      all keys of the row of the gradients of probabilities; the gradients of q, k, v and of shared
       arrays; sums of those of k and v.
     plan: layout.
     blocks: number of blocks of queries.
   """
   from jax.experimental import pallas as pl
   seed, rows, heads, q, k, v, mask = refs[:7]
-  out_grad, dq, dk, dv, *shared_grads = refs[plan.inputs:-2]
+  out_grad, *rest = refs[plan.inputs:-2]
+  row_means = rest.pop(0) if plan.part else None
+  dq, dk, dv, *shared_grads = rest
   k_sum, v_sum = refs[-2:]
   row, group, block = program_position(plan)
   shared = read_shared(refs, row, plan)
@@ -132,7 +138,7 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
 
   def differentiate(head, total):
     queries, y_grad = head_queries(q[0], shared, head, plan), select_head(out_grad[0], head, plan)
-    p = probabilities(queries, k, shared, (head, block), keys, plan)
+    p, _ = probabilities(queries, k, shared, (head, block), keys, plan)
     dp = dot(y_grad, v[0, window], ((1,), (1,)), plan)
     dropped = p
     if plan.rate:
@@ -141,12 +147,11 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
           seed, rows[row], head_id, block, (keys.first, k.shape[1]), p.shape, plan)
       dropped = jnp.where(keep, p * (1 / (1 - plan.rate)), 0.0)
       dp = jnp.where(keep, dp * (1 / (1 - plan.rate)), 0.0)
+    mean = mean_gradient(p, dp, row_means, head)
     # A logit that was replaced by the mask has no gradient.
-    ds = jnp.where(keys.mask, p * (dp - (p * dp).sum(-1, keepdims=True)), 0.0)
+    ds = jnp.where(keys.mask, p * (dp - mean), 0.0)
     if plan.has_bias:
-      own = query_slice(block, plan)
-      bias_grad = shared_grads[0]
-      bias_grad[0, head, own] = jnp.where(row == 0, 0.0, bias_grad[0, head, own]) + ds
+      add_bias_gradient(shared_grads[0], ds, row, (head, block), plan)
     ds *= plan.scale
     query_grads = {}
     if plan.terms:
@@ -265,6 +270,37 @@ def select_head(x, head: int, plan: KernelPlan):
   return jnp.where(lane // plan.size == head, x, jnp.zeros_like(x))
 
 
+def mean_gradient(p, dp, row_means, head):
+  """Compute the mean [queries, 1] of the gradients dp of the probabilities p of one head.
+
+  row_means: ref of the means over all keys of the row, where p is a part of it; else None.
+  """
+  if row_means is None:
+    return (p * dp).sum(-1, keepdims=True)
+  return read_column(row_means[0], head)
+
+
+def add_bias_gradient(gradient, ds, row, at, plan: KernelPlan):
+  """Add the gradient ds [queries, keys] of logits to that of the bias, which the first row sets.
+
+  gradient: ref of the gradient of the bias. at: (head, block of queries).
+  """
+  head, block = at
+  own = query_slice(block, plan)
+  gradient[0, head, own] = jnp.where(row == 0, 0.0, gradient[0, head, own]) + ds
+
+
+def write_column(x, head):
+  """Write x [queries, 1] into the lane of a head -> [queries, 128], with zeros in other lanes."""
+  lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+  return jnp.where(lane == head, x, 0.0)
+
+
+def read_column(x, head):
+  """Read the lane of a head from x [queries, 128] -> [queries, 1]."""
+  return (x * write_column(1.0, head)).sum(-1, keepdims=True)
+
+
 def probabilities(q: HeadQueries, k, shared: SharedInputs, at, keys: KeyWindow, plan: KernelPlan):
   """Compute the attention probabilities of one head.
 
@@ -277,7 +313,8 @@ def probabilities(q: HeadQueries, k, shared: SharedInputs, at, keys: KeyWindow, 
     plan: layout.
 
   Returns:
-    [queries, keys in the window] float32.
+    (probabilities [queries, keys in the window] float32; for a part of the keys the log-sum-exp of
+    their logits [queries, 1], else None).
   """
   logits = dot(q.content, k[0, keys.window], ((1,), (1,)), plan)
   if plan.terms:
@@ -293,8 +330,10 @@ def probabilities(q: HeadQueries, k, shared: SharedInputs, at, keys: KeyWindow, 
   if k.shape[1] > plan.keys:
     key = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1) + keys.first
     logits = jnp.where(key < plan.keys, logits, PADDING_LOGIT)
-  p = jnp.exp(logits - logits.max(-1, keepdims=True))
-  return p * (1 / p.sum(-1, keepdims=True))
+  largest = logits.max(-1, keepdims=True)
+  p = jnp.exp(logits - largest)
+  total = p.sum(-1, keepdims=True)
+  return p * (1 / total), jnp.log(total) + largest if plan.part else None
 
 
 def query_slice(block, plan: KernelPlan):
@@ -452,4 +491,6 @@ def block_keep_mask(seed, row, head, block, keys, shape: tuple[int, ...], plan: 
     query += plan.first_query
   first, num_keys = keys
   window = (first, shape[1]) if plan.window else None
+  if plan.part:
+    window, num_keys = (plan.part.first, shape[1]), plan.part.row_keys
   return hashed_keep_mask(seed, row, head, query, num_keys, plan.rate, window)

@@ -67,6 +67,34 @@ class DropoutIds(NamedTuple):
   """[heads] int32, their numbers among those of all devices."""
 
 
+class KeyPart(NamedTuple):
+  """Consecutive keys of a row with more keys than a program can hold."""
+
+  first: int
+  """Number of the first key."""
+  row_keys: int
+  """Number of keys in the row."""
+
+
+class Settings(NamedTuple):
+  """What attention computes besides its arrays, and for which device."""
+
+  scale: float
+  """Factor on logits."""
+  rate: float
+  """Dropout rate."""
+  window: SlidingWindow | None
+  """Sliding window; None: there is none."""
+  on: str
+  """Device kind."""
+  interpret: bool
+  """Run in Pallas' interpreter."""
+  first_query: int = 0
+  """Number of the first query, for dropout."""
+  part: KeyPart | None = None
+  """The keys are a part of the row's; None: they are all keys."""
+
+
 @dataclasses.dataclass(frozen=True)
 class KernelPlan:
   """Static layout of a kernel's work, the same for both passes."""
@@ -82,7 +110,7 @@ class KernelPlan:
   queries: int
   """Queries per block."""
   keys: int
-  """Keys of a row, without padding."""
+  """Keys of a row, or of its part, without padding."""
   groups: int
   """Number of consecutive programs that share keys."""
   has_bias: bool
@@ -109,6 +137,10 @@ class KernelPlan:
   """Queries are at any positions (`Tables.places`)."""
   first_query: int = 0
   """Number of the first query, for dropout."""
+  part: KeyPart | None = None
+  """The keys are a part of the row's. The forward pass also returns their log-sum-exp, and the
+  backward pass gets the mean over all keys, which it cannot compute from a part; None: they are all
+  keys."""
 
   @property
   def heads(self) -> int:

@@ -10,7 +10,14 @@ import pytest
 import tiny
 
 from plm_jax import sharding
-from plm_jax.layers.attention import Attention, AttentionMask, mix_values, probabilities
+from plm_jax.layers.attention import (
+  Attention,
+  AttentionConfig,
+  AttentionMask,
+  mix_values,
+  probabilities,
+)
+from plm_jax.layers.common import CommonConfig
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.kernels import hashed_dropout, tpu_attention, tpu_attention_blocks
 from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
@@ -29,8 +36,9 @@ def noise(rows, rate=0.25):
   return tpu_attention.AttentionDropout(jnp.array([3, 1 << 31], jnp.uint32), jnp.asarray(rows, jnp.int32), rate)
 
 
-def plain(arrays, scale, noise=None, band=None):
-  """As `mosaic.attend`, with the same bits."""
+def plain(arrays, scale, noise=None, band=None, causal=False):
+  """As `tpu_attention.attend`, with the same bits. The mask is causal, where it is."""
+  del causal
   q, k, v, mask, bias = arrays
   if band:
     mask = band.restrict(mask, k.shape[1])
@@ -53,8 +61,9 @@ def mask_of(kind, rows, queries, keys):
     return (jnp.arange(keys) <= jnp.arange(queries)[:, None] + keys - queries)[None, None]
   if kind == 'band':
     return (abs(jnp.arange(keys) - jnp.arange(queries)[:, None]) < 5)[None, None]
-  if kind == 'packed':
-    segments = jnp.asarray(np.random.default_rng(1).integers(0, 3, (rows, keys)))
+  if kind in ('packed', 'documents'):
+    least = 0 if kind == 'packed' else 1  # segment 0 is padding
+    segments = jnp.asarray(np.random.default_rng(1).integers(least, 4, (rows, keys)))
     return (segments[:, None, :queries, None] == segments[:, None, None]) & (segments[:, None, None] > 0)
   return None
 
@@ -71,7 +80,7 @@ CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropou
     pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
     pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
     pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW),
-    pytest.param(300, 8100, 2, 2, 64, 'packed', False, True, marks=SLOW)]
+    pytest.param(300, 8100, 2, 2, 64, 'documents', False, True, marks=SLOW)]
 
 
 @pytest.mark.parametrize(('queries', 'keys', 'heads', 'key_heads', 'size', 'kind', 'biased', 'dropped'), CASES)
@@ -105,6 +114,101 @@ def test_bands(length, heads, key_heads, size, band, kind, dropped):
       return jnp.where(seen[..., None, None], y, 0)
     return call
   alike(attending, (q, k, v), given, 4)
+
+
+@pytest.mark.parametrize(('lengths', 'heads', 'size', 'window', 'kind', 'dropped', 'on'), [
+    ((300, 300), (2, 2), 64, None, 'causal', True, SMALL),
+    pytest.param((384, 384), (4, 2), 128, None, 'causal', False, SMALL, marks=SLOW),
+    pytest.param((40, 300), (2, 2), 64, None, 'causal', True, SMALL, marks=SLOW),
+    pytest.param((260, 260), (3, 3), 32, None, 'packed', True, SMALL, marks=SLOW),
+    pytest.param((300, 300), (2, 1), 80, None, '', True, SMALL, marks=SLOW),
+    pytest.param((300, 300), (2, 1), 256, None, 'causal', True, SMALL, marks=SLOW),
+    pytest.param((400, 400), (2, 2), 64, None, 'causal', True, 'TPU v3', marks=SLOW),
+    pytest.param((520, 520), (2, 2), 64, SlidingWindow(70, 20), 'padding', True, SMALL, marks=SLOW)])
+def test_keys_in_parts(lengths, heads, size, window, kind, dropped, on, monkeypatch):
+  """Rows with more keys than a core's memory holds: softmax over parts of 128 keys."""
+  monkeypatch.setattr(tpu_attention, 'max_keys', lambda kind, size: 256 if kind == 'TPU v3' else 128)
+  queries, keys = lengths
+  q, given = (numbers(2, queries, heads[0], size, seed=seed) for seed in (0, 1))
+  k, v = (numbers(2, keys, heads[1], size, seed=seed) for seed in (2, 3))
+  mask, bits = mask_of(kind, 2, queries, keys), noise([7, 2]) if dropped else None
+  # The mean of a query that sees no key depends on the parts.
+  whole = jnp.ones((2, 1, queries, keys), bool)
+  visible = whole if mask is None else whole & mask
+  seen = (window.restrict(visible, keys) if window else visible).any((1, 3))
+  def attending(attend):
+    def call(q, k, v):
+      y = attend(tpu_attention.Arrays(q, k, v, mask, None), size ** -0.5, bits, window, causal=kind == 'causal')
+      return jnp.where(seen[..., None, None], y, 0)
+    return call
+  alike(attending, (q, k, v), given, 4, on)
+
+
+def in_parts(q, k, v, mask, bits=None, **options):
+  return tpu_attention.attend(
+      tpu_attention.Arrays(q, k, v, mask, None), 0.125, bits, on=SMALL, interpret=True, **options)
+
+
+def test_parts_of_keys_that_no_query_sees_are_finite(monkeypatch):
+  """The first row is padding, and the second part of the other one; their gradients are not zeroed."""
+  monkeypatch.setattr(tpu_attention, 'max_keys', lambda *_: 128)
+  q, k, v = (numbers(2, 256, 2, 64, seed=seed).astype(jnp.bfloat16) for seed in (1, 2, 3))
+  mask = jnp.arange(256) < jnp.array([0, 100])[:, None, None, None]
+  y, back = jax.vjp(jax.jit(lambda q, k, v: in_parts(q, k, v, mask)), q, k, v)
+  for x in (y, *back(jnp.ones_like(y))):
+    assert np.isfinite(np.float32(x)).all() and np.abs(np.float32(x)).max() > 0
+  want = plain(tpu_attention.Arrays(*(x[1:].astype(jnp.float32) for x in (q, k, v)), mask[1:], None), 0.125)
+  np.testing.assert_allclose(np.float32(y[1:]), want, atol=0.02)
+
+
+@pytest.mark.slow
+def test_parts_on_a_mesh_and_with_remat(monkeypatch):
+  """The same values and gradients on four devices, two of which share the rows; grouped heads of keys are repeated."""
+  monkeypatch.setattr(tpu_attention, 'max_keys', lambda *_: 128)
+  q, given = numbers(4, 300, 4, 64), numbers(4, 300, 4, 64, seed=1)
+  k, v = (numbers(4, 300, 1, 64, seed=seed) for seed in (2, 3))
+  mask, bits = mask_of('causal', 4, 300, 300), noise([5, 6, 9, 40])
+  def learn(q, k, v):
+    y, back = jax.vjp(jax.checkpoint(lambda q, k, v: in_parts(q, k, v, mask, bits, causal=True)), q, k, v)
+    return y, back(given)
+  alone = jax.jit(learn)(q, k, v)
+  mesh = sharding.make_mesh(sharding.MeshConfig(data=2, tensor=2), jax.devices()[:4])
+  with jax.set_mesh(mesh):
+    together = jax.jit(learn)(q, k, v)
+  for one, four in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+    np.testing.assert_allclose(one, np.asarray(four), atol=1e-5 * np.abs(one).max())
+
+
+@pytest.mark.parametrize(('kind', 'queries', 'keys', 'causal', 'expected'), [
+    ('TPU v4', 8192, 8192, True, [(0, 0, 2048), (2048, 2048, 4096), (4096, 4096, 6144), (6144, 6144, 8192)]),
+    ('TPU v4', 4104, 4104, False, [(0, 0, 1408), (0, 1408, 2816), (0, 2816, 4104)]),
+    ('TPU v4', 100, 3000, True, [(0, 0, 1536), (0, 1536, 3000)]),
+    ('TPU v3', 2056, 2056, True, [(0, 0, 768), (768, 768, 1536), (1536, 1536, 2056)]),
+    ('TPU v5', 8192, 8192, True, [(0, 0, 4096), (4096, 4096, 8192)])])
+def test_parts_are_as_equal_as_tiles_allow(kind, queries, keys, causal, expected):
+  """First query, first key and end of the keys of each part."""
+  q, k = (jax.ShapeDtypeStruct((2, length, 2, 64), jnp.bfloat16) for length in (queries, keys))
+  settings = tpu_attention.Settings(1.0, 0.0, None, kind, False)
+  parts = tpu_attention.list_parts(tpu_attention.Arrays(q, k, k, None, None), settings, causal)
+  assert [(rows.start, own.start, own.stop) for rows, own, _ in parts] == expected
+  for rows, own, part in parts:
+    assert (part.first_query, part.part, rows.stop) == (rows.start, (own.start, keys), queries)
+
+
+def test_a_window_that_saves_goes_by_blocks_where_rows_need_parts(monkeypatch):
+  """A layer of ModernBERT on v4: each query meets 256 keys, not a part of 2,048."""
+  monkeypatch.setattr(tpu_attention, 'device_kind', lambda: SMALL)
+  layer = Attention(AttentionConfig(dropout=0.0), CommonConfig(width=64, heads=1, dtype='bfloat16'))
+  x = jnp.zeros((1, 4096, 64), jnp.bfloat16)
+  params = jax.eval_shape(layer.init, jax.random.key(0), x, x, AttentionMask(None))
+  def attended(params, window):
+    return layer.apply(params, x, x, AttentionMask(None, window=window))
+  def keys(window):
+    jaxpr = jax.make_jaxpr(functools.partial(attended, window=window))(params)
+    calls = [equation for equation in equations(jaxpr.jaxpr) if equation.primitive.name == 'pallas_call']
+    return {call.invars[4].aval.shape[1] for call in calls}
+  assert keys(SlidingWindow(64, 64)) == {256}
+  assert keys(None) == {2048}
 
 
 def alike(attending, args, given, leaves, on=SMALL, error=1e-5):
@@ -332,13 +436,9 @@ def test_what_it_takes():
   assert not takes('', half, row, row) and not takes('TPU v5 lite', jnp.float32, row, row)
   assert not takes('TPU v5 lite', half, (8, 1, 12, 64), row)  # a token that is generated
   long, longer = (8, 4096, 12, 64), (8, 8192, 12, 64)
-  assert not takes('TPU v4', half, long, long) and takes('TPU v5', half, long, long)
-  assert not takes('TPU v5', half, longer, longer) and takes('TPU v5 lite', half, longer, longer)
-  assert not takes('TPU v5 lite', half, row, (8, 8193, 12, 64))
+  assert takes('TPU v4', half, long, long) and takes('TPU v5', half, longer, longer)  # in parts
+  assert not takes('TPU v4', half, long, long, (1, 12, 4096, 4096))
   assert not takes('TPU v5 lite', half, longer, longer, terms=1)
-  assert not takes('TPU v6 lite', half, (8, 8192, 4, 256), (8, 8192, 1, 256))
-  wide = (8, 2048, 16, 256)
-  assert takes('TPU v5', half, wide, (8, 2048, 1, 256)) and not takes('TPU v4', half, wide, (8, 2048, 1, 256))
   assert takes('TPU v4', half, row, row, (1, 12, 512, 512)) and takes('TPU v3', half, row, row, (1, 12, 512, 512))
   longer = (8, 1024, 12, 64)
   assert takes('TPU v5 lite', half, longer, longer, (1, 12, 1024, 1024))
@@ -371,8 +471,8 @@ def test_disentangled_attention_with_it(position, monkeypatch):
   want, calls = learned(), []
   with monkeypatch.context() as patch:
     patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
-    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend: calls.append(1) or inner(
-        *args, on=SMALL, interpret=True))
+    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend, **options: (
+        calls.append(1) or inner(*args, **options, on=SMALL, interpret=True)))
     got = learned()
   assert calls
   for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -395,8 +495,8 @@ def test_a_training_with_it_ends_alike(windows, monkeypatch):
   calls = []
   with monkeypatch.context() as patch:
     patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
-    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend: calls.append(1) or inner(
-        *args, on=SMALL, interpret=True))
+    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend, **options: (
+        calls.append(1) or inner(*args, **options, on=SMALL, interpret=True)))
     losses, params = trained()
   assert calls and losses[-1] < 0.9 * losses[0]
   np.testing.assert_allclose(losses, plainly, rtol=1e-4)
