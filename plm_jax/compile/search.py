@@ -8,7 +8,8 @@ The more devices share a copy, the less memory and traffic it needs, and the mor
 the search begins with the run's own number, or with a few devices, and continues to more as long as
 that helps, otherwise to fewer (`climb`). It ends where compute alone bounds every step, because no
 other mesh computes less. A run with gradient accumulation or activation checkpointing is then tried
-with less of them (`relax`).
+with less of them, and one that is bound by memory with more gradient accumulation: from v4 on, the
+activations of few rows stay in on-chip memory (`refine`).
 
 The best layout has the lowest bound of steps over the whole run; of those within one percent, it is
 the simplest.
@@ -27,6 +28,12 @@ BOUND_TOLERANCE = 0.01
 """Share by which a bound must be lower to count as better."""
 FIRST_FSDP = 8
 """Devices that share a copy of the parameters where the search begins, if in the run none share."""
+WITHOUT_CHIP_MEMORY = 'TPU v2', 'TPU v3'
+"""Devices without large on-chip memory (CMEM on v4, VMEM from v5e on), where the compiler places
+arrays of a program if they fit."""
+MISSES = 2
+"""Doublings of gradient accumulation without a gain after which no more is tried: whether a layer's
+activations fit on the chip is a threshold."""
 LESS_REMAT = {'full': 'dots', 'dots': 'none'}
 
 
@@ -77,7 +84,7 @@ def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunCon
   best = choose_best(trials)
   if best is None:
     raise ConfigError(f'nothing fits {config.topology}: {trials[-1].problem}')
-  best = relax(best, trials, run_trial)
+  best = refine(best, trials, run_trial, devices)
   print('\n' + describe_best(best, trials, config))
   return best.config
 
@@ -115,11 +122,12 @@ def climb(ordered: Sequence[RunConfig], first: int, run_trial: Callable[[RunConf
   return trials
 
 
-def relax(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConfig], MeshTrial]
-          ) -> MeshTrial:
-  """Try the best layout with less gradient accumulation, then with less checkpointing.
+def refine(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConfig], MeshTrial],
+           devices: Sequence[Any]) -> MeshTrial:
+  """Try the best layout with less or more gradient accumulation, and with less checkpointing.
 
-  Halves the accumulation, and again, as long as the step fits and is better. Adds to `trials`.
+  Halves the accumulation, and again, as long as the step fits and is better. Doubles it while
+  memory bounds a step of the best layout, on chips with on-chip memory. Adds to `trials`.
 
   Returns:
     The best trial.
@@ -144,6 +152,18 @@ def relax(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunConf
     if trial is None:
       break
     best = trial
+  has_chip_memory = devices[0].device_kind not in WITHOUT_CHIP_MEMORY
+  accumulate, misses = best.config.train.accumulate, 0
+  while has_chip_memory and misses < MISSES and any(
+      report.bound_by == 'memory' for report in best.reports):
+    accumulate *= 2
+    more = {'train.accumulate': accumulate}
+    if not divides_evenly(validation.with_paths(best.config, more), len(devices)):
+      break
+    if trial := try_changes(more):
+      best, misses = trial, 0
+    else:
+      misses += 1
   return best
 
 

@@ -63,7 +63,7 @@ def test_the_best_over_the_run_is_named(pod, capsys):
   best = pod(config(), lambda mesh: table.get(mesh, (.03, .03)))
   assert meshes([best]) == [(8, 2, 1)]  # within a hundredth of the best, and simpler
   printed = capsys.readouterr().out
-  assert 'steps of 32 x 128, 32 x 512, one line each' in printed and printed.count('memory') == 2 + 8
+  assert 'steps of 32 x 128, 32 x 512, one line each' in printed and printed.count('memory') == 2 + 8 + 2
   assert ('best: 8 x 2 x 1, bound by memory: a step takes 14.09 ms or longer, on average over the run; the others take '
           '0.99 to 1.99 times as long. Give --mesh.fsdp=2.') in printed
   assert '50%' in printed  # 1e12 FLOPs at 197e12 a second are 5.08 ms of 10.1
@@ -71,15 +71,15 @@ def test_the_best_over_the_run_is_named(pod, capsys):
 
 def test_no_more_is_compiled_than_it_takes(pod, capsys):
   """The search begins with as many devices to a copy as the run has, or eight, and turns back where more, or fewer, are
-  worse."""
+  worse. The best, bound by memory, is compiled once more, with two steps of accumulation."""
   def compiled(run, best: int) -> list[int]:
     pod(run, lambda mesh: (.01 * (1 + abs(mesh[1] - best)),) * 2)
     return [int(line.split()[2]) for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
   copies = dataclasses.replace(config(), mesh=MeshConfig())
-  assert compiled(copies, best=8) == [8, 16, 4]
-  assert compiled(copies, best=16) == [8, 16]
-  assert compiled(copies, best=2) == [8, 16, 4, 2, 1]
-  assert config().mesh.fsdp == 4 and compiled(config(), best=2) == [4, 8, 2, 1]
+  assert compiled(copies, best=8) == [8, 16, 4, 8]
+  assert compiled(copies, best=16) == [8, 16, 16]
+  assert compiled(copies, best=2) == [8, 16, 4, 2, 1, 2]
+  assert config().mesh.fsdp == 4 and compiled(config(), best=2) == [4, 8, 2, 1, 2]
   # A report's products take 5 us: traffic of less leaves them to bind, and nothing to gain.
   pod(copies, lambda mesh: (1e-6, 1e-6))
   assert [line[:9] for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()] == ['2 x 8 x 1']
@@ -113,6 +113,23 @@ def test_fewer_micro_steps_and_less_recomputation_where_they_fit(pod, capsys):
   assert (best.train.accumulate, best.model.stack.remat) == (2, 'none')
   printed = capsys.readouterr().out
   assert '--train.accumulate=2 --model.stack.remat=none' in printed and 'does not fit: 18.0 GiB of 16' in printed
+
+
+@pytest.mark.parametrize(('rows', 'seconds', 'expected'), [
+    (1024, {1: .04, 2: .03, 4: .024, 8: .023, 16: .025, 32: .03}, 8),
+    (1024, {1: .04, 2: .04, 4: .04, 8: .01}, 1),  # two doublings without a gain are enough
+    (1024, {1: .04, 2: .041, 4: .02, 8: .02, 16: .02}, 4),  # one is not
+    (128, {1: .04, 2: .03, 4: .02, 8: .01, 16: .005}, 8)])  # a device has eight rows
+def test_more_micro_steps_where_memory_bounds_a_step(pod, rows, seconds, expected, capsys):
+  run = validation.with_paths(config(rows=rows), {'mesh': MeshConfig(data=16)})
+  best = pod(run, lambda mesh: (1.0, 1.0), of_run=lambda run: seconds[run.train.accumulate] + .1 * (run.mesh.fsdp > 1))
+  assert (best.train.accumulate, best.mesh.fsdp) == (expected, 1)
+  assert ('--train.accumulate' in capsys.readouterr().out) == (expected > 1)
+
+
+def test_no_more_micro_steps_without_memory_on_the_chip(pod, monkeypatch):
+  monkeypatch.setattr(search, 'WITHOUT_CHIP_MEMORY', (KIND,))
+  assert pod(config(rows=1024), None, of_run=lambda run: .04 / run.train.accumulate).train.accumulate == 1
 
 
 def test_it_is_for_the_compile_mode():
