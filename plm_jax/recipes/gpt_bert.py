@@ -48,10 +48,10 @@ SIZES = {
     # 30M.
     'strict': RecipeSize(
         model=gpt_bert.base, parameters=119_454_532, peak=1e-2, steps=STEPS, length=512,
-        batch=24_576, accumulate=8, pod='v5e:8x8'),
+        batch=24_576, accumulate=16, pod='v5e:8x8'),
     'strict_small': RecipeSize(
         model=gpt_bert.small, parameters=29_892_164, peak=1.41e-2, steps=STEPS // 2, length=512,
-        batch=24_576, accumulate=8, pod='v5e:8x8')}
+        batch=24_576, accumulate=16, pod='v5e:8x8')}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

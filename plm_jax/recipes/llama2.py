@@ -40,7 +40,7 @@ SIZES = {
         model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, remat='dots',
         pod='v4:4x4x8', mesh=MeshConfig(fsdp=64), published_hardware='184,320 hours of an A100'),
     '13b': LLaMA2Size(
-        model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='full',
+        model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='dots',
         pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), published_hardware='368,640 hours of an A100'),
     '70b': LLaMA2Size(
         model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, remat='dots',

@@ -45,7 +45,7 @@ SIZES = {
         accumulate=8, pod='v5e:8x8'),
     'strict_small': RecipeSize(
         model=ltg_bert.small, parameters=27_741_952, peak=1e-2, length=512, batch=32_768,
-        accumulate=4, pod='v5e:8x8')}
+        accumulate=16, pod='v5e:8x8')}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

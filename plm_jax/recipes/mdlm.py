@@ -53,7 +53,7 @@ def base(dtype: Dtype = 'float32') -> EncoderConfig:
 SIZES = {
     'strict': RecipeSize(
         model=base, parameters=119_454_532, peak=7e-3, steps=STEPS, length=128, batch=1024,
-        pod='v5e:4x4')}
+        accumulate=4, pod='v5e:4x4')}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:
