@@ -7,7 +7,8 @@ Needs the extra `bench` with sentence-transformers. --model is a folder in the f
 is a file with one sentence per line, of any length. Both libraries get all sentences at once and sort them by length.
 sentence-transformers pads a batch of 32 to its longest sequence, plm_jax pads to one of a few lengths. The first number
 of the first vector of both is printed as a check. Static vectors are distilled from the same model. Compilation is not
-counted. The last columns show the CPU seconds of a round: compare these if other programs run on the machine.
+counted. The CPU seconds are those of a round: compare these if other programs run on the machine. Peak is the rate of a
+float32 product of 2048, measured by each contestant, and the FLOPs are those of the sentences without padding.
 --search times --queries at once among --vectors of --width.
 """
 import argparse
@@ -18,6 +19,7 @@ import time
 from typing import Any
 
 from benchmarks.side_by_side import compare, contest, machine, spread
+from benchmarks.training_step import jax_peak, share, torch_peak
 
 CLOCK_TICK = 0.01
 """Resolution of CPU seconds; the smallest divisor of their ratio."""
@@ -49,20 +51,23 @@ def main() -> None:
   given = ['--model', args.model, '--data', args.data, '--sentences', str(args.sentences)]
   found = compare('benchmarks.embed', (OURS, STATIC, THEIRS), given, args.rounds)
   print(machine('jax', 'torch', 'sentence-transformers'))
-  print(f'\n{len(texts):,} sentences\n\n| contestant | sentences per second | ratio | CPU seconds | least to most | ratio |\n'
-        + '|---' * 6 + '|')
+  print(f'\n{len(texts):,} sentences\n\n| contestant | sentences per second | ratio | CPU seconds | least to most | ratio '
+        '| of peak |\n' + '|---' * 7 + '|')
   for name, figures in found.items():
+    peak = '' if name == STATIC else share(figures | {'flops': found[OURS]['flops']})
     print(f'| {name} | {len(texts) / figures["median"]:,.0f} | {found[THEIRS]["median"] / figures["median"]:.2f} | '
-          f'{figures["cpu"]:.2f} | {spread(figures)} | {found[THEIRS]["cpu"] / max(figures["cpu"], CLOCK_TICK):.2f} |')
+          f'{figures["cpu"]:.2f} | {spread(figures)} | {found[THEIRS]["cpu"] / max(figures["cpu"], CLOCK_TICK):.2f} | '
+          f'{peak} |')
   print(f'\ntheir first vector is {found[THEIRS]["first"]:.6f}, ours {found[OURS]["first"]:.6f}')
 
 
 def run(args: Any, texts: list[str]) -> None:
-  """Encode all sentences in every round; report the first number of the first vector."""
+  """Encode all sentences in every round; report the first number of the first vector, and the peak of products."""
   if args.contestant == THEIRS:
     from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
 
     encode: Any = SentenceTransformer(args.model, device='cpu').encode
+    facts = {'peak': torch_peak()}
   else:
     import plm_jax
     from plm_jax.inference import static_vectors
@@ -70,9 +75,21 @@ def run(args: Any, texts: list[str]) -> None:
     trained = plm_jax.load(args.model)
     reader = static_vectors.distill_static_vectors(trained) if args.contestant == STATIC else trained
     encode = functools.partial(plm_jax.encode, reader)
+    facts = {'peak': jax_peak(), 'flops': count_flops(trained, texts)}
   def work():
     return encode(texts)
-  contest({'first': float(work()[0, 0])}, work, 1)
+  contest(facts | {'first': float(work()[0, 0])}, work, 1)
+
+
+def count_flops(model: Any, texts: list[str]) -> float:
+  """Return the FLOPs of an encoder for all texts, [CLS] and [SEP] included, without padding."""
+  block, layers = model.model.block, model.model.stack.layers
+  total = 0.0
+  for text in texts:
+    length = len(model.tokenizer.encode(text)) + 2
+    per_token = 8 * block.width ** 2 + 4 * block.width * block.mlp_dim + 4 * length * block.width
+    total += layers * length * per_token
+  return total
 
 
 def search(args: Any) -> None:

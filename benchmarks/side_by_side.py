@@ -103,8 +103,12 @@ def spread(figures: dict[str, float]) -> str:
 
 def machine(*packages: str) -> str:
   """Describe the machine: cores, processor and versions."""
+  versions = [f'{package} {importlib.metadata.version(package)}' for package in packages]
+  return ', '.join([f'{os.cpu_count()} cores', processor(), f'Python {platform.python_version()}', *versions])
+
+
+def processor() -> str:
+  """Return the name of the processor, as Linux has it."""
   info = pathlib.Path('/proc/cpuinfo')
   model = re.search(r'model name\s*: (.*)', info.read_text()) if info.exists() else None
-  versions = [f'{package} {importlib.metadata.version(package)}' for package in packages]
-  return ', '.join([f'{os.cpu_count()} cores', model.group(1) if model else platform.machine(),
-                    f'Python {platform.python_version()}', *versions])
+  return model.group(1) if model else platform.machine()

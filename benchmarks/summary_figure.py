@@ -17,23 +17,15 @@ ROW = re.compile(r'^\| ([\w-]+) \| \d+ \| (?:[\d]+ to \d+ \| )?\d+ \| (?:\d+ \| 
 
 def main() -> None:
   section = (HERE / 'results/speed.md').read_text().partition('## One optimizer step of every family')[2]
-  new, _, old = section.partition('\n## ')[0].partition('The other families')
-  old = old.partition('The changes:')[0]
-  ratios = {'AMD EPYC, faster of eager and torch.compile': dict(ROW.findall(new)),
-            'Intel Xeon, eager': dict(ROW.findall(old))}
+  ratios = dict(ROW.findall(section.partition('\nEvery family')[0]))
 
   plt.rcParams.update({'svg.hashsalt': 'plm_jax', 'font.size': 9})
   figure, axis = plt.subplots(figsize=(7, 3.6))
-  families: list[str] = []
-  for machine, found in ratios.items():
-    places = [len(families) + number for number in range(len(found))]
-    axis.barh(places, [float(ratio) for ratio in found.values()], height=0.6, label=machine)
-    families += found
+  axis.barh(range(len(ratios)), [float(ratio) for ratio in ratios.values()], height=0.6)
   axis.axvline(1, color='black', linewidth=1)
-  axis.set(yticks=range(len(families)), yticklabels=families,
+  axis.set(yticks=range(len(ratios)), yticklabels=list(ratios),
            xlabel='speed of a training step on two CPU cores, transformers = 1')
   axis.invert_yaxis()
-  axis.legend(frameon=False, loc='lower center', bbox_to_anchor=(0.5, 1))
   figure.savefig(HERE / 'figures/summary.svg', metadata={'Date': None}, bbox_inches='tight')
 
 
