@@ -7,8 +7,8 @@ Needs the extra `bench` with sentence-transformers. --model is a folder in the f
 is a file with one sentence per line, of any length. Both libraries get all sentences at once and sort them by length.
 sentence-transformers pads a batch of 32 to its longest sequence, plm_jax pads to one of a few lengths. The first number
 of the first vector of both is printed as a check. Static vectors are distilled from the same model. Compilation is not
-counted. The CPU seconds are those of a round: compare these if other programs run on the machine. Peak is the rate of a
-float32 product of 2048, measured by each contestant, and the FLOPs are those of the sentences without padding.
+counted. CPU seconds are those of a round: compare these if other programs run on the machine. The last column is the
+FLOP/s of the sentences, without padding, as a share of those of a float32 product of 2048 x 2048 in the same library.
 --search times --queries at once among --vectors of --width.
 """
 import argparse
@@ -84,9 +84,10 @@ def run(args: Any, texts: list[str]) -> None:
 def count_flops(model: Any, texts: list[str]) -> float:
   """Return the FLOPs of an encoder for all texts, [CLS] and [SEP] included, without padding."""
   block, layers = model.model.block, model.model.stack.layers
+  longest = model.length or model.model.max_length
   total = 0.0
   for text in texts:
-    length = len(model.tokenizer.encode(text)) + 2
+    length = min(longest, len(model.tokenizer.encode(text)) + 2)
     per_token = 8 * block.width ** 2 + 4 * block.width * block.mlp_dim + 4 * length * block.width
     total += layers * length * per_token
   return total

@@ -9,11 +9,11 @@ part of the text. datasets loads the text (one row per paragraph) and maps it in
 or truncation.
 
 The measure is CPU time, user and system, of the process and its children, so that neither gains from a second core.
-With --processes both also divide the text among so many processes, and the seconds count.
+With --processes=2 both divide the text among two processes; then compare the seconds, too.
 
-Every measurement runs in its own process. The first tenth of the text, and for plm_jax ten times the text, show how
-memory use (that of the first process alone) depends on the size: tables of words seen before fill up to a limit, and
-beyond it nothing grows.
+Every measurement runs in its own process. The first tenth of the text, and for plm_jax ten times the text, show how the
+memory of a contestant's first process depends on the size: tables of words seen before fill up to a limit, and beyond
+it nothing grows.
 """
 import argparse
 import contextlib

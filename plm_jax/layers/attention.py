@@ -214,9 +214,10 @@ class Attention(nn.Module):
     allowed = self.kernels_allowed(past)
     on_tpu = allowed and use_tpu_kernel(q, k, bias)
     window = mask.window
-    whole = on_tpu and not tpu_attention.needs_parts(
+    # The kernel visits only the keys in the window, unless it computes the row part by part.
+    skips_keys = on_tpu and not tpu_attention.needs_parts(
         tpu_attention.device_kind(), k.shape[1], q.shape[3])
-    if window and allowed and not whole and bias is None and window.saves(q.shape[1]):
+    if window and allowed and not skips_keys and bias is None and window.saves(q.shape[1]):
       return self.attend_in_blocks(q, k, v, mask.mask, window, row_ids)
     dropout = Dropout(self.cfg.dropout, name='dropout')
     if on_tpu:

@@ -5,7 +5,7 @@
 A program of the kernel has a block of queries and all keys of a row, so its logits are complete
 rows, and softmax needs no second pass over the keys. The backward pass recomputes the probabilities
 from queries, keys and values, and keeps nothing else (FlashAttention: Dao et al. 2022, section 3).
-Rows with more keys than a core's memory holds (`max_keys`) are computed in parts of keys
+Rows with more keys than a core's memory holds (`max_keys`) are computed part by part
 (`attend_in_parts`). Queries, keys and values stay where the product with their kernel put them,
 with heads adjacent. Heads narrower than the 128 lanes of a core are processed together, separated
 by zeros, which cost the matrix unit nothing.
@@ -339,8 +339,9 @@ def needs_parts(kind: str, keys: int, size: int) -> bool:
 def part_limit(kind: str, size: int) -> int:
   """Return how many keys a part has at most, of heads of this size: whole tiles.
 
-  Dropout of a part takes more memory than that of a row, because it computes a window of the row's
-  mask. Where operands are converted to float32 as well, parts have half as many keys as rows.
+  The dropout mask of a part is a slice of the row's, and takes more memory to compute than a whole
+  mask of the same size. Where operands are converted to float32 as well, a part has at most half as
+  many keys as a row that is computed at once.
   """
   most = max_keys(kind, size)
   if kind in FLOAT32_DEVICES:

@@ -67,9 +67,9 @@ def differentiate_part(arrays: Arrays, ids: DropoutIds, settings: Settings, out_
   """Compute the gradients of q, k and v through attention to a part of a row's keys.
 
   Args:
-    arrays: those of `attend_to_part`, as the next two.
+    arrays: queries, and the part's keys, values and mask.
     ids: row numbers and heads.
-    settings: with the part.
+    settings: with `part`.
     out_grad: gradient of the row's output times the part's share of the row's softmax, [batch,
       queries, heads, head_size].
     row_means: mean, over all keys of the row, of the gradients of probabilities, times the same

@@ -77,7 +77,7 @@ class KeyPart(NamedTuple):
 
 
 class Settings(NamedTuple):
-  """What attention computes besides its arrays, and for which device."""
+  """Options of attention, and the device that it is compiled for."""
 
   scale: float
   """Factor on logits."""
