@@ -1,4 +1,6 @@
 """A vocabulary, windows of text, a model and a learner so small that they compile in a second or two."""
+from collections.abc import Iterator
+import contextlib
 import functools
 import random
 
@@ -6,10 +8,12 @@ from flax.linen import unbox
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.kernels import tpu_attention
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim.optimizers import OptimConfig
@@ -93,6 +97,19 @@ def random_params(shapes, seed: int = 0, std: float = 0.15):
     gain = getattr(path[-1], 'key', '') == 'scale'
     return jnp.asarray(gain + std * draw.normal(size=x.shape), x.dtype)
   return jax.tree_util.tree_map_with_path(leaf, unbox(shapes))
+
+
+@contextlib.contextmanager
+def interpreted_tpu_attention() -> Iterator[list[tpu_attention.Arrays]]:
+  """Inside it, attention takes the kernel for TPUs, in Pallas' interpreter. Yields the arrays of its calls."""
+  calls, attend = [], tpu_attention.attend
+  def interpret(arrays, *args, **options):
+    calls.append(arrays)
+    return attend(arrays, *args, **options, on='TPU v4', interpret=True)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
+    patch.setattr(tpu_attention, 'attend', interpret)
+    yield calls
 
 
 def take(tree, rows):

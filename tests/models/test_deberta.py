@@ -17,7 +17,6 @@ from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import MaskedLMHead, ModelWithHeads, ReplacedTokenHead
 from plm_jax.layers.init import NORMAL_INIT
-from plm_jax.layers.kernels import tpu_attention
 from plm_jax.layers.masks import padding_mask
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import deberta, deberta_v2
@@ -277,9 +276,9 @@ def test_padding_has_no_vector_of_its_own():
 
 
 @pytest.mark.slow
-def test_with_the_kernel_for_a_tpu(monkeypatch):
+def test_with_the_kernel_for_a_tpu():
   """Interpreted: layers and the decoder of masks, which asks at some places, of packed rows; outputs and gradients."""
-  cfg, calls = config(), []
+  cfg = config()
   def both():
     def outputs(some):
       found = with_heads(cfg, packed=True).apply({'params': some}, batch())
@@ -289,17 +288,9 @@ def test_with_the_kernel_for_a_tpu(monkeypatch):
       return found, back(jax.tree.map(jnp.cos, found))
     return jax.jit(learned)(params(cfg))
   want = both()
-  with monkeypatch.context() as patch:
-    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
-    patch.setattr(
-      tpu_attention,
-      'attend',
-      lambda arrays, *args, inner=tpu_attention.attend: (
-        calls.append(arrays.bias) or inner(arrays, *args, on='TPU v4', interpret=True)
-      ),
-    )
+  with tiny.interpreted_tpu_attention() as calls:
     got = both()
-  assert [bias.places is not None for bias in calls] == [False, True, True]
+  assert [arrays.bias.places is not None for arrays in calls] == [False, True, True]
   for (path, ours), theirs in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
     atol = 2e-5 * max(1.0, float(jnp.abs(theirs).max()))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))

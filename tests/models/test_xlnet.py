@@ -16,7 +16,6 @@ from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import ModelWithHeads, TiedLMHead
-from plm_jax.layers.kernels import tpu_attention
 from plm_jax.layers.positions import Alibi, NoPosition, TransformerXL
 from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.layers.stack import StackConfig
@@ -58,7 +57,7 @@ def forward(batch, cfg=None, remember=False):
 
 
 @pytest.mark.slow
-def test_the_tpu_kernel_computes_both_streams(monkeypatch):
+def test_the_tpu_kernel_computes_both_streams():
   """Outputs, memory and the gradients of all parameters are those of the plain path."""
   model = XLNet(config(**{'attention.dropout': 0.0}), remember=True)
   def learn():
@@ -71,13 +70,10 @@ def test_the_tpu_kernel_computes_both_streams(monkeypatch):
       given = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), y)
       return y, back(given)[0]
     return differentiate(params())
-  want, calls = learn(), []
-  with monkeypatch.context() as patch:
-    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
-    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend: calls.append(args) or inner(
-        *args, on='TPU v4', interpret=True))
+  want = learn()
+  with tiny.interpreted_tpu_attention() as calls:
     got = learn()
-  assert len({args[0].k.shape for args in calls}) == 2  # of memory, and of memory and row
+  assert len({arrays.k.shape for arrays in calls}) == 2  # of memory, and of memory and row
   for (name, ours), theirs in zip(tiny.flat(got[1]).items(), tiny.flat(want[1]).values(), strict=True):
     np.testing.assert_allclose(ours, theirs, atol=2e-5 * max(0.1, float(jnp.abs(theirs).max())), err_msg=name)
   for ours, theirs in zip(got[0], want[0], strict=True):

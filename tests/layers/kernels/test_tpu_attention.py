@@ -455,7 +455,7 @@ def test_what_it_takes():
     Disentangled(span=4), Disentangled(terms=('c2p',), span=64, shared=True),
     Disentangled(terms=('p2c',), span=64, buckets=4), Disentangled(span=64, buckets=4, shared=True, exact=True)],
     ids=['clamped', 'c2p', 'p2c', 'buckets'])
-def test_disentangled_attention_with_it(position, monkeypatch):
+def test_disentangled_attention_with_it(position):
   """All parameters' gradients, and that of the table of distances."""
   cfg = tiny.block(attention=dict(position=position, dropout=0.0))
   x, given = numbers(2, 11, 32), numbers(2, 11, 32, seed=1)
@@ -468,11 +468,8 @@ def test_disentangled_attention_with_it(position, monkeypatch):
       return attention.apply({'params': params}, x, x, AttentionMask(None, {'relative': table}))
     y, back = jax.jit(lambda *args: jax.vjp(run, *args))(params, x, table)
     return y, back(given)
-  want, calls = learned(), []
-  with monkeypatch.context() as patch:
-    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
-    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend, **options: (
-        calls.append(1) or inner(*args, **options, on=SMALL, interpret=True)))
+  want = learned()
+  with tiny.interpreted_tpu_attention() as calls:
     got = learned()
   assert calls
   for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -480,7 +477,7 @@ def test_disentangled_attention_with_it(position, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_training_with_it_ends_alike(windows, monkeypatch):
+def test_a_training_with_it_ends_alike(windows):
   """Fifty steps, without dropout of probabilities, whose bits are others there."""
   learner = tiny.learner.__wrapped__(  # a mapping has no place in a cache
       optim=OptimConfig(peak=1e-3, warmup=1, schedule='constant'), dropout=0.0, attention={'dropout': 0.0})
@@ -492,11 +489,7 @@ def test_a_training_with_it_ends_alike(windows, monkeypatch):
       losses.append(float(figures['loss']))
     return losses, state.params
   plainly, want = trained()
-  calls = []
-  with monkeypatch.context() as patch:
-    patch.setattr(tpu_attention, 'supports', lambda *_, **__: True)
-    patch.setattr(tpu_attention, 'attend', lambda *args, inner=tpu_attention.attend, **options: (
-        calls.append(1) or inner(*args, **options, on=SMALL, interpret=True)))
+  with tiny.interpreted_tpu_attention() as calls:
     losses, params = trained()
   assert calls and losses[-1] < 0.9 * losses[0]
   np.testing.assert_allclose(losses, plainly, rtol=1e-4)
