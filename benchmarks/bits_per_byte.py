@@ -48,7 +48,7 @@ def main() -> None:
       f'{config.name}, windows that overlap': sliding.bits_per_byte,
   }
   print(machine('jax', 'numpy'))
-  print(f'\n{len(before):,} bytes of training text, {len(text):,} held out\n\n| | bits a byte |\n|---|---|')
+  print(f'\n{len(before):,} bytes of training text, {len(text):,} held out\n\n| | bits per byte |\n|---|---|')
   for name, bits in rows.items():
     print(f'| {name} | {bits:.3f} |')
 

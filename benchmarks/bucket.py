@@ -55,13 +55,13 @@ def main() -> None:
             for what, every in (fault.split(':') for fault in args.faults)]
   ends = [journey(args.megabytes, faults) for faults in ([], faults)]
   same = ends[0] == ends[1]
-  print(f'\nBoth ended with {"the same" if same else "OTHER"} bits.')
+  print(f'\nThe parameters with and without faults are {"identical" if same else "DIFFERENT"}.')
   sys.exit(not same)
 
 
 def journey(megabytes: float, faults: list[tuple[int | str, int]]) -> str:
   """Run the workflow once on a new bucket and return a hash of the trained parameters."""
-  print(f'\n{"Faults: " + ", ".join(f"{what} in one of {every}" for what, every in faults) if faults else "Clean"}\n')
+  print(f'\n{"Faults: " + ", ".join(f"{what} in one of {every}" for what, every in faults) if faults else "No faults"}\n')
   print(f'| step | requests | failed | {" | ".join(KINDS)} | MB up | MB down | s |\n|{"---|" * (len(KINDS) + 6)}')
   with contextlib.ExitStack() as opened:
     scratch = opened.enter_context(tempfile.TemporaryDirectory())

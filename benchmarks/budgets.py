@@ -77,16 +77,16 @@ def check(name: str, options: Sequence[str] = ()) -> bool:
   """Compile a recipe again, print it next to its budget, and return whether it is within the budget."""
   before = read(name)
   if before is None:
-    print(f'{name} has no budget: python -m benchmarks.budgets --write {name}')
+    print(f'{name} has no budget. Write one: python -m benchmarks.budgets --write {name}')
     return False
   try:
     now = compiled(name, options)
   except ConfigError as error:
     print(f'{name}: {error}')
     return False
-  print(f'\n{name} beside its budget:')
+  print(f'\n{name} compared with its budget:')
   if before['compiler'] != now['compiler']:
-    print(f'the budget is of {before["compiler"]}, this is of {now["compiler"]}')
+    print(f'the budget was written with {before["compiler"]}; this is {now["compiler"]}')
   changes = compared(before, now)
   print(table(changes))
   return not any(change.share > TOLERANCE for change in changes)

@@ -68,7 +68,7 @@ class Table:
   def do(self, stage: str) -> None:
     """Run a stage; results in the folder are not computed again."""
     if stage == 'pace' and not self.args.steps:
-      print(', '.join(f'{name} {1e3 * seconds:.0f} ms' for name, seconds in self.pace.items()), 'a step', flush=True)
+      print(', '.join(f'{name} {1e3 * seconds:.0f} ms' for name, seconds in self.pace.items()), 'per step', flush=True)
     for arm in self.arms if stage in ('sweep', 'pretrain', 'finetune') else ():
       if stage == 'sweep' and arm in self.args.swept and len(self.args.peaks) > 1:
         print(f'{arm}: ' + '; '.join(

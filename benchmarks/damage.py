@@ -112,7 +112,7 @@ def table(came) -> int:
   """Print the outcomes by kind of file and return the exit status."""
   kinds = 'noticed', 'mended', 'without effect', 'silent'
   bad = 0
-  print(f'\n| flipped in | {" | ".join(kinds)} | other errors |\n|---|---|---|---|---|---|')
+  print(f'\n| byte flipped in | {" | ".join(kinds)} | other errors |\n|---|---|---|---|---|---|')
   for kind, counts in sorted(came.items()):
     others = sum(counts.values()) - sum(counts[one] for one in kinds)
     print(f'| {kind} | {" | ".join(str(counts[one]) for one in kinds)} | {others} |')

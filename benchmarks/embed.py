@@ -58,7 +58,7 @@ def main() -> None:
     print(f'| {name} | {len(texts) / figures["median"]:,.0f} | {found[THEIRS]["median"] / figures["median"]:.2f} | '
           f'{figures["cpu"]:.2f} | {spread(figures)} | {found[THEIRS]["cpu"] / max(figures["cpu"], CLOCK_TICK):.2f} | '
           f'{peak} |')
-  print(f'\ntheir first vector is {found[THEIRS]["first"]:.6f}, ours {found[OURS]["first"]:.6f}')
+  print(f'\nfirst number of the first vector: {found[THEIRS]["first"]:.6f} in sentence-transformers, {found[OURS]["first"]:.6f} in plm_jax')
 
 
 def run(args: Any, texts: list[str]) -> None:

@@ -48,7 +48,7 @@ def prove(scratch: pathlib.Path, kills: int, documents: int, full_disk: bool, dr
   run(scratch, 'whole', 4)
   seconds = time.monotonic() - began
   expected = digests(scratch / 'whole')
-  print(f'undisturbed: {seconds:.1f} s, {len(expected)} files', flush=True)
+  print(f'without kills: {seconds:.1f} s, {len(expected)} files', flush=True)
   wrong = 0
   for workers in (1, 4):
     done = rounds = 0
@@ -127,7 +127,7 @@ def fill(scratch: pathlib.Path, expected: dict[str, str]) -> int:
       subprocess.run(['mount', '-o', f'remount,size={size}', str(disk)], check=True)
       ended = subprocess.run(command(scratch, disk / 'records', 1), check=False, capture_output=True, text=True)
       failures += ended.returncode != 0 and 'SpaceError: no space left' in ended.stderr
-    print(f'a full disk: {failures} times one line')
+    print(f'full disk: {failures} failures, each with a one-line message')
     return compare(disk / 'records', expected) or int(failures < 2)
   finally:
     subprocess.run(['umount', str(disk)], check=True)

@@ -122,7 +122,7 @@ def prove(lane, moments: list[tuple[bool, bool]], whole: pathlib.Path, draw: ran
   # Long enough that every kill hits an unfinished run: the number of steps grows with the number of kills.
   options = [f'--train.phases.0.steps={ADVANCE * len(moments)}', '--train.phases.1.steps=10', f'--data.path={data}']
   subprocess.run(command(str(whole), options), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-  print(f'{lane.name}: the undisturbed run ended at step {last_step(whole)}', flush=True)
+  print(f'{lane.name}: the run without kills ended at step {last_step(whole)}', flush=True)
   inside_saves = 0
   for number, (in_save, twice) in enumerate(moments, 1):
     began = time.monotonic()
@@ -144,7 +144,7 @@ def prove(lane, moments: list[tuple[bool, bool]], whole: pathlib.Path, draw: ran
     inside_saves += inside
     lines = lane.metrics()
     print(f'kill {number}: status {status}, at step {json.loads(lines[-1])["step"] if lines else "none"}'
-          f'{", inside a save" if inside else ""}{", of two" if twice else ""}, {time.monotonic() - began:.0f} s',
+          f'{", inside a save" if inside else ""}{", with a second run in the folder" if twice else ""}, {time.monotonic() - began:.0f} s',
           flush=True)
     time.sleep(0.1)
     if status != -9 or (left := left_behind(lane.name)):
@@ -155,8 +155,8 @@ def prove(lane, moments: list[tuple[bool, bool]], whole: pathlib.Path, draw: ran
                  env={**os.environ, **lane.environment})
   torn = lane.local()
   differing = compare(whole, torn)
-  print(f'{lane.name}: {len(moments)} kills, {inside_saves} inside a save, {sum(twice for _, twice in moments)} of two '
-        f'at once; last steps {last_step(whole)} and {last_step(torn)}; {len(differing)} arrays differ {differing[:5]}')
+  print(f'{lane.name}: {len(moments)} kills, {inside_saves} inside a save, {sum(twice for _, twice in moments)} with a '
+        f'second run in the folder; last steps {last_step(whole)} and {last_step(torn)}; {len(differing)} arrays differ {differing[:5]}')
   steps = [json.loads(line)['step'] for line in lane.metrics() if b'"train"' in line]
   print(f'metrics.jsonl has each step once: {steps == list(range(1, last_step(whole) + 1))}', flush=True)
   wanted = sum(in_save for in_save, _ in moments)
@@ -194,7 +194,7 @@ def alone(processes: list[subprocess.Popen]) -> subprocess.Popen | None:
   if [process.returncode for process in ended] == [1] and named and int(named[1]) == living[0].pid and (
       'Traceback' not in said):
     return living[0]
-  print(f'of two at once, {len(ended)} ended: {said}')
+  print(f'two runs in one folder: {len(ended)} of them ended: {said}')
   for process in processes:
     process.kill()
   return None

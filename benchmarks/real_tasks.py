@@ -67,7 +67,7 @@ def main() -> None:
   args = parser.parse_args()
   print(machine('jax'))
   arms = STRATEGIES if args.strategies else ARMS
-  print('\n| task | measure | arm | mean | standard deviation | trained parameters | seconds a run | memory |')
+  print('\n| task | measure | arm | mean | standard deviation | trained parameters | seconds per run | memory |')
   print('|---' * 8 + '|')
   if args.strategies:
     print(f'| - | - | nothing | | | | | {kept.run(FINETUNED, ([], ""))["memory"] / 1024:,.0f} MiB |', flush=True)

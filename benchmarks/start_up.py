@@ -79,7 +79,7 @@ def measure(scratch: pathlib.Path, data: str, rounds: int) -> None:
     print(f'| {name} | {median[name] - before:.1f} | {median[name] - before:.1f} |')
     before = median[name]
   print(f'| data, parameters, compilation, the step | {median["cold"] - before:.1f} | {median["warm"] - before:.1f} |')
-  print(f'| **to the first step** | **{median["cold"]:.1f}** | **{median["warm"]:.1f}** |')
+  print(f'| **total until the first step** | **{median["cold"]:.1f}** | **{median["warm"]:.1f}** |')
 
 
 if __name__ == '__main__':

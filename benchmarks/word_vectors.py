@@ -78,7 +78,7 @@ def side_by_side(args: argparse.Namespace, kind: str, words: int) -> None:
     found = {name: load(out) for name, out in outs.items()}
   speed = {name: words / statistics.median(times) for name, times in seconds.items()}
   print(f'\n{kind:34}' + ''.join(f'{name:>12}' for name in CONTESTANTS))
-  print(f'{"words a second, thousands":34}' + ''.join(f'{speed[name] / 1e3:12.0f}' for name in CONTESTANTS)
+  print(f'{"thousand words per second":34}' + ''.join(f'{speed[name] / 1e3:12.0f}' for name in CONTESTANTS)
         + f'   {speed["plm_jax"] / speed["gensim"]:.2f} times')
   for path in sorted(pathlib.Path(args.words).glob('*')) if args.words else ():
     for what, scores in scored(found, path).items():
