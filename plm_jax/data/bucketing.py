@@ -77,6 +77,7 @@ def round_down(number: int, steps: int) -> int:
 
 def split_by_length(
     sizes: Sequence[int], longest: int, room: int, devices: int = 1, steps: int = 1,
+    token_pairs: int = 0,
 ) -> Iterator[tuple[int, int, list[int]]]:
   """Split rows into batches of similar length, longest first.
 
@@ -90,6 +91,7 @@ def split_by_length(
     room: tokens per device and batch, including padding.
     devices: number of devices that share a batch.
     steps: batch sizes per doubling.
+    token_pairs: maximum rows times length squared per device and batch; 0: no limit.
 
   Yields:
     (length, rows of the batch, numbers of its rows; in the last batch there may be fewer).
@@ -101,7 +103,10 @@ def split_by_length(
     length_steps = 2 * row_steps()
   while order:
     length = bucket_length(sizes[order[0]], longest, length_steps)
-    rows = devices * round_down(max(1, room // length), steps)
+    largest = room // length
+    if token_pairs:
+      largest = min(largest, token_pairs // length ** 2)
+    rows = devices * round_down(max(1, largest), steps)
     if len(order) < rows:
       rows = devices * bucket_rows(-(-len(order) // devices), rows // devices, steps)
     yield length, rows, order[:rows]

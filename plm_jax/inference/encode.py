@@ -26,6 +26,8 @@ Pooling = Literal['own', 'mean', 'max', 'first', 'last', 'mean_sqrt', 'weighted_
 
 CPU_BATCH_TOKENS = 2048
 """maximum number of tokens per batch on a CPU"""
+CPU_ATTENTION_SCORES = 1 << 21
+"""maximum number of attention scores per layer and batch on a CPU: 8 MiB; more in wide models"""
 
 
 def encode(
@@ -61,7 +63,7 @@ def encode(
   if trained.model.kind == 'recurrent':
     from plm_jax.inference import elmo
     return elmo.encode_texts(trained, [str(text) for text in texts], layer, pooling)
-  tokenizer, longest = trained.tokenizer, trained.model.max_length
+  tokenizer = trained.tokenizer
   if tokenizer is None:
     raise CheckpointError('the model has no tokenizer: texts cannot be encoded without it')
   check_text_prompts(texts, 'give texts')
@@ -85,7 +87,7 @@ def encode(
   params = encoder_params(trained.model, trained.device_params('backbone')['backbone'])
   found: list[Any] = [None] * len(rows)
   with progress.progress_bar('texts', len(rows)) as done:
-    for some, batch in iterate_batches(rows, longest, tokens, max(tokenizer.vocab.pad, 0)):
+    for some, batch in iterate_batches(rows, trained.model, tokens, max(tokenizer.vocab.pad, 0)):
       encoded = np.asarray(compute_vectors(config, params, batch, layer, pooling), np.float32)
       for place, number in enumerate(some):
         if pooling == 'none':
@@ -252,7 +254,7 @@ def truncate_ids(ids: list[int], longest: int, cut: bool) -> list[int]:
 
 
 def iterate_batches(
-    rows: Sequence[Sequence[int]], longest: int, tokens: int, pad: int,
+    rows: Sequence[Sequence[int]], model: Any, tokens: int, pad: int,
 ) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
   """Group sequences of ids by length and yield padded batches.
 
@@ -261,7 +263,7 @@ def iterate_batches(
 
   Args:
     rows: the sequences.
-    longest: maximum sequence length; 0: no limit.
+    model: configuration of the model that reads them.
     tokens: maximum number of tokens per batch, padding included.
     pad: id of padding.
 
@@ -269,7 +271,7 @@ def iterate_batches(
     (indices of the sequences, their tokens and segments [batch, length]).
   """
   lengths = [len(ids) for ids in rows]
-  for length, size, some in split_by_length(lengths, longest, limit_batch_tokens(tokens)):
+  for length, size, some in split_rows(lengths, model, model.max_length, tokens):
     filled = some + some[:1] * (size - len(some))
     batch_tokens = np.full((size, length), pad, np.int32)
     segments = np.zeros((size, length), np.int32)
@@ -279,12 +281,28 @@ def iterate_batches(
     yield some, {'tokens': jax.device_put(batch_tokens), 'segments': jax.device_put(segments)}
 
 
-def limit_batch_tokens(tokens: int) -> int:
-  """Limit the tokens of a batch to what a CPU encodes best.
+def split_rows(
+    lengths: Sequence[int], model: Any, longest: int, tokens: int,
+) -> Iterator[tuple[int, int, list[int]]]:
+  """Split rows into batches of similar length, on a CPU into those that it encodes best.
 
   Larger batches leave its cache, and their memory is cleared by the system for each of them: one of
-  8,192 tokens took a seventh more CPU time per token.
+  8,192 tokens took a seventh more CPU time per token. In long sequences, attention scores take the
+  most memory: they are limited to 8 MiB, or to the size of a layer's weights, which are read from
+  memory for every batch.
+
+  Args:
+    lengths: tokens of each row.
+    model: configuration of the model.
+    longest: maximum length of a row; 0: no limit.
+    tokens: maximum number of tokens per batch, padding included.
+
+  Returns:
+    As `bucketing.split_by_length`.
   """
-  if jax.default_backend() == 'cpu':
-    return min(tokens, CPU_BATCH_TOKENS)
-  return tokens
+  if jax.default_backend() != 'cpu':
+    return split_by_length(lengths, longest, tokens)
+  weights = 12 * model.block.width ** 2  # of a layer, about
+  return split_by_length(
+      lengths, longest, min(tokens, CPU_BATCH_TOKENS),
+      token_pairs=max(CPU_ATTENTION_SCORES, weights) // model.block.heads)

@@ -6,9 +6,8 @@ import jax
 import numpy as np
 
 from plm_jax import progress, truncation
-from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError
-from plm_jax.inference.encode import limit_batch_tokens
+from plm_jax.inference.encode import split_rows
 from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.progress import Progress
@@ -74,7 +73,7 @@ def encode_sentences(
     done.update(len(numbers))
   lengths = [len(row.tokens) for row in rows]
   with progress.progress_bar('texts', len(rows)) as done:
-    for length, size, some in split_by_length(lengths, longest, limit_batch_tokens(tokens)):
+    for length, size, some in split_rows(lengths, trained.model, longest, tokens):
       batch = make_batch([rows[number] for number in some], size, length, max(vocab.pad, 0))
       vectors = encode_batch(
           trained.model, config, row_format, vocab, params, jax.device_put(batch))

@@ -125,7 +125,7 @@ def iterate_rows(
   config: Any = encode.encoder_config(trained.model)
   params = encode.encoder_params(trained.model, params)
   pad = max(trained.tokenizer.vocab.pad, 0)
-  batches = encode.iterate_batches([row.tokens for row in rows], config.max_length, tokens, pad)
+  batches = encode.iterate_batches([row.tokens for row in rows], config, tokens, pad)
   with progress.progress_bar('sentences', len(rows)) as done:
     for numbers, batch in batches:
       found = np.asarray(encode.compute_all_layers(config, params, batch, attention=attention))

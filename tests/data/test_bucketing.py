@@ -47,6 +47,11 @@ def test_few_rows_are_one_batch_of_the_longest_length():
   assert list(bucketing.split_by_length([600], 0, 16)) == [(768, 1, [0])]
 
 
+def test_pairs_of_tokens_limit_the_rows_of_long_texts():
+  found = list(bucketing.split_by_length([128] * 4 + [32] * 8, 0, 1024, token_pairs=2 * 128 ** 2))
+  assert [(length, rows) for length, rows, _ in found] == [(128, 2), (128, 2), (32, 8)]
+
+
 def test_lengths_are_grouped():
   assert bucketing.group_by_length([3, 20, 60, 4], 0, 16) == {16: [0, 3], 24: [1], 64: [2]}
   assert bucketing.group_by_length([3, 20, 60, 4], 0, 4096) == {64: [2, 1, 0, 3]}

@@ -112,5 +112,14 @@ def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
   assert found.shape == (60, 32) and len(shapes) <= 5
 
 
-def test_batches_on_a_cpu_are_small():
-  assert encoding.limit_batch_tokens(8192) == 2048 and encoding.limit_batch_tokens(100) == 100
+def test_batches_on_a_cpu_are_small(monkeypatch):
+  """At most 2,048 tokens, and attention scores of at most 8 MiB or the size of a layer's weights."""
+  def batch_size(length, tokens=8192, width=384):
+    model = models(100)[0]
+    model = dataclasses.replace(model, block=dataclasses.replace(model.block, width=width, heads=12))
+    return next(encoding.split_rows([length] * 100, model, 512, tokens))[:2]
+  assert [batch_size(length) for length in (64, 128, 256, 512)] == [(64, 32), (128, 8), (256, 2), (512, 1)]
+  assert [batch_size(length, width=768) for length in (128, 256, 512)] == [(128, 16), (256, 8), (512, 2)]
+  assert batch_size(64, tokens=100) == (64, 1)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  assert batch_size(512) == (512, 16)
