@@ -1,6 +1,7 @@
 """Print the help of `plm-jax` and of its commands, without importing JAX."""
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import re
 import shutil
 import textwrap
@@ -245,27 +246,38 @@ def section_help(called: str, options: Sequence[Option], topic: str) -> str:
 # Options of a configuration, with the values of a recipe.
 
 
-def config_options(value: Any, path: str = '', text: str = '') -> Iterator[Option]:
+def config_options(config: Any) -> Iterator[Option]:
   """Yield the options of a configuration, with its values as defaults."""
-  cls = type(value)
-  texts = signatures.field_texts(cls.__module__, cls.__qualname__)
-  definition = signatures.find_name(cls.__module__, cls.__qualname__)
-  kinds = {}
-  if definition:
-    for field in signatures.class_fields(definition):
-      kinds[field.name] = signatures.describe_kind(field.module, field.kind)
-  for field in dataclasses.fields(value):
+  for name, owner, field in option_fields(config):
+    cls, value = type(owner), getattr(owner, field)
+    texts = signatures.field_texts(cls.__module__, cls.__qualname__)
+    kinds = describe_fields(cls)
+    shown = ' '.join(map(str, value)) if isinstance(value, tuple) else str(value)
+    yield Option(name, kinds.get(field, 'TEXT'), shown, texts.get(field, ''))
+
+
+def option_fields(config: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
+  """Yield (name of the option, configuration that has it, its field) for each option."""
+  for field in dataclasses.fields(config):
     name = f'{path}.{field.name}' if path else field.name
-    inner = getattr(value, field.name)
-    text = texts.get(field.name, '')
-    if dataclasses.is_dataclass(inner):
-      yield from config_options(inner, name)
-    elif isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
-      for number, item in enumerate(inner):
-        yield from config_options(item, f'{name}.{number}')
+    value = getattr(config, field.name)
+    if dataclasses.is_dataclass(value):
+      yield from option_fields(value, name)
+    elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+      for number, item in enumerate(value):
+        yield from option_fields(item, f'{name}.{number}')
     else:
-      shown = ' '.join(map(str, inner)) if isinstance(inner, tuple) else str(inner)
-      yield Option(name.replace('_', '-'), kinds.get(field.name, 'TEXT'), shown, text)
+      yield name.replace('_', '-'), config, field.name
+
+
+@functools.cache
+def describe_fields(cls: type) -> dict[str, str]:
+  """Return the kind of value of each field of a configuration class, from its source."""
+  definition = signatures.find_name(cls.__module__, cls.__qualname__)
+  if not definition:
+    return {}
+  return {field.name: signatures.describe_kind(field.module, field.kind)
+          for field in signatures.class_fields(definition)}
 
 
 def run_help(called: str, about: str, config: Any, topic: str = 'all') -> str:

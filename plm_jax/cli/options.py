@@ -306,7 +306,7 @@ def print_help(called: str, about: str, default: Any, args: Sequence[str]) -> bo
   if topic is not None:
     print(help.run_help(called, about, default, topic or 'all'))
     return True
-  known = {option.name for option in help.config_options(default)}
+  known = {name for name, _, _ in help.option_fields(default)}
   suggestions.check_options(rest, known, f'{called} --help all')
   return False
 
