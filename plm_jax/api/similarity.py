@@ -77,7 +77,8 @@ def encode(
       2, 3, ...). none: all token vectors
     cut: whether texts that are too long are truncated; otherwise they are refused. A model with
       learned sentence vectors always truncates
-    tokens: largest batch size in tokens, padding included; on a CPU at most 2,048, which are faster
+    tokens: largest batch size in tokens, padding included; on a CPU at most 2,048, fewer of
+      long texts, which is faster
     windows: 'mean' or 'max': a text that is too long is split into windows, and its vector is the
       mean or the maximum of theirs; 'off': see `cut`
     stride: tokens between the starts of consecutive windows; 0: three quarters of a window

@@ -45,7 +45,7 @@ class EncodeConfig(ValidatedConfig):
   """column with the texts. Default: the first of sentence, text, review, content, title and
   question that the file has"""
   tokens: int = 8192
-  """maximum batch size in tokens, including padding; on a CPU at most 2,048"""
+  """maximum batch size in tokens, including padding; on a CPU at most 2,048, fewer of long texts"""
 
 
 @command()

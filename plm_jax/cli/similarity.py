@@ -83,7 +83,8 @@ def search_command(
     queries: queries, files of queries, or - for standard input with one query per line
     top: number of results per query
     output: file for the results (.jsonl). Default: standard output
-    tokens: maximum batch size in tokens, including padding; on a CPU at most 2,048
+    tokens: maximum batch size in tokens, including padding; on a CPU at most 2,048, fewer of
+      long texts
   """
   bucket_check.check_reachable({output: 'file'})
   query_texts: list[str] = []

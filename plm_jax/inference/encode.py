@@ -49,7 +49,8 @@ def encode(
       none: one vector per token; own: the mean (`plm_jax.encode` uses the pooling that a
       model has learned).
     cut: truncate texts that are too long at their end; otherwise they are refused.
-    tokens: maximum number of tokens per batch, padding included; on a CPU at most 2,048.
+    tokens: maximum number of tokens per batch, padding included; on a CPU at most 2,048,
+      and fewer of long texts (`split_rows`).
     windows: for a text that is too long, the mean or the maximum of the vectors of its windows.
     stride: tokens between the starts of windows; 0: three quarters of a window.
 
