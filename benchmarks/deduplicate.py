@@ -164,7 +164,8 @@ def judge(documents: list[str], planted: list[tuple[int, int, float]], kept: dic
   said = []
   for name, left in kept.items():
     wrong = [number for number in alone - left if most_like(documents, number) < 0.7]
-    said.append(f'{name} removed {len(alone - left)}, of which {len(wrong)} have no other document of similarity 0.7 or more')
+    said.append(f'{name} removed {len(alone - left)}, of which {len(wrong)} have a similarity of less than 0.7 with '
+                'every other document')
   print(f'\nOf {len(alone):,} documents without a planted copy ' + '; '.join(said) + '.')
 
 

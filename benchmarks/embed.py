@@ -7,8 +7,8 @@ Needs the extra `bench` with sentence-transformers. --model is a folder in the f
 is a file with one sentence per line, of any length. Both libraries get all sentences at once and sort them by length.
 sentence-transformers pads a batch of 32 to its longest sequence, plm_jax pads to one of a few lengths. The first number
 of the first vector of both is printed as a check. Static vectors are distilled from the same model. Compilation is not
-counted. CPU seconds are those of a round: compare these if other programs run on the machine. The last column is the
-FLOP/s of the sentences, without padding, as a share of those of a float32 product of 2048 x 2048 in the same library.
+counted. CPU seconds are those of one round: compare these if other programs run on the machine. The last column is the
+speed in FLOP/s, without padding, as a share of the speed of a float32 product of 2048 x 2048 in the same library.
 --search times --queries at once among --vectors of --width.
 """
 import argparse
@@ -58,7 +58,8 @@ def main() -> None:
     print(f'| {name} | {len(texts) / figures["median"]:,.0f} | {found[THEIRS]["median"] / figures["median"]:.2f} | '
           f'{figures["cpu"]:.2f} | {spread(figures)} | {found[THEIRS]["cpu"] / max(figures["cpu"], CLOCK_TICK):.2f} | '
           f'{peak} |')
-  print(f'\nfirst number of the first vector: {found[THEIRS]["first"]:.6f} in sentence-transformers, {found[OURS]["first"]:.6f} in plm_jax')
+  firsts = ', '.join(f'{name} {found[name]["first"]:.6f}' for name in (OURS, THEIRS))
+  print(f'\nfirst number of the first vector: {firsts}')
 
 
 def run(args: Any, texts: list[str]) -> None:

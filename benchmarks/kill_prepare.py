@@ -127,7 +127,7 @@ def fill(scratch: pathlib.Path, expected: dict[str, str]) -> int:
       subprocess.run(['mount', '-o', f'remount,size={size}', str(disk)], check=True)
       ended = subprocess.run(command(scratch, disk / 'records', 1), check=False, capture_output=True, text=True)
       failures += ended.returncode != 0 and 'SpaceError: no space left' in ended.stderr
-    print(f'full disk: {failures} failures, each with a one-line message')
+    print(f'full disk: {failures} runs of prepare failed and named the full disk')
     return compare(disk / 'records', expected) or int(failures < 2)
   finally:
     subprocess.run(['umount', str(disk)], check=True)

@@ -144,8 +144,8 @@ def prove(lane, moments: list[tuple[bool, bool]], whole: pathlib.Path, draw: ran
     inside_saves += inside
     lines = lane.metrics()
     print(f'kill {number}: status {status}, at step {json.loads(lines[-1])["step"] if lines else "none"}'
-          f'{", inside a save" if inside else ""}{", with a second run in the folder" if twice else ""}, {time.monotonic() - began:.0f} s',
-          flush=True)
+          f'{", inside a save" if inside else ""}{", with a second run in the folder" if twice else ""}, '
+          f'{time.monotonic() - began:.0f} s', flush=True)
     time.sleep(0.1)
     if status != -9 or (left := left_behind(lane.name)):
       print('the run ended before it was killed' if status != -9 else f'left behind: {left}',
@@ -156,7 +156,8 @@ def prove(lane, moments: list[tuple[bool, bool]], whole: pathlib.Path, draw: ran
   torn = lane.local()
   differing = compare(whole, torn)
   print(f'{lane.name}: {len(moments)} kills, {inside_saves} inside a save, {sum(twice for _, twice in moments)} with a '
-        f'second run in the folder; last steps {last_step(whole)} and {last_step(torn)}; {len(differing)} arrays differ {differing[:5]}')
+        f'second run in the folder; last steps {last_step(whole)} and {last_step(torn)}; '
+        f'{len(differing)} arrays differ {differing[:5]}')
   steps = [json.loads(line)['step'] for line in lane.metrics() if b'"train"' in line]
   print(f'metrics.jsonl has each step once: {steps == list(range(1, last_step(whole) + 1))}', flush=True)
   wanted = sum(in_save for in_save, _ in moments)

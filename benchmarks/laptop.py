@@ -33,7 +33,7 @@ def main() -> None:
   parser.add_argument('--steps', type=int, default=100, help='timed steps')
   args = parser.parse_args()
   print(machine('jax', 'flax'))
-  print('\n| recipe | objective | steps | tokens per second | minutes | of which outside the steps |\n' + '|---' * 6 + '|')
+  print('\n| recipe | objective | steps | tokens per second | minutes | minutes outside the steps |\n' + '|---' * 6 + '|')
   for name in args.recipes:
     run = recipes.find_recipe(name)('laptop')
     phase = run.train.phases[0]
