@@ -20,7 +20,8 @@ AdamW with betas 0.9 and 0.95, epsilon 1e-5, weight decay 0.1 of all parameters,
 at 1: defaults of optimus/trainer/configuration/train.py in Nicolas-BZRD/EuroBERT. Sequences are
 pieces of the concatenated documents, which attend to each other (dataprocess/pack_dataset.py).
 
-Assumption: the batch size is not in these files. Here it is four million tokens for every size.
+Assumption: the batch size is not in these files (docs/trainer.md: 12 sequences per GPU, on an
+unstated number of GPUs). Here it is four million tokens for every size.
 Not verified against the paper: mask rates and token counts (from summaries), warmup, cosine decay
 and random lengths. Check them before a full run.
 

@@ -8,8 +8,10 @@
 200,000 steps (base: 120,000) with batch size 1,024 at sequence length 512, on BooksCorpus and
 English Wikipedia, uncased, with documents packed one after another. A sequence of 512 holds 448
 tokens of text; the released code's sequences hold 512 and grow with their blanks. The learning rate
-falls until step 160,000 of 200,000, as in the released scripts. Sentences that become blanks end at
-. ? ! ; : and newlines, as there.
+falls until step 168,000: the scripts' cosine has 160,000 steps, and learning_rates.py counts them
+from the end of the warmup. Base has a cosine of 120,000 steps, so its rate ends at 5.6% of the
+peak. Its script (config/ds_block_base.sh) runs for 150,000 steps; 120,000 is the number in the
+paper. Sentences that become blanks end at . ? ! ; : and newlines, as there.
 
 - large_doc is GLM-Doc: half of the sequences have one blank of half of a document or more. Its
   vocabulary has [gMASK] for these blanks; the paper's models did not.
@@ -27,10 +29,9 @@ text has one paragraph per line and an empty line between documents:
     python -m plm_jax train glm_chinese --scale=laptop --data.path=zhwiki.txt
     python -m plm_jax train glm_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
 
-10b is GLM-10B: 48 layers of width 4,096, for 250,000 steps. The learning rate falls until step
-175,000, after a warmup of 4% of these steps. Half of the sequences have short spans as blanks, 30%
-whole sentences, and 20% one blank of a quarter of a document or more. The peak learning rate is
-1e-4, betas 0.9 and 0.95, epsilon 1e-8 (config/ds_block_10B.sh and config_block_10B.json of
+10b is GLM-10B: 48 layers of width 4,096, for 250,000 steps. The learning rate falls for 175,000
+steps after a warmup of 7,000. Half of the sequences have short spans as blanks, 30% whole
+sentences, and 20% one blank of a quarter of a document or more. The peak learning rate is 1e-4, betas 0.9 and 0.95, epsilon 1e-8 (config/ds_block_10B.sh and config_block_10B.json of
 THUDM/GLM). The original vocabulary is GPT-2's byte-level BPE; here it is a SentencePiece vocabulary
 of the same size. The text was the Pile and CC-News, in sequences with 512 tokens of text. The files
 name 21 sequences per GPU and no number of GPUs: the batch size of large is an assumption.
@@ -58,8 +59,8 @@ class GLMSize(RecipeSize):
   length: int = 512
   batch: int = 1024
   warmup: int = 8000
-  horizon: int = 160_000
-  """step until which the learning rate falls, as in the released scripts; 0: the last"""
+  cosine: int = 160_000
+  """steps after the warmup over which the learning rate falls, as in the released scripts"""
   floor: float = 0.05
   """final learning rate as a share of the peak, as in the released scripts"""
   weight_decay: float = 0.1
@@ -69,8 +70,8 @@ class GLMSize(RecipeSize):
 # Parameters of the released modeling_glm.py; published as 110M, 335M, 410M, 515M (section 3).
 SIZES = {
     'base': GLMSize(
-        model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, horizon=0, steps=120_000,
-        pod='v3:8x8'),
+        model=glm.base, parameters=109_338_624, peak=4e-4, warmup=6000, cosine=120_000,
+        steps=120_000, pod='v3:8x8'),
     'large': GLMSize(
         model=glm.large, parameters=334_688_256, peak=2e-4, steps=200_000, pod='v3:8x8'),
     'large_doc': GLMSize(
@@ -86,13 +87,13 @@ SIZES = {
         model=glm.glm_515m, parameters=514_632_960, peak=2e-4, steps=200_000,
         objective=DOCUMENTS, pod='v3:8x16'),
     'chinese': GLMSize(
-        model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1, horizon=200_000,
+        model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1, cosine=200_000,
         weight_decay=0.01, steps=250_000,
         objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
         pod='v3:8x8'),
     '10b': GLMSize(
         model=glm.glm_10b, parameters=9_880_682_496, peak=1e-4, warmup=7000, floor=0.1,
-        horizon=175_000, steps=250_000,
+        cosine=175_000, steps=250_000,
         objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.2, shortest=0.25),
         pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
 
@@ -101,8 +102,8 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   optim = OptimConfig(
-      peak=row.peak, warmup=row.warmup, horizon=row.horizon, schedule='cosine', floor=row.floor,
-      b2=0.98, weight_decay=row.weight_decay, bias_correction=True)
+      peak=row.peak, warmup=row.warmup, horizon=row.warmup + row.cosine, schedule='cosine',
+      floor=row.floor, b2=0.98, weight_decay=row.weight_decay, bias_correction=True)
   if size == '10b':
     optim = dataclasses.replace(optim, b2=0.95, eps=1e-8)
   text = TextConfig(layout='glm')

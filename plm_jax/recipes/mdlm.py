@@ -18,7 +18,9 @@ The learning rate of 0.007 warms up over 1.6% of the run, falls along a cosine t
 the last 1.6% to 0. An EMA of the parameters averages about the last thousand steps.
 
 Differences: the publication states epochs only, so the number of updates assumes 1.3 tokens per
-word. The model has no time conditioning; the released model can also be evaluated without it.
+word. Times are stratified over the batch; in the released code, over the 32 sequences of each GPU.
+The mask token has probability 0, as in Sahoo et al. 2024; the released code lets the model predict
+it. The model has no time conditioning; the released model can also be evaluated without it.
 --objective.schedule=linear --objective.frequency-power=0 is the objective of MDLM and
 LLaDA themselves.
 

@@ -35,7 +35,7 @@ optimizer state is reset in each run; there its moments are kept. The text, from
 science, is not published.
 """
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
@@ -70,6 +70,8 @@ class ModernBERTSize(RecipeSize):
   """tokens at the end over which the learning rate falls"""
   floor: float = 0.0
   """final learning rate, as a share of the peak"""
+  schedule: Literal['wsd', 'trapezoid'] = 'wsd'
+  """shape of the final decay: 1 - sqrt, or linear"""
   decay: float = 1e-5
   """weight decay of one step at the peak learning rate, as a share of the parameter"""
   rope_thetas: tuple[float, float] = (10_000.0, 10_000.0)
@@ -143,7 +145,7 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
       'block.attention.position': TwoRopes(Rope(whole), Rope(band))})
   optim = OptimConfig(
       kind='stable_adamw', peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown,
-      floor=row.floor, schedule='wsd', b2=row.b2, eps=row.eps, bias_correction=True,
+      floor=row.floor, schedule=row.schedule, b2=row.b2, eps=row.eps, bias_correction=True,
       weight_decay=row.decay / row.peak, clip=0.0)
   if row.phases:
     phases = row.phases

@@ -9,8 +9,8 @@
 Two runs; the second starts from the first:
 
 - base: a million updates of 2.1 million tokens of RefinedWeb at sequence length 1,024. 20% of the
-  tokens are masked, and all of these become [MASK]. The optimizer is AdamW. The learning rate warms
-  up for 2,000 updates, falls along a cosine to a tenth over 900,000, and then stays constant.
+  tokens are masked, and all of these become [MASK]. The optimizer is AdamW, and all parameters
+  decay, norms too (optimizer/optimizer.py). The learning rate warms up for 2,000 updates, falls along a cosine to a tenth over 900,000, and then stays constant.
 - base_long: 50,000 updates with batch size 512 at sequence length 4,096, at the learning rate at
   which base ended.
 
@@ -46,7 +46,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   row = SIZES[size]
   optim = OptimConfig(
       peak=row.peak, warmup=2000, horizon=900_000, floor=0.1, schedule='cosine', b2=0.95, eps=1e-8,
-      bias_correction=True, weight_decay=0.01)
+      bias_correction=True, weight_decay=0.01, exempt=())
   if size == 'base_long':
     optim = dataclasses.replace(optim, warmup=0, horizon=0, floor=0.0, schedule='constant')
   return apply_scale(PretrainRun(
