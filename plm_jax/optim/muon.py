@@ -124,23 +124,23 @@ def scale_by_muon_and_adam(
 class MomentumState(NamedTuple):
   """State of `nesterov_momentum`."""
 
-  count: jax.Array  # int32, updates so far
   mean: Any  # of gradients
 
 
 def nesterov_momentum(decay: float) -> optax.GradientTransformation:
-  """Make the Nesterov momentum of Muon, with bias correction (Jordan et al. 2024; Dozat 2016)."""
+  """Make the Nesterov momentum of Muon: decay * mean + (1 - decay) * gradient.
+
+  The mean of gradients starts at 0 and has no bias correction (`muon_update` in muon.py of
+  KellerJordan/Muon; examples/toy_train.py of MoonshotAI/Moonlight has the same direction).
+  """
   def init(params: Any) -> MomentumState:
-    return MomentumState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params))
+    return MomentumState(optax.tree.zeros_like(params))
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MomentumState]:
     del params
-    count: Any = optax.safe_increment(state.count)
     mean = optax.tree.update_moment(updates, state.mean, decay, 1)
-    ahead = optax.tree.bias_correction(mean, decay, optax.safe_increment(count))
-    now = optax.tree.bias_correction(updates, decay, count)
-    direction = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, ahead, now)
-    return direction, MomentumState(count, mean)
+    direction = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, mean, updates)
+    return direction, MomentumState(mean)
 
   return optax.GradientTransformation(init, update)
 

@@ -51,8 +51,7 @@ def expected_update(grads, axes, rms):
   mean = np.zeros_like(grads[0])
   for grad in grads:
     mean = 0.95 * mean + 0.05 * grad
-  last = len(grads)
-  ahead = 0.95 * mean / (1 - 0.95 ** (last + 1)) + 0.05 * grads[-1] / (1 - 0.95 ** last)
+  ahead = 0.95 * mean + 0.05 * grads[-1]
   inner = (*axes.inputs, *axes.outputs)
   outer = [axis for axis in range(ahead.ndim) if axis not in inner]
   moved = ahead.transpose(*outer, *inner)
