@@ -3,6 +3,8 @@ import configparser
 import pathlib
 import re
 
+from packaging.requirements import Requirement
+
 import plm_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -20,6 +22,15 @@ def test_the_version_is_the_same_everywhere():
   cited = re.findall(r'^version: (\S+)$', (ROOT / 'CITATION.cff').read_text(), re.M)
   changed = re.findall(r'^## (\d[^,\s]*)', (ROOT / 'CHANGELOG.md').read_text(), re.M)
   assert cited == [version] and changed[0] == version
+
+
+def test_dependencies_have_upper_bounds():
+  """A later major version may remove what is used here. `packaging` has a new major version every year and keeps its API."""
+  needed = [Requirement(line) for line in setup()['options']['install_requires'].strip().splitlines()]
+  unbounded = [one.name for one in needed if '<' not in {bound.operator for bound in one.specifier}]
+  assert unbounded == ['packaging']
+  orbax, = [one for one in needed if one.name == 'orbax-checkpoint']
+  assert '0.12.8' in orbax.specifier and '1.0.0' not in orbax.specifier
 
 
 def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():

@@ -51,8 +51,8 @@ class Checkpoints:
       options = ocp.CheckpointManagerOptions(read_only=True)
     else:
       options = ocp.CheckpointManagerOptions(
-          max_to_keep=keep, create=True, cleanup_tmp_directories=True,
-          enable_async_checkpointing=True,
+          preservation_policy=ocp.checkpoint_managers.LatestN(keep), create=True,
+          cleanup_tmp_directories=True, enable_async_checkpointing=True,
           # A removal whose answer was lost finds nothing when it is repeated: no reason for a save
           # to fail.
           enable_background_delete=storage.is_remote(self.folder),
@@ -123,7 +123,8 @@ class Checkpoints:
 
   def write_checksums(self) -> None:
     """Write the checksums of what has just been written, before it gets its name."""
-    # A thread of Orbax's own writes the step's metadata, for which it waits only after this.
+    # Another thread of Orbax writes the step's metadata. Orbax waits for it only after this
+    # callback, and only a private member can be waited for (setup.cfg: Orbax below 1.0).
     self.manager._non_blocking_metadata_store.wait_until_finished()
     folder = self.folder / str(self.saving_step)
     if not storage.is_remote(self.folder):
