@@ -6,10 +6,10 @@ no other live claim. Writing and listing are consistent on disks and in Google's
 in any order of two processes at most one sees no other claim; no other operation is needed. Of
 several simultaneous claims the one with the smallest name stays, and the others are withdrawn.
 
-A claim is dead when its process is, which is known on the same machine. The claim of another
-machine is dead when it was watched for `EXPIRE_SECONDS` without being renewed, whatever the clocks
-show. So the folder of a killed run is free at once on the same machine, and a minute later on
-another.
+A claim is dead when its process is, which is known on the same machine until it reboots, and in the
+same container until it restarts. Any other claim is dead when it was watched for `EXPIRE_SECONDS`
+without being renewed, whatever the clocks show: machines may have the same name. So the folder of a
+killed run is free at once on the same machine, and a minute later after a reboot or on another.
 """
 import contextlib
 import dataclasses
@@ -100,14 +100,15 @@ class Lock:
         holder = next((name for name, claim in others.items() if claim.holds), '')
         if holder:
           claim = others[holder]
-          # On another machine it may be dead: either it renews its claim, or the claim expires.
+          # Elsewhere it may be dead: either it renews its claim, or the claim expires.
           renewed = first_seen.setdefault(holder, claim.renewed) != claim.renewed
-          if (claim.host == self.claim.host or renewed) and not self.wait:
-            raise LockError(f'{self.folder} is in use by {claim}: wait for it, stop it, or give '
-                            'another folder')
+          if (is_process_known(claim) or renewed) and not self.wait:
+            raise LockError(f'{self.folder} is in use by {claim}: wait for it, stop it (`kill '
+                            f'{claim.process}` on {claim.host}), or give another folder')
           if not announced:
             announced = True
-            print(f'{self.folder} is in use by {claim}: waiting for it', flush=True)
+            limit = '' if self.wait else f', up to {EXPIRE_SECONDS:.0f} s, to see whether it runs'
+            print(f'{self.folder} is in use by {claim}: waiting for it{limit}', flush=True)
         if not others and not claimed:
           self.write_claim()
           claimed = True  # look again: others may have done the same
@@ -205,10 +206,13 @@ class Lock:
   def is_dead(self, name: str, claim: Claim) -> bool:
     """Tell whether a claim's process has ended.
 
-    On this machine the system knows; a claim of another machine is watched for EXPIRE_SECONDS.
+    On this machine the system knows; any other claim is watched for EXPIRE_SECONDS.
     """
-    if (claim.host, claim.machine) == this_machine():
-      return not is_alive(claim.process, claim.started)
+    here = (claim.host, claim.machine) == this_machine()
+    if here and not is_alive(claim.process, claim.started):
+      return True
+    if is_process_known(claim):
+      return False
     now = time.monotonic()
     renewed, seen = self.watched.setdefault(name, (claim.renewed, now))
     if renewed != claim.renewed:
@@ -257,6 +261,11 @@ def this_machine() -> tuple[str, str]:
   with contextlib.suppress(OSError):
     namespace = os.readlink('/proc/self/ns/pid')
   return socket.gethostname(), f'{boot.read_text().strip() if boot.exists() else ""} {namespace}'
+
+
+def is_process_known(claim: Claim) -> bool:
+  """Tell whether a claim is of this boot and process namespace, with the start of its process."""
+  return (claim.host, claim.machine) == this_machine() and bool(claim.started)
 
 
 def process_start(process: int) -> str | None:

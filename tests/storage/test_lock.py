@@ -61,7 +61,8 @@ def test_the_second_is_told_who_holds_the_folder(tmp_path):
     with pytest.raises(LockError) as error:
       Lock(tmp_path / 'new', 'a run').acquire()
     assert f'{tmp_path / "new"} is in use by a run (process {os.getpid()} on ' in str(error.value)
-    assert str(error.value).endswith('wait for it, stop it, or give another folder')
+    stop = f'`kill {os.getpid()}` on {lock.this_machine()[0]}'
+    assert str(error.value).endswith(f'wait for it, stop it ({stop}), or give another folder')
     assert holds(tmp_path)  # of another folder that is not said
   assert holds(tmp_path / 'new')
   assert list((tmp_path / 'new').iterdir()) == []
@@ -129,6 +130,16 @@ def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, c
   second.communicate('')
   assert second.returncode == 0 and holds(tmp_path)
   first.communicate()
+
+
+@pytest.mark.parametrize('machine', ['boot of before pid:[1]', ''])
+def test_a_run_that_a_reboot_has_ended_is_waited_for_a_minute_and_then_gone(tmp_path, capsys, machine):
+  """The machine, or a container with a fixed name, was started again; or the system does not tell its boots apart."""
+  host, ours = lock.this_machine()
+  claim_elsewhere(tmp_path, host=host, machine=machine or ours, process=os.getpid(), started='' if not machine else '1')
+  began = time.monotonic()
+  assert holds(tmp_path) and 0.5 <= time.monotonic() - began < 5
+  assert 'waiting for it, up to 0 s, to see whether it runs' in capsys.readouterr().out
 
 
 def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
