@@ -3,13 +3,14 @@
 A command works on chunks of rows. The results of each chunk are appended to `OUTPUT.part`, then a
 line is appended to the journal `OUTPUT.part.jsonl`:
 
-    {"format": 1, "work": {"model": "5e1f...", "input": "0a9c...", ...}}
-    {"rows": 1024, "bytes": 181202, "record": null}
-    {"rows": 2048, "bytes": 361877, "record": null}
+    {"format": 1, "work": {"model": "5e1f...", "input": "0a9c...", ...}, "crc32": "..."}
+    {"rows": 1024, "bytes": 181202, "data": 2774172107, "record": null, "crc32": "..."}
+    {"rows": 2048, "bytes": 361877, "data": 3632233996, "record": null, "crc32": "..."}
 
 The first line identifies the work by digests. The other lines hold the number of complete rows and
-bytes so far, and a record of the chunk that the command needs at the end, such as the predictions
-that metrics are computed from. The same command resumes after the last complete chunk: it truncates
+bytes so far, the CRC-32 of the chunk's data, and a record of the chunk that the command needs at the
+end, such as the predictions that metrics are computed from. Each line ends with its own CRC-32. The
+same command resumes after the last complete and undamaged chunk: it truncates
 the data to the bytes of the journal, reads the rows of complete chunks, and skips them. Other work
 starts from scratch. At the end, `OUTPUT.part` gets its final name, and the journal is deleted.
 """
@@ -20,7 +21,6 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import stat
 import sys
@@ -31,6 +31,7 @@ import numpy as np
 from plm_jax import errors, storage
 from plm_jax.cli import output_files
 from plm_jax.cli.work_identity import Work
+from plm_jax.data import checksums
 from plm_jax.errors import ConfigError
 
 FORMAT = 1
@@ -45,6 +46,8 @@ class Chunk(NamedTuple):
   """number of complete rows, including earlier chunks"""
   bytes: int
   """size of the data at the end of the chunk"""
+  data: int
+  """CRC-32 of the chunk's data"""
   record: Any
   """JSON values that the command has stored with the chunk"""
 
@@ -96,7 +99,7 @@ class PartialOutput(Output):
     self.path = target.with_name(target.name + PART_SUFFIX)
     self.journal_path = target.with_name(target.name + JOURNAL_SUFFIX)
     self.name = str(self.path) if os.path.islink(output) else f'{output}{PART_SUFFIX}'
-    self.rows = self.size = self.num_chunks = self.skipped = 0
+    self.rows = self.size = self.num_chunks = self.skipped = self.chunk_crc = 0
     self.complete = self.chunks()
     self.is_journaled = True
     with storage.io_errors_as(self.path, 'written'):
@@ -129,15 +132,20 @@ class PartialOutput(Output):
     self.journal.seek(0)
     head = parse_line(self.journal.readline())
     if head and head.get('format') == FORMAT and head.get('work') == work:
-      end = self.journal.tell()
-      while chunk := parse_chunk(self.journal.readline()):
-        if not self.size <= chunk.bytes <= size:
+      end, is_damaged = self.journal.tell(), False
+      while (line := self.journal.readline()).endswith(b'\n'):
+        chunk = parse_chunk(line)
+        if not chunk or chunk.bytes > size or self.read_crc(chunk) != chunk.data:
+          is_damaged = True
           break
         self.rows, self.size = chunk.rows, chunk.bytes
         self.num_chunks += 1
         end = self.journal.tell()
       self.journal.truncate(end)
       self.data.truncate(self.size)
+      if is_damaged:
+        print(f'{self.name} or its journal is damaged after {self.rows:,} {self.unit}: what follows '
+              'is computed again', file=sys.stderr)
       if self.num_chunks:
         print(f'resuming after {self.rows:,} {self.unit}', file=sys.stderr)
       return
@@ -153,9 +161,14 @@ class PartialOutput(Output):
     self.journal.truncate(0)
     self.append_line({'format': FORMAT, 'work': dict(work)})
 
-  def append_line(self, value: Any) -> None:
+  def read_crc(self, chunk: Chunk) -> int:
+    """Compute the CRC-32 of the data of the chunk after `size`."""
+    self.data.seek(self.size)
+    return checksums.crc(self.data.read(chunk.bytes - self.size))
+
+  def append_line(self, value: dict[str, Any]) -> None:
     """Append a line to the journal."""
-    self.journal.write(json.dumps(value, ensure_ascii=False).encode() + b'\n')
+    self.journal.write(checksums.seal_json(value, one_line=True).encode())
     self.journal.flush()
 
   def write(self, content):
@@ -165,6 +178,7 @@ class PartialOutput(Output):
     with storage.io_errors_as(self.path, 'written'):
       self.data.write(content)
     self.size += len(content)
+    self.chunk_crc = checksums.crc(content, start=self.chunk_crc)
 
   def finish_chunk(self, rows, record=None):
     """Write the journal's line of a chunk, after its data."""
@@ -177,7 +191,9 @@ class PartialOutput(Output):
     with storage.io_errors_as(self.path, 'written'):
       self.data.flush()
       os.fsync(self.data.fileno())
-      self.append_line({'rows': self.rows + rows, 'bytes': self.size, 'record': record})
+      self.append_line({'rows': self.rows + rows, 'bytes': self.size, 'data': self.chunk_crc,
+                        'record': record})
+    self.chunk_crc = 0
     self.rows += rows
     self.num_chunks += 1
 
@@ -284,6 +300,7 @@ def open_partial(output: str, work: Work, unit: str) -> Iterator[PartialOutput]:
       part.remove()
       raise
     remedy = ''
+    errors.SAVED.append(part.name)
     if errors.SIGNALS or isinstance(error, KeyboardInterrupt):
       remedy = '; the same command resumes after them'
     print(f'{part.rows:,} {unit} are complete in {part.name}{remedy}', file=sys.stderr)
@@ -358,18 +375,17 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
   if not line.endswith(b'\n'):
     return None
   try:
-    found = json.loads(line)
-  except (ValueError, RecursionError):
+    return checksums.unseal_json(line.decode(), 'the journal', ConfigError)
+  except (ConfigError, UnicodeDecodeError):
     return None
-  return found if isinstance(found, dict) else None
 
 
 def parse_chunk(line: bytes) -> Chunk | None:
   """Parse the line of a chunk; None for an incomplete or damaged one."""
   found = parse_line(line)
-  if found is None or type(found.get('rows')) is not int or type(found.get('bytes')) is not int:
+  if found is None:
     return None
-  return Chunk(found['rows'], found['bytes'], found.get('record'))
+  return Chunk(found['rows'], found['bytes'], found['data'], found['record'])
 
 
 # Records of chunks as JSON.

@@ -19,12 +19,11 @@ from plm_jax.errors import UserError
 BLOCK_BYTES = 1 << 12  # a page, which a disk reads at once anyway
 
 
-def crc(*parts: bytes | memoryview) -> int:
-  """Return the CRC-32 of the concatenated parts."""
-  value = 0
+def crc(*parts: bytes | memoryview, start: int = 0) -> int:
+  """Return the CRC-32 of the concatenated parts, after bytes whose CRC-32 is `start`."""
   for part in parts:
-    value = zlib.crc32(part, value)
-  return value
+    start = zlib.crc32(part, start)
+  return start
 
 
 def block_checksums(content: bytes | memoryview, numbers: Sequence[int] | None = None
@@ -36,10 +35,11 @@ def block_checksums(content: bytes | memoryview, numbers: Sequence[int] | None =
   return np.array([zlib.crc32(block) for block in blocks], '<u4')
 
 
-def seal_json(value: dict[str, Any]) -> str:
+def seal_json(value: dict[str, Any], one_line: bool = False) -> str:
   """Serialize an object to JSON, with the checksum of the text before it as the last entry."""
-  body = json.dumps(value, indent=1, ensure_ascii=False).removesuffix('\n}')
-  return f'{body},\n "crc32": "{crc(body.encode()):08x}"\n}}\n'
+  body = json.dumps(value, indent=None if one_line else 1, ensure_ascii=False)[:-1].rstrip('\n')
+  seal = f'"crc32": "{crc(body.encode()):08x}"'
+  return f'{body}, {seal}}}\n' if one_line else f'{body},\n {seal}\n}}\n'
 
 
 def unseal_json(text: str, where: epath.PathLike, error: type[UserError], sealed: bool = True
@@ -54,7 +54,7 @@ def unseal_json(text: str, where: epath.PathLike, error: type[UserError], sealed
   """
   value = storage.parse_json(text, where, dict, error)
   if sealed or 'crc32' in value:
-    match = re.fullmatch(r'(.*),\n "crc32": "([0-9a-f]{8})"\n}\n', text, re.DOTALL)
+    match = re.fullmatch(r'(.*),\s+"crc32": "([0-9a-f]{8})"\n?}\n', text, re.DOTALL)
     if not match or int(match[2], 16) != crc(match[1].encode()):
       raise error(f'{where} is damaged: its checksum is not that of its text')
     del value['crc32']

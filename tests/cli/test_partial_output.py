@@ -12,6 +12,7 @@ import tuned
 import plm_jax
 from plm_jax.api import similarity
 from plm_jax.cli import commands, encode, inputs, partial_output, predict
+from plm_jax.data import checksums
 from plm_jax.errors import ConfigError
 from plm_jax.tasks.extractive_qa import AnswerPrediction, Candidate
 from plm_jax.tasks.multilabel import MultiLabelPrediction
@@ -193,6 +194,13 @@ def test_rows_that_are_skipped_now_do_not_start_the_work_again(typed, tmp_path):
   assert (tmp_path / 'y.jsonl').read_bytes() == content
 
 
+def flip(path, place):
+  """Flips a bit of the byte at a place of a file."""
+  content = bytearray(path.read_bytes())
+  content[place] ^= 1
+  path.write_bytes(content)
+
+
 def test_damaged_files_of_an_interrupted_command(typed, monkeypatch):
   def append(path, content):
     path.write_bytes(path.read_bytes() + content)
@@ -202,9 +210,10 @@ def test_damaged_files_of_an_interrupted_command(typed, monkeypatch):
   typed(*args)
   content = output.read_bytes()
   for damage, rows in (
-      (lambda part, journal: append(part, b'of a chunk that was not finished\n'), 4),
+      (lambda part, journal: flip(part, 40), None), (lambda part, journal: flip(part, -2), 2),
+      (lambda part, journal: flip(journal, -30), 2), (lambda part, journal: append(part, b'of a chunk that was not finished\n'), 4),
       (lambda part, journal: append(journal, b'{"rows": 6, "byt'), 4),
-      (lambda part, journal: cut(journal, 1), 2), (lambda part, journal: cut(part, 1), 2),
+      (lambda part, journal: cut(part, 1), 2),
       (lambda part, journal: journal.write_bytes(b'\xff' + journal.read_bytes()), 0),
       (lambda part, journal: journal.write_bytes(b''), 0), (lambda part, journal: part.unlink(), None),
       (lambda part, journal: journal.unlink(), 0)):
@@ -217,6 +226,8 @@ def test_damaged_files_of_an_interrupted_command(typed, monkeypatch):
     assert status == 0
     assert (f'resuming after {rows} rows' in said) == bool(rows)
     assert ('y.tsv.part has no journal that can be read: starting again' in said) == (rows == 0)
+    if rows == 2:
+      assert 'y.tsv.part or its journal is damaged after 2 rows: what follows is computed again' in said
     assert output.read_bytes() == content
 
 
@@ -224,7 +235,10 @@ def test_a_journal_that_does_not_fit_is_an_error(typed, monkeypatch):
   for before, after in (('"rows": 4', '"rows": 3'), ('ClassPrediction', 'NoPrediction'), ('plm_jax.tasks', 'os.tasks')):
     args, _ = interrupted(typed, monkeypatch)
     journal = pathlib.Path('y.tsv.part.jsonl')
-    journal.write_text(journal.read_text().replace(before, after))
+    changed = [json.loads(line) for line in journal.read_text().replace(before, after).splitlines()]
+    for line in changed:
+      del line['crc32']
+    journal.write_text(''.join(checksums.seal_json(line, one_line=True) for line in changed))
     assert typed(*args)[0].endswith('y.tsv.part.jsonl is damaged: delete it to start again')
     journal.unlink()
 
