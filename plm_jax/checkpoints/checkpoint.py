@@ -6,6 +6,7 @@ renames it; in a bucket it writes one more file at the end.
 """
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import functools
 import logging
 import re
 import time
@@ -19,7 +20,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.checkpoints import checksums
 from plm_jax.distributed import hosts
-from plm_jax.errors import UserError, describe_error
+from plm_jax.errors import SAVED, UserError, describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +42,26 @@ class Checkpoints:
   """
 
   def __init__(self, folder: epath.PathLike, keep: int | None = 3):
-    import orbax.checkpoint as ocp  # takes time, and not every command reads a checkpoint of a run
     folder = storage.resolve_path(folder)
     self.folder = folder if storage.is_remote(folder) else folder.resolve()
-    self.saving_step, self.read_only = 0, keep is None
+    self.saving_step, self.keep, self.read_only = 0, keep, keep is None
+
+  @functools.cached_property
+  def manager(self) -> Any:
+    """Orbax's manager, which reads the metadata of all steps when it is made.
+
+    Raises:
+      DamagedCheckpointError: it cannot be made because a checkpoint is damaged.
+      CheckpointError: it cannot be made because of the disk or the bucket.
+    """
+    import orbax.checkpoint as ocp  # takes time, and not every command reads a checkpoint of a run
     # Orbax explains at length, as a warning, what it does by default.
     logging.getLogger('absl').setLevel(logging.CRITICAL)
-    if keep is None:
+    if self.read_only:
       options = ocp.CheckpointManagerOptions(read_only=True)
     else:
       options = ocp.CheckpointManagerOptions(
-          preservation_policy=ocp.checkpoint_managers.LatestN(keep), create=True,
+          preservation_policy=ocp.checkpoint_managers.LatestN(self.keep), create=True,
           cleanup_tmp_directories=True, enable_async_checkpointing=True,
           # A removal whose answer was lost finds nothing when it is repeated: no reason for a save
           # to fail.
@@ -60,12 +70,27 @@ class Checkpoints:
           async_options=ocp.options.AsyncOptions(
               post_finalization_callback=self.write_checksums))
     with storage.io_errors_as(self.folder, 'used for checkpoints', CheckpointError):
-      self.manager = ocp.CheckpointManager(
-          self.folder, item_names=('state', 'meta'), options=options)
+      try:
+        return ocp.CheckpointManager(self.folder, item_names=('state', 'meta'), options=options)
+      except Exception:  # whatever Orbax raises for foreign content
+        for step in reversed(self.list_steps()):
+          self.verify_checksums(step)
+        raise
 
   def steps(self) -> list[int]:
     """List the steps that are saved, ascending."""
     return sorted(self.manager.all_steps())
+
+  def list_steps(self) -> list[int]:
+    """List the steps that are saved, ascending, without Orbax, which fails if one is damaged."""
+    found = []
+    with storage.io_errors_as(self.folder, 'read', CheckpointError):
+      for path in self.folder.iterdir() if self.folder.is_dir() else ():
+        name = path.name.rstrip('/')
+        complete = not storage.is_remote(path) or (path / checksums.ORBAX_COMMIT_FILE).exists()
+        if name.isdigit() and complete:
+          found.append(int(name))
+    return sorted(found)
 
   def latest(self) -> int | None:
     """Return the newest step that is saved, None where there is none."""
@@ -114,6 +139,7 @@ class Checkpoints:
     with self.explain_save_errors():
       self.manager.wait_until_finished()
       self.saving_step = step
+      SAVED.append(f'{self.folder}/{step}')
       saved = self.manager.save(step, args=ocp.args.Composite(
           state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave({'step': step, **meta})))
     if not saved:
@@ -230,12 +256,11 @@ class Checkpoints:
     check_finite(state, folder)
 
   def move_damaged_aside(self, say: Callable[[str], None]) -> None:
-    """Move the newest checkpoints that are damaged to the folder's parent, until one is whole."""
+    """Move checkpoints that are damaged to the folder's parent."""
     def move() -> None:
-      for step in reversed(self.steps()):
+      for step in reversed(self.list_steps()):
         try:
           self.verify_checksums(step)
-          return
         except DamagedCheckpointError as error:
           aside = self.folder.parent / f'damaged-{step}'
           storage.move(self.folder / str(step), aside)
@@ -259,6 +284,7 @@ class Checkpoints:
       args = ocp.args.Composite(state=make_restore_args(target))
       state = self.manager.restore(step, args=args)['state']
     check_finite(state, self.folder / str(step))
+    SAVED.append(f'{self.folder}/{step}')
     return state
 
   def meta(self, step: int) -> dict[str, Any]:
@@ -292,6 +318,8 @@ class Checkpoints:
 
   def close(self) -> None:
     """Wait as `wait` does, and end Orbax's threads. Old checkpoints that stay are a warning."""
+    if 'manager' not in self.__dict__:  # it was not used
+      return
     self.wait()
     try:
       self.manager.close()
@@ -307,7 +335,7 @@ class DamagedCheckpointError(CheckpointError):
 
   def __init__(self, checkpoints: Checkpoints, step: int, what: str):
     self.what = what
-    others = [other for other in checkpoints.steps() if other < step]
+    others = [other for other in checkpoints.list_steps() if other < step]
     if others:
       advice = (f'The one before is that of step {others[-1]:,}: to go on from the newest whole '
                 f'one give --train.resume=whole, or remove {checkpoints.folder / str(step)}')

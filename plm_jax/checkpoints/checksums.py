@@ -127,7 +127,8 @@ def file_checksum(path: epath.Path) -> tuple[int, str]:
   """Compute (bytes, CRC32C in hexadecimal) of a file; of Orbax's step file without the time."""
   if path.name == ORBAX_STEP_FILE:
     value = storage.read_json(path, error=ChecksumError)
-    value.pop(ORBAX_TIME_FIELD, None)
+    if not isinstance(value.pop(ORBAX_TIME_FIELD, None), int | None):
+      raise ChecksumError(f'{path} is damaged: {ORBAX_TIME_FIELD} is no number')
     content = json.dumps(value, sort_keys=True).encode()
     return len(content), f'{google_crc32c.value(content):08x}'
   size, checksum = 0, 0

@@ -1,6 +1,7 @@
 """Implement `python -m plm_jax verify`: check that no file of a folder is damaged."""
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 import os
 import sys
 from typing import Any
@@ -57,36 +58,41 @@ def run_problems(folder: epath.Path) -> Iterator[str]:
   from plm_jax.loading import loaded_model
   try:
     meta = yield from checkpoint_problems(folder / 'checkpoints')
-    best = restore.find_run_checkpoints(folder)
-    if best != folder / 'checkpoints':
-      yield from checkpoint_problems(best)
+    named = folder / restore.NAMED_FOLDER
+    for kept in (folder / 'best', *(named.iterdir() if named.is_dir() else ())):
+      if kept.is_dir():
+        yield from checkpoint_problems(kept, required=False)
     tokenizer = tokenizers.load(folder / 'tokenizer')
     config = loaded_model.read_config(folder)
-    yield from loaded_model.config_mismatches(folder, config, tokenizer, meta)
+    if meta:
+      yield from loaded_model.config_mismatches(folder, config, tokenizer, meta)
   except UserError as error:
     yield str(error)
 
 
-def checkpoint_problems(folder: epath.Path) -> Generator[str, None, dict[str, Any]]:
-  """Yield the problems of the checkpoints in a folder.
+def checkpoint_problems(
+    folder: epath.Path, required: bool = True) -> Generator[str, None, dict[str, Any]]:
+  """Yield the problems of the checkpoints in a folder, of which there must be one if `required`.
 
   Returns:
-    The metadata of the newest one.
-
-  Raises:
-    CheckpointError: there is no checkpoint.
+    The metadata of the newest one; {} if a checkpoint is damaged.
   """
-  from plm_jax.checkpoints import restore
-  with restore.open_newest(folder) as (checkpoints, newest):
-    for step in checkpoints.steps():
+  from plm_jax.checkpoints.checkpoint import Checkpoints
+  checkpoints, whole = Checkpoints(folder, keep=None), True
+  with contextlib.closing(checkpoints):
+    steps = checkpoints.list_steps()
+    if required and not steps:
+      yield f'no checkpoint in {folder}'
+    for step in steps:
       try:
         if not checkpoints.verify_checksums(step):
           print(f'checkpoint {step} has no checksums, as those of earlier versions have none: '
                 'whether it can be read is all that is verified', flush=True)
           checkpoints.check_readable(step)
       except UserError as error:
+        whole = False
         yield getattr(error, 'what', str(error))
-    return checkpoints.meta(newest)
+    return checkpoints.meta(steps[-1]) if steps and whole else {}
 
 
 def records_problems(folder: epath.Path) -> Iterator[str]:

@@ -1,4 +1,5 @@
 """Early stopping, and the best checkpoint of a run by a held-out metric."""
+import logging
 import math
 from typing import Any
 
@@ -8,6 +9,8 @@ from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.checkpoints.restore import restore_params
 from plm_jax.config.run import RunConfig
 from plm_jax.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class BestCheckpoint:
@@ -28,9 +31,12 @@ class BestCheckpoint:
     self.values: dict[str, float] = {}
     if not self.checkpoints:
       return
+    if config.train.resume == 'whole':
+      self.checkpoints.move_damaged_aside(logger.warning)
     newest = self.checkpoints.latest_on_all_hosts()
     if newest is None:
       return
+    self.checkpoints.verify(newest)
     meta = self.checkpoints.meta(newest)
     # Earlier versions kept a first NaN for ever.
     if math.isfinite(meta['heldout'].get(self.name, math.nan)):

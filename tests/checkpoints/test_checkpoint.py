@@ -302,3 +302,31 @@ def test_half_of_the_files_of_a_checkpoint_without_sums_are_missed(copy):
   with pytest.raises(CheckpointError, match='state cannot be read'):
     checkpoints.check_readable(5)
   checkpoints.close()
+
+
+@pytest.mark.parametrize('damage', [
+    lambda text: text.replace('"init_timestamp_nsecs": 1', '"init_timestamp_nsecs": .'),
+    lambda text: text.replace('"commit_timestamp_nsecs": 1', '"commit_timestamp_nsecs": 1.'),
+    lambda text: text[:len(text) // 2], lambda text: '', lambda text: '[]', lambda text: 'x' + text, None])
+@pytest.mark.parametrize('step', [3, 5])
+def test_damaged_metadata_is_named_by_all_that_open_the_checkpoints(damage, step, copy, learner, windows):
+  """Orbax reads the metadata of all steps before it restores one."""
+  path = copy / f'{step}/_CHECKPOINT_METADATA'
+  if damage:
+    text = path.read_text()
+    path.write_text(damage(text))
+    assert path.read_text() != text
+  else:
+    path.unlink()
+  checkpoints = Checkpoints(copy, keep=None)
+  with pytest.raises(CheckpointError, match=f'the checkpoint of step {step} is damaged: .*_CHECKPOINT_METADATA'):
+    checkpoints.verify(step)
+  try:
+    restore_params(copy, layout(learner, windows, 1)[0].params)
+  except CheckpointError as error:
+    assert f'the checkpoint of step {step} is damaged: ' in str(error)
+  said = []
+  checkpoints = Checkpoints(copy)
+  checkpoints.move_damaged_aside(said.append)
+  assert len(said) == 1 and checkpoints.steps() == [8 - step]
+  checkpoints.close()
