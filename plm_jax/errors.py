@@ -23,7 +23,12 @@ class UserError(ValueError):
 EXIT_USAGE = 2
 """exit status for an unknown command or option, as argparse has it"""
 EXIT_STOPPED = 75
-"""exit status of a run that a signal has stopped after it saved: EX_TEMPFAIL of sysexits.h"""
+"""exit status of a command that was stopped after it saved and that resumes if it is run again:
+EX_TEMPFAIL of sysexits.h"""
+STOP_SIGNALS = 'SIGINT', 'SIGTERM', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGXCPU'
+"""signals that announce the end of a process: Ctrl-C; a scheduler or preemption; a closed terminal;
+schedulers before a time limit (Slurm, LSF, Grid Engine); a limit of CPU time. Training saves and
+stops (`training.interrupts`), other commands are interrupted (`handle_signals`)."""
 
 
 class OfferedOptions(NamedTuple):
@@ -133,6 +138,8 @@ class UsageError(ConfigError):
 # Signals that have interrupted the command. They are recorded, because an exception that is raised
 # inside a callback (of JAX's caches, or of a finalizer) is printed and dropped.
 SIGNALS: list[int] = []
+# Checkpoints, journals and incomplete outputs from which the same command resumes.
+SAVED: list[str] = []
 
 
 def interrupt(number: int, frame: Any) -> None:
@@ -151,16 +158,25 @@ def check_interrupted() -> None:
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-  """Make Ctrl-C, SIGTERM and SIGHUP call `interrupt`, unless the parent process ignores them."""
+  """Make the signals of STOP_SIGNALS call `interrupt`, unless the parent process ignores them."""
   before: dict[int, Any] = {}
+  hook = sys.unraisablehook
   with contextlib.suppress(ValueError):  # only the main thread may set handlers
-    for name in ('SIGINT', 'SIGTERM', 'SIGHUP'):
-      number = getattr(signal, name, None)  # Windows has no SIGHUP
+    for name in STOP_SIGNALS:
+      number = getattr(signal, name, None)  # Windows has only some
       default = signal.SIG_DFL, signal.default_int_handler
       if number is not None and signal.getsignal(number) in default:
         before[number] = signal.signal(number, interrupt)
+
+  def hide_interrupt(unraisable: Any) -> None:
+    # In a finalizer, for example of TensorFlow: the command ends at the next `check_interrupted`.
+    if not SIGNALS or not issubclass(unraisable.exc_type, KeyboardInterrupt):
+      hook(unraisable)
+
   if before:
     SIGNALS.clear()
+    SAVED.clear()
+    sys.unraisablehook = hide_interrupt
   try:
     yield
   finally:
@@ -168,16 +184,22 @@ def handle_signals() -> Iterator[None]:
       signal.signal(number, handler)
     if before:
       SIGNALS.clear()
+      sys.unraisablehook = hook
 
 
 def exit_interrupted() -> None:
-  """Exit with one line, and the exit status that shells give for the signal: 130 for Ctrl-C."""
-  number = signal.SIGINT
-  if SIGNALS:
-    number = SIGNALS[0]
+  """Exit with one line.
+
+  The status is EXIT_STOPPED after a signal if the command has saved work, otherwise what shells
+  give for the signal: 130 for Ctrl-C.
+  """
+  number = SIGNALS[0] if SIGNALS else signal.SIGINT
   reason = 'interrupted'
   if number != signal.SIGINT:
     reason = f'stopped by {signal.Signals(number).name}'
+  if SIGNALS and SAVED:
+    print(f'{reason}: the same command resumes', file=sys.stderr)
+    sys.exit(EXIT_STOPPED)
   print(reason, file=sys.stderr)
   sys.exit(128 + number)
 
@@ -203,21 +225,21 @@ def exit_with_message(error: BaseException, message: str) -> NoReturn:
 def exit_on_error() -> Iterator[None]:
   """Exit a command with status 1 and one line for an error that a user can fix.
 
-  Other errors show their traceback. A closed pipe ends the command silently. After a signal the
-  status is 128 + its number, whatever the signal led to.
+  Other errors show their traceback. A closed pipe as standard output ends the command silently.
+  After a signal the status is that of `exit_interrupted`, whatever the signal led to.
   """
   with handle_signals():
     try:
       yield
+      if sys.stdout:
+        sys.stdout.flush()
     except BaseException as error:
       if isinstance(error, SystemExit) and error.code:
         raise
       if SIGNALS or isinstance(error, KeyboardInterrupt):
         exit_interrupted()
-      if isinstance(error, BrokenPipeError):
-        # `... | head`: Python would raise again when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+      if isinstance(error, BrokenPipeError) and error.filename == 'standard output':
+        sys.exit(1)  # `... | head`
       if isinstance(error, UserError):
         exit_with_message(error, str(error))
       if isinstance(error, OSError):

@@ -23,7 +23,8 @@ def status(work, capfd):
 
 @pytest.mark.parametrize(('number', 'code', 'line'), [
     (signal.SIGINT, 130, 'interrupted\n'), (signal.SIGTERM, 143, 'stopped by SIGTERM\n'),
-    (signal.SIGHUP, 129, 'stopped by SIGHUP\n')])
+    (signal.SIGHUP, 129, 'stopped by SIGHUP\n'), (signal.SIGUSR1, 138, 'stopped by SIGUSR1\n'),
+    (signal.SIGUSR2, 140, 'stopped by SIGUSR2\n'), (signal.SIGXCPU, 152, 'stopped by SIGXCPU\n')])
 def test_a_signal_ends_the_command(number, code, line, capfd):
   handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
   outer = signal.signal(number, handler)  # nohup starts the suite with SIGHUP ignored
@@ -35,16 +36,22 @@ def test_a_signal_ends_the_command(number, code, line, capfd):
   check_interrupted()  # nothing is left of it
 
 
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+def test_a_signal_after_saved_work_ends_with_the_status_that_means_again(capfd):
+  def work():
+    errors.SAVED.append('a journal')
+    send(signal.SIGTERM)
+  assert status(work, capfd) == (errors.EXIT_STOPPED, 'stopped by SIGTERM: the same command resumes\n')
+  assert status(lambda: send(signal.SIGTERM), capfd)[0] == 143  # another command
+
+
 def test_an_exception_that_is_dropped_ends_it_too(capfd):
+  """Without the traceback of the finalizer."""
   class Finalized:
     def __del__(self):
       send(signal.SIGINT)
   def work():
     Finalized()  # Python prints what a finalizer raises, and continues
-  code, said = status(work, capfd)
-  assert code == 130
-  assert said.splitlines()[-1] == 'interrupted'
+  assert status(work, capfd) == (130, 'interrupted\n')
 
 
 def test_an_exception_that_became_another_ends_it_too(capfd):

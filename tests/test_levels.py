@@ -6,7 +6,7 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[1]
 LEVELS = (
-    ('errors', 'environment', 'unicode_words'),
+    ('errors', 'environment', 'streams', 'unicode_words'),
     ('validation', 'versions', 'progress', 'truncation', 'storage'),
     ('sharding', 'distributed'),
     ('layers', 'metrics', 'checkpoints'),

@@ -38,7 +38,7 @@ import functools
 import re
 from typing import Any
 
-from plm_jax import errors, recipes, storage, validation
+from plm_jax import errors, recipes, storage, streams, validation
 from plm_jax.api import corpus, knowledge
 from plm_jax.checkpoints.restore import require_named_checkpoints
 from plm_jax.cli import minimal_pairs as judging
@@ -121,7 +121,7 @@ def start(args: Sequence[str]) -> None:
 
   Exits with status 1 and one line on bad input, and with status 75 where a signal has stopped it.
   """
-  with errors.exit_on_error():
+  with streams.protect(tolerant=True), errors.exit_on_error():
     if {'-h', '--help'} & {*args} or not args:
       print((__doc__ or '').strip())
       return

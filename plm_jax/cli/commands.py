@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from plm_jax import environment, errors, validation
+from plm_jax import environment, errors, streams, validation
 from plm_jax.cli import catalog, options
 from plm_jax.cli.options import command
 from plm_jax.storage import bucket_check, compilation_cache
@@ -59,7 +59,12 @@ def main() -> None:
   if name in STARTS:
     find_function(name)(args=rest)
     return
-  with errors.exit_on_error():
+  output, others = options.pop_option('--output', args)
+  if output == '-' and name in catalog.PRINTING_COMMANDS:
+    output, args = '', others
+  in_files = bool(output) or 'OUTPUT' in catalog.COMMANDS[name].usage
+  # Messages that cannot be printed do not end a command whose results are in files.
+  with streams.protect(tolerant=in_files), errors.exit_on_error():
     bucket_check.check_reachable(dict.fromkeys(bucket_check.find_bucket_paths(args), 'read'))
     compilation_cache.use_compilation_cache()
     function = find_function(name)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import jax
 import tyro
 
-from plm_jax import environment, errors, validation
+from plm_jax import environment, errors, streams, validation
 from plm_jax.cli import options, sweep
 from plm_jax.config.run import ConfigError, FinetuneRun, Scale, check
 from plm_jax.data.source_files import split_names
@@ -43,7 +43,8 @@ def start(
     about: the text of --help.
   """
   args = sys.argv[1:] if args is None else args
-  with errors.exit_on_error(), errors.option_scope(validation.field_paths(FinetuneRun)):
+  scope = errors.option_scope(validation.field_paths(FinetuneRun))
+  with streams.protect(tolerant=True), errors.exit_on_error(), scope:
     settings, args = sweep.pop_settings(args)
     if settings:
       finished = run_sweep(task, args, about, settings)

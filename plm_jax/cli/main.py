@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sys
 
 import plm_jax
-from plm_jax import environment, errors, versions
+from plm_jax import environment, errors, streams, versions
 from plm_jax.cli import completion, help, suggestions
 from plm_jax.cli.catalog import COMMANDS, EARLIER_OPTIONS
 
@@ -20,13 +20,13 @@ ARGUMENTS_NEEDED = 'vectors', 'babylm', 'show', 'inspect', 'finetune'
 
 def main() -> None:
   """Run the command that sys.argv names, or print help."""
-  with errors.exit_on_error():
+  with streams.protect(), errors.exit_on_error():
     if answer(sys.argv[1:]):
       return
     versions.check_importable()  # JAX would raise with a traceback
-  errors.show_warnings()
-  from plm_jax.cli import commands
-  commands.main()
+    errors.show_warnings()
+    from plm_jax.cli import commands
+    commands.main()
 
 
 def answer(args: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from plm_jax import environment, errors, progress, truncation, validation
 from plm_jax.cli import catalog, help, suggestions
 from plm_jax.errors import ConfigError
+from plm_jax.storage import bucket_check
 from plm_jax.validation import flag_name
 
 if TYPE_CHECKING:
@@ -64,11 +65,14 @@ def choose_output(out: str, output: str) -> str:
 
   Raises:
     ConfigError: neither is given, or both.
+    StorageError: it is standard output (-).
   """
   if out and output:
     raise ConfigError(f'the output is given twice: {out} and --output={output}')
   if not out and not output:
     raise ConfigError('OUTPUT is empty, expected a path or a name: give it last, or as --output')
+  if '-' in (out, output):
+    bucket_check.check_reachable({'-': 'write'})
   return out or output
 
 

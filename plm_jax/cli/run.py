@@ -5,7 +5,7 @@ import sys
 
 import tyro
 
-from plm_jax import errors, recipes, validation
+from plm_jax import errors, recipes, streams, validation
 from plm_jax.cli import options, vectors
 from plm_jax.config.run import PretrainRun
 from plm_jax.recipes import Recipe, word_vectors
@@ -25,7 +25,7 @@ def start(name: str, args: Sequence[str] | None = None) -> None:
   if name in word_vectors.PUBLISHED:
     vectors.start(name, args)
     return
-  with errors.exit_on_error():
+  with streams.protect(tolerant=True), errors.exit_on_error():
     size, rest = options.pop_option('--size', args)
     wants_help = '-h' in rest or '--help' in rest
     if wants_help and recipes.needs_size(name, size):

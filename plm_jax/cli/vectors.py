@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
-from plm_jax import environment, errors, storage, validation
+from plm_jax import environment, errors, storage, streams, validation
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.config import serialization
@@ -41,7 +41,8 @@ def start(name: str, args: Sequence[str]) -> None:
 
   Exits with status 1 and one line on bad input, and with status 75 where a signal has stopped it.
   """
-  with errors.exit_on_error(), errors.option_scope(validation.field_paths(VectorRun)):
+  scope = errors.option_scope(validation.field_paths(VectorRun))
+  with streams.protect(tolerant=True), errors.exit_on_error(), scope:
     result = train_vectors(parse(name, args))
     errors.exit_unless_finished(result.finished)
 
@@ -73,8 +74,8 @@ def train_vectors(config: VectorRun) -> VectorResult:
   print_on_leader(f'{config.name}: {config.train.epochs} epochs, output in {config.folder}')
   result = train(config)
   if not result.finished:
-    print_on_leader(f'stopped by a signal at call {result.step:,} and saved: the same command goes '
-                    'on from there')
+    print_on_leader(f'stopped at call {result.step:,} and saved: the same command resumes from '
+                    'there')
     return result
   vectors = result.vectors
   headline = {}

@@ -7,12 +7,13 @@ journal does not count.
 from collections.abc import Mapping
 import hashlib
 import json
+import os
 from typing import Any
 
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.errors import UserError
+from plm_jax.errors import SAVED, UserError
 
 FILE_NAME = 'journal.json'
 
@@ -31,6 +32,7 @@ def write_journal(
   content = {'format': format_number, **fields}
   storage.write_json(
       storage.resolve_path(folder) / FILE_NAME, {**content, 'check': json_digest(content)}, error)
+  SAVED.append(os.fspath(folder))
 
 
 def read_journal(

@@ -1,4 +1,5 @@
-"""Interruption of a run: signals let the training loop save and stop."""
+"""Interruption of a run: signals, and metrics that cannot be written, let the training loop save
+and stop."""
 from collections.abc import Iterator
 import contextlib
 import os
@@ -7,35 +8,56 @@ import signal
 
 import jax
 
+from plm_jax import errors
 
-@contextlib.contextmanager
-def catch_interrupts():
-  """Let SIGTERM and the first Ctrl-C ask the loop to save and stop.
+
+class StopRequest:
+  """A request to save and stop: of a signal, or of the loop itself; called, it tells whether there
+  is one.
 
   In a job of several processes all must stop at the same step, for which Orbax and JAX's preemption
-  service provide. There SIGTERM is theirs, and the first Ctrl-C becomes one.
-
-  Yields:
-    a function that tells whether a signal came.
+  service provide. There SIGTERM is theirs, and other requests become one.
   """
-  came: list[int] = []
-  alone = jax.process_count() == 1
+
+  def __init__(self):
+    self.alone, self.sent = jax.process_count() == 1, False
+
+  def __call__(self) -> bool:
+    return self.alone and self.sent
+
+  def send(self) -> None:
+    """Ask the loop, of all processes of the job, to save and stop."""
+    self.sent = True
+    if not self.alone:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def catch_interrupts() -> Iterator[StopRequest]:
+  """Let the signals of `errors.STOP_SIGNALS` ask the loop to save and stop.
+
+  A second Ctrl-C ends it at once. Signals that the parent process ignores stay ignored (`nohup`),
+  but for SIGINT and SIGTERM: a script's background commands are started without SIGINT.
+  """
+  request = StopRequest()
   def handler(number, frame):
     del frame
-    if came and number == signal.SIGINT:
+    if request.sent and number == signal.SIGINT:
       raise KeyboardInterrupt
-    came.append(number)
-    if not alone:
-      os.kill(os.getpid(), signal.SIGTERM)
-  numbers = (signal.SIGTERM, signal.SIGINT) if alone else (signal.SIGINT,)
+    request.send()
+  always = signal.SIGINT, signal.SIGTERM
   old = {}
   # Only the main thread may set handlers. Elsewhere (a notebook's worker, a test) signals go where
   # they went before.
   with contextlib.suppress(ValueError):
-    for number in numbers:
-      old[number] = signal.signal(number, handler)
+    for name in errors.STOP_SIGNALS:
+      number = getattr(signal, name, None)  # Windows has only some
+      if number is None or (number == signal.SIGTERM and not request.alone):
+        continue
+      if number in always or signal.getsignal(number) != signal.SIG_IGN:
+        old[number] = signal.signal(number, handler)
   try:
-    yield lambda: alone and bool(came)
+    yield request
   finally:
     for number, previous in old.items():
       signal.signal(number, previous)
