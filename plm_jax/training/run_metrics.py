@@ -1,7 +1,9 @@
 """Metrics of a run: means over steps, metrics.jsonl, TensorBoard, and peak FLOPs of devices for
 MFU."""
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
 import json
+import logging
 import math
 from typing import Any
 
@@ -13,6 +15,9 @@ from plm_jax import storage
 from plm_jax.data.pipeline import import_tensorflow
 from plm_jax.training.writers import ScalarWriter, TensorBoard, current_writers
 
+logger = logging.getLogger(__name__)
+READ_LIMIT = 1 << 34
+"""bytes of a metrics.jsonl that is read"""
 # Peak bfloat16 (fp16 on older GPUs) dense matrix throughput in FLOP/s of one JAX device: a core on
 # TPU v2 and v3, a chip elsewhere. From Google's TPU system architecture pages and NVIDIA's data
 # sheets (SXM variants).
@@ -73,10 +78,11 @@ class MetricsWriter:
     with storage.io_errors_as(self.path, 'read'):
       before = ''
       if self.path.exists():
-        before = self.path.read_bytes().decode('utf-8', 'replace')
+        before = storage.read_bytes(self.path, READ_LIMIT).decode('utf-8', 'replace')
     kept = lines_until(before, step)
     if kept != before:
       storage.write(self.path, kept)
+    self.failed = False
     self.own = list(own)
     tensorflow = import_tensorflow()
     if tensorflow:
@@ -85,19 +91,34 @@ class MetricsWriter:
   def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
     """Append a line to metrics.jsonl, and pass scalars to the writers.
 
-    A number that is not finite is null: JSON has none.
+    A number that is not finite is null: JSON has none. What cannot be written, for example to a
+    full disk, is a warning, after which nothing more is written: the loop saves and stops.
     """
+    if self.failed:
+      return
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     line = json.dumps({'step': step, 'split': split, **finite}, allow_nan=False)
-    storage.append(self.path, line + '\n')
-    for writer in (*self.own, *current_writers()):
-      writer.write_scalars(step, {f'{split}/{name}': value for name, value in values.items()})
-      writer.flush()
+    with self.note_failure():
+      storage.append(self.path, line + '\n')
+      for writer in (*self.own, *current_writers()):
+        writer.write_scalars(step, {f'{split}/{name}': value for name, value in values.items()})
+        writer.flush()
+
+  @contextlib.contextmanager
+  def note_failure(self) -> Iterator[None]:
+    """Turn an error of a disk or of a bucket's client into a warning."""
+    try:
+      with storage.io_errors_as(self.path, 'written'):
+        yield
+    except storage.StorageError as error:
+      self.failed = True
+      logger.warning('metrics: %s', error)
 
   def close(self) -> None:
     """Close the writers that are its own."""
     for writer in self.own:
-      writer.close()
+      with self.note_failure():
+        writer.close()
 
 
 def lines_until(text: str, step: int) -> str:

@@ -129,6 +129,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       # Log.
       if done % config.train.log_every == 0 or last or stopped:
         streak = log.flush(done)
+        if log.failed:
+          interrupted.send()
         with hosts.barrier(f'what was written by step {done}'):  # what stops one process stops all
           lock.check()
           checkpoints.check_saved()

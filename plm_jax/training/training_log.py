@@ -54,6 +54,11 @@ class TrainingLog:
     self.latest: dict[str, Any] = {}  # training metrics that were shown last
     self.seen: set[tuple[int, int, float | None]] = set()  # shapes of batches
 
+  @property
+  def failed(self) -> bool:
+    """Whether metrics could not be written."""
+    return self.writer is not None and self.writer.failed
+
   def time_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield batches, and add up how long the loop waits for them."""
     batches = iter(batches)

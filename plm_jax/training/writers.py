@@ -85,7 +85,8 @@ class TensorBoard:
 
   def close(self) -> None:
     """Close the file."""
-    self.board.close()
+    with storage.io_errors_as(self.folder, 'written'):
+      self.board.close()
 
 
 class WeightsAndBiases:

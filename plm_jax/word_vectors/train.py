@@ -178,6 +178,8 @@ def train(
         log.flush(done, float(rates[1]), state)
         lock.check()
         checkpoints.check_saved()
+        if log.writer.failed:
+          interrupted.send()
       if (done % run.train.eval_every == 0 or done == last) and not stopped:
         heldout = log.add_evaluation(done, heldout_loss(learner, state))
       if done % run.train.save_every == 0 or done == last or stopped:
