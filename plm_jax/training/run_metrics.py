@@ -1,6 +1,6 @@
 """Metrics of a run: means over steps, metrics.jsonl, TensorBoard, and peak FLOPs of devices for
 MFU."""
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import json
 import logging
@@ -64,7 +64,8 @@ class MetricsWriter:
   """Write metrics.jsonl in a run's folder, TensorBoard events where TensorFlow is installed, and
   more."""
 
-  def __init__(self, folder: epath.PathLike, step: int = 0, *own: ScalarWriter):
+  def __init__(self, folder: epath.PathLike, step: int = 0, *own: ScalarWriter,
+               on_failure: Callable[[], None] = lambda: None):
     """Open the writers.
 
     Args:
@@ -72,6 +73,7 @@ class MetricsWriter:
       step: step from which the run resumes. Lines of later steps, which will be written again, are
         removed first.
       own: writers that are closed with this one.
+      on_failure: called when metrics cannot be written; it asks the loop to save and stop.
     """
     folder = storage.resolve_path(folder)
     self.path = folder / 'metrics.jsonl'
@@ -82,7 +84,7 @@ class MetricsWriter:
     kept = lines_until(before, step)
     if kept != before:
       storage.write(self.path, kept)
-    self.failed = False
+    self.failed, self.on_failure = False, on_failure
     self.own = list(own)
     tensorflow = import_tensorflow()
     if tensorflow:
@@ -92,7 +94,7 @@ class MetricsWriter:
     """Append a line to metrics.jsonl, and pass scalars to the writers.
 
     A number that is not finite is null: JSON has none. What cannot be written, for example to a
-    full disk, is a warning, after which nothing more is written: the loop saves and stops.
+    full disk, is a warning, after which nothing more is written.
     """
     if self.failed:
       return
@@ -112,6 +114,7 @@ class MetricsWriter:
         yield
     except storage.StorageError as error:
       self.failed = True
+      self.on_failure()
       logger.warning('metrics: %s', error)
 
   def close(self) -> None:

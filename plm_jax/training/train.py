@@ -106,7 +106,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       checkpoints.check_space(state)
     meta = write_run_files(config, tokenizer, folder, feed)
     evaluate = feed.make_evaluator(learner, mesh)
-    log = stack.enter_context(contextlib.closing(TrainingLog(config, folder, first_step, mesh)))
+    log = stack.enter_context(contextlib.closing(
+        TrainingLog(config, folder, first_step, mesh, interrupted.send)))
     heldout, stopped = {}, False
     if resumed.get('unevaluated'):  # it was stopped between a step and its evaluation
       heldout = evaluate(state.params, phase_at(config, first_step))
@@ -129,8 +130,6 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       # Log.
       if done % config.train.log_every == 0 or last or stopped:
         streak = log.flush(done)
-        if log.failed:
-          interrupted.send()
         with hosts.barrier(f'what was written by step {done}'):  # what stops one process stops all
           lock.check()
           checkpoints.check_saved()

@@ -1,5 +1,5 @@
 """The log of a run: the progress bar, and lines of metrics for metrics.jsonl and other writers."""
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import sys
 import textwrap
@@ -31,13 +31,15 @@ class TrainingLog:
   """Log of a run: progress bar, metrics.jsonl and writers (`run_metrics.MetricsWriter`), on
   process 0."""
 
-  def __init__(self, config: RunConfig, folder: epath.Path, start: int, mesh):
+  def __init__(self, config: RunConfig, folder: epath.Path, start: int, mesh,
+               on_failure: Callable[[], None] = lambda: None):
     self.config, self.mesh = config, mesh
     self.rate = jax.jit(  # as one program: its operations would be compiled one by one
         make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens))
     self.writer = None
     if jax.process_index() == 0:
-      self.writer = run_metrics.MetricsWriter(folder, start, *make_loggers(config, folder))
+      self.writer = run_metrics.MetricsWriter(
+          folder, start, *make_loggers(config, folder), on_failure=on_failure)
     self.leads = jax.process_index() == 0
     self.draws = self.leads and sys.stderr.isatty()  # else one line per log_every
     self.bar = tqdm(
@@ -53,11 +55,6 @@ class TrainingLog:
     self.heldout: tuple[str, str] | None = None  # name and text of the first held-out metric
     self.latest: dict[str, Any] = {}  # training metrics that were shown last
     self.seen: set[tuple[int, int, float | None]] = set()  # shapes of batches
-
-  @property
-  def failed(self) -> bool:
-    """Whether metrics could not be written."""
-    return self.writer is not None and self.writer.failed
 
   def time_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield batches, and add up how long the loop waits for them."""

@@ -7,6 +7,7 @@ minute, so one call of the compiled program makes a hundred of them, where the o
 and reads its loss. One
 process, one device: the originals are fast because all cores write into one memory.
 """
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
@@ -159,7 +160,7 @@ def train(
     meta = {'config': serialization.to_json(run), 'vocabulary': words, 'text': corpus.digest}
     storage.write(folder / 'vocabulary.txt', corpus.vocabulary.to_text())
     storage.write(folder / 'config.json', serialization.dump(run))
-    log = VectorLog(run, folder, start or 0, last)
+    log = VectorLog(run, folder, start or 0, last, interrupted.send)
     update, heldout, stopped = make_update(learner), {}, False
 
     for step in range(start or 0, last):
@@ -178,8 +179,6 @@ def train(
         log.flush(done, float(rates[1]), state)
         lock.check()
         checkpoints.check_saved()
-        if log.writer.failed:
-          interrupted.send()
       if (done % run.train.eval_every == 0 or done == last) and not stopped:
         heldout = log.add_evaluation(done, heldout_loss(learner, state))
       if done % run.train.save_every == 0 or done == last or stopped:
@@ -281,8 +280,9 @@ def take_batch(arrays: dict[str, jax.Array], number: Any) -> dict[str, jax.Array
 class VectorLog:
   """Progress bar and metrics of a run."""
 
-  def __init__(self, run: VectorRun, folder, start: int, last: int):
-    self.writer, self.last = MetricsWriter(folder, start), last
+  def __init__(self, run: VectorRun, folder, start: int, last: int,
+               on_failure: Callable[[], None]):
+    self.writer, self.last = MetricsWriter(folder, start, on_failure=on_failure), last
     self.draws = sys.stderr.isatty()  # else one line per flush
     self.bar = tqdm(total=last, initial=start, unit='call', dynamic_ncols=True, mininterval=1,
                     disable=not self.draws)

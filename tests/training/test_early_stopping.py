@@ -13,6 +13,7 @@ import pytest
 from plm_jax import recipes, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from plm_jax.config.run import ConfigError
+from plm_jax.errors import STOP_SIGNALS
 from plm_jax.objectives import metric_names
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.sharding import MeshConfig, make_mesh
@@ -160,6 +161,26 @@ def test_a_bar_shows_a_held_out_loss_as_soon_as_it_is_known(tmp_path, monkeypatc
   assert '(held-out 2.250)' in log.bar.postfix
   assert len(f'100%|{"#" * 8}| 8/8 00:00:00, {log.bar.postfix}') <= 80
   log.close()
+
+
+@pytest.mark.parametrize('name', STOP_SIGNALS)
+def test_signals_that_announce_an_end_ask_the_loop_to_stop(name):
+  number = getattr(signal, name)
+  before = signal.signal(number, signal.SIG_DFL)
+  try:
+    with catch_interrupts() as interrupted:
+      assert not interrupted()
+      signal.raise_signal(number)
+      assert interrupted()
+      with pytest.raises(KeyboardInterrupt):  # a Ctrl-C after it ends the loop at once
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(number) == signal.SIG_DFL
+    signal.signal(number, signal.SIG_IGN)
+    with catch_interrupts() as interrupted:
+      signal.raise_signal(number)
+      assert interrupted() == (name in ('SIGINT', 'SIGTERM'))  # others stay ignored, as by nohup
+  finally:
+    signal.signal(number, before)
 
 
 def test_ctrl_c_to_one_process_of_a_job_becomes_the_signal_that_stops_all(monkeypatch):

@@ -42,6 +42,19 @@ def test_writers_that_are_brought_get_every_figure_and_stay_open(tmp_path):
   assert [json.loads(line)['step'] for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()] == [3, 4]
 
 
+def test_metrics_that_cannot_be_written_are_a_warning_once(tmp_path, caplog):
+  writer = run_metrics.MetricsWriter(tmp_path)
+  (tmp_path / 'metrics.jsonl').symlink_to('/dev/full')
+  for step in (1, 2):
+    writer.write(step, 'train', {'loss': 1.0})
+    assert writer.failed
+  writer.close()
+  [warning] = caplog.messages
+  assert warning.startswith(f'metrics: no space left for {tmp_path}/metrics.jsonl (No space left on device)')
+  with pytest.raises(storage.StorageError, match='no ordinary file'):
+    run_metrics.MetricsWriter(tmp_path)
+
+
 @pytest.fixture
 def wandb(monkeypatch):
   """wandb, as far as it is used; `runs` has what `init` was told, and the lines of each."""
