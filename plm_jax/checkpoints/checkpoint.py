@@ -193,8 +193,7 @@ class Checkpoints:
           'are whole: the same command resumes from the newest when the cause is fixed') from error
 
   def verify(self, step: int) -> None:
-    """Verify the checkpoint of a step by its checksums, if it has some. Each process reads its
-    share.
+    """Verify the checkpoint of a step by its checksums. Each process reads its share.
 
     Raises:
       CheckpointError: it is not what was written; raised on all processes.
@@ -203,7 +202,7 @@ class Checkpoints:
     with hosts.barrier(f'check of step {step}'):
       self.verify_checksums(step, jax.process_index(), jax.process_count())
 
-  def verify_checksums(self, step: int, part: int = 0, parts: int = 1) -> bool:
+  def verify_checksums(self, step: int, part: int = 0, parts: int = 1) -> None:
     """Compare the files of a step with the checksums that were written with them.
 
     Args:
@@ -211,49 +210,13 @@ class Checkpoints:
       part: number of this process.
       parts: number of processes, each of which verifies its share.
 
-    Returns:
-      whether there are checksums, which earlier versions did not write.
-
     Raises:
       DamagedCheckpointError: a file is not what was written.
     """
     try:
-      return checksums.check(self.folder / str(step), part, parts)
+      checksums.check(self.folder / str(step), part, parts)
     except checksums.ChecksumError as error:
       raise DamagedCheckpointError(self, step, str(error)) from error
-
-  def check_readable(self, step: int) -> None:
-    """Read all of a step that has no checksums.
-
-    Raises:
-      DamagedCheckpointError: a file is missing, or arrays are incomplete or not finite, as far as
-        that shows without checksums.
-    """
-    folder = self.folder / str(step)
-    needed = [checksums.ORBAX_STEP_FILE, 'meta/metadata', 'state/_METADATA', 'state/_sharding',
-              'state/manifest.ocdbt']
-    for path in (folder / 'state').glob('ocdbt.process_*'):
-      process = path.name.removeprefix('ocdbt.')
-      needed += [f'state/{path.name}/manifest.ocdbt', f'state/array_metadatas/{process}']
-    # In all parts or in none.
-    commits = [f'{part}{checksums.ORBAX_COMMIT_FILE}' for part in ('', 'meta/', 'state/')]
-    if any((folder / name).exists() for name in commits):
-      needed += commits
-    for name in needed:
-      if not (folder / name).exists():
-        raise DamagedCheckpointError(self, step, f'{folder / name} is missing')
-    import orbax.checkpoint as ocp
-    self.meta(step)
-    try:
-      with contextlib.closing(ocp.PyTreeCheckpointer()) as reader:
-        found: Any = reader.metadata(folder / 'state').item_metadata
-        args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), found.tree)
-        state = reader.restore(
-            folder / 'state', args=ocp.args.PyTreeRestore(restore_args=args))
-    except Exception as error:  # whatever Orbax and tensorstore raise for foreign content
-      raise DamagedCheckpointError(
-          self, step, f'{folder / "state"} cannot be read: {short_reason(error)}') from error
-    check_finite(state, folder)
 
   def move_damaged_aside(self, say: Callable[[str], None]) -> None:
     """Move checkpoints that are damaged to the folder's parent."""
@@ -440,15 +403,11 @@ def explain_restore_errors(checkpoints: Checkpoints, step: int) -> Iterator[None
     unreadable = storage.is_storage_error(cause) and not isinstance(cause, FileNotFoundError)
     if unreadable and not DATA_LOSS.search(str(error)):
       raise CheckpointError(f'the checkpoint {folder} cannot be read: {reason}') from error
-    if checkpoints.verify_checksums(step):
-      raise CheckpointError(
-          f'the checkpoint {folder} cannot be restored, though its files are whole: it is of '
-          'another model, or of another version of plm_jax or Orbax '
-          f'({type(error).__name__}: {reason})') from error
+    checkpoints.verify_checksums(step)
     raise CheckpointError(
-        f'the checkpoint {folder} cannot be restored: it is damaged, or of another model or '
-        f'version ({type(error).__name__}: {reason}). If it is of this model, remove that folder '
-        'to go on from an earlier checkpoint') from error
+        f'the checkpoint {folder} cannot be restored, though its files are whole: it is of another '
+        f'model, or of another version of plm_jax or Orbax ({type(error).__name__}: {reason})'
+        ) from error
 
 
 def root_cause(error: BaseException) -> BaseException:

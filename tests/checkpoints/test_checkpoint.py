@@ -1,9 +1,8 @@
+import contextlib
 import errno
 import gc
-import json
 import random
 import shutil
-import tempfile
 
 from flax.linen import unbox
 import jax
@@ -140,8 +139,6 @@ def test_no_lost_truncated_or_foreign_file_goes_unnoticed(copy):
   for path in [path for path in (copy / '5').rglob('*') if path.is_file()]:
     content = path.read_bytes()
     for size in (None, 0, len(content) // 2):
-      if path in (copy / '5/sums.json', copy / '5/commit_success.txt') and size is None:
-        continue  # of a checkpoint without sums nothing is known
       path.unlink() if size is None else path.write_bytes(content[:size])
       if path != copy / '5/commit_success.txt':
         with pytest.raises(CheckpointError, match=f'step 5 is damaged: .*{path.name}'):
@@ -151,22 +148,6 @@ def test_no_lost_truncated_or_foreign_file_goes_unnoticed(copy):
   with pytest.raises(CheckpointError, match='state/d/more was not written with the others'):
     checkpoints.verify(5)
   checkpoints.close()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_before_there_were_sums(copy, state, learner, windows):
-  (copy / '5/sums.json').unlink()
-  checkpoints = Checkpoints(copy, keep=None)
-  assert not checkpoints.verify_checksums(5) and checkpoints.verify_checksums(3)
-  checkpoints.close()
-  tiny.assert_same(restore(copy, learner, windows), state.replace(step=np.int32(5)))
-  (copy / '5/state/manifest.ocdbt').unlink()
-  for work in (lambda: restore(copy, learner, windows),
-               lambda: restore_params(copy, layout(learner, windows, 1)[0].params)):
-    with pytest.raises(CheckpointError, match='checkpoints/5 cannot be restored: it is damaged, or of another'):
-      work()
-  shutil.rmtree(copy / '5')
-  assert int(restore(copy, learner, windows, 3).step) == 3
 
 
 @pytest.mark.slow
@@ -180,7 +161,8 @@ def test_the_newest_whole_one_is_found_and_what_is_damaged_put_aside(copy):
   assert 'manifest.ocdbt is missing. The checkpoint of step 5 is put aside' in said[0]
   checkpoints.save(5, {'x': np.zeros(3)}, {})
   checkpoints.wait()
-  assert checkpoints.latest() == 5 and checkpoints.verify_checksums(5)
+  assert checkpoints.latest() == 5
+  checkpoints.verify_checksums(5)
   checkpoints.close()
 
 
@@ -229,7 +211,8 @@ def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch):
   checkpoints.close()
   assert not (tmp_path / '2').exists()
   checkpoints = Checkpoints(tmp_path)
-  assert checkpoints.latest() == 1 and checkpoints.verify_checksums(1)
+  assert checkpoints.latest() == 1
+  checkpoints.verify_checksums(1)
   checkpoints.save(2, {'x': np.arange(3)}, {})
   checkpoints.close()
   assert sorted(path.name for path in tmp_path.iterdir()) == ['1', '2']
@@ -271,39 +254,6 @@ def test_a_folder_without_checkpoints(learner, windows, tmp_path):
   assert not (tmp_path / 'nowhere').exists()
 
 
-@pytest.mark.slow
-def test_a_checkpoint_with_damaged_meta(copy):
-  (copy / '5/meta/metadata').write_text(json.dumps({'step': 5})[:5])
-  (copy / '5/sums.json').unlink()
-  checkpoints = Checkpoints(copy)
-  with pytest.raises(CheckpointError, match='checkpoints/5 cannot be restored'):
-    checkpoints.meta(5)
-  checkpoints.close()
-
-
-@pytest.mark.slow
-def test_half_of_the_files_of_a_checkpoint_without_sums_are_missed(copy):
-  folder = copy / '5'
-  (folder / 'sums.json').unlink()
-  checkpoints = Checkpoints(copy, keep=None)
-  checkpoints.check_readable(5)
-  names = sorted(path.relative_to(folder) for path in folder.rglob('*') if path.is_file())
-  for lost in (names[::2], names[1::2], names[:len(names) // 2], names[len(names) // 2:]):
-    with tempfile.TemporaryDirectory() as kept:
-      shutil.copytree(folder, f'{kept}/5')
-      for name in lost:
-        (folder / name).unlink()
-      with pytest.raises(CheckpointError, match=r'step 5 is damaged: .*(is missing|cannot be read)'):
-        checkpoints.check_readable(5)
-      shutil.rmtree(folder)
-      shutil.copytree(f'{kept}/5', folder)
-  data = max(folder.glob('state/ocdbt.process_0/d/*'), key=lambda path: path.stat().st_size)
-  data.write_bytes(data.read_bytes()[:10])  # which bytes of it are in use differs from save to save
-  with pytest.raises(CheckpointError, match='state cannot be read'):
-    checkpoints.check_readable(5)
-  checkpoints.close()
-
-
 @pytest.mark.parametrize('damage', [
     lambda text: text.replace('"init_timestamp_nsecs": 1', '"init_timestamp_nsecs": .'),
     lambda text: text.replace('"commit_timestamp_nsecs": 1', '"commit_timestamp_nsecs": 1.'),
@@ -321,10 +271,9 @@ def test_damaged_metadata_is_named_by_all_that_open_the_checkpoints(damage, step
   checkpoints = Checkpoints(copy, keep=None)
   with pytest.raises(CheckpointError, match=f'the checkpoint of step {step} is damaged: .*_CHECKPOINT_METADATA'):
     checkpoints.verify(step)
-  try:
+  named = pytest.raises(CheckpointError, match=f'the checkpoint of step {step} is damaged: ')
+  with named if step == 5 else contextlib.suppress(CheckpointError):
     restore_params(copy, layout(learner, windows, 1)[0].params)
-  except CheckpointError as error:
-    assert f'the checkpoint of step {step} is damaged: ' in str(error)
   said = []
   checkpoints = Checkpoints(copy)
   checkpoints.move_damaged_aside(said.append)
