@@ -74,8 +74,8 @@ def train_vectors(config: VectorRun) -> VectorResult:
   print_on_leader(f'{config.name}: {config.train.epochs} epochs, output in {config.folder}')
   result = train(config)
   if not result.finished:
-    print_on_leader(f'stopped at call {result.step:,} and saved: the same command resumes from '
-                    'there')
+    print(f'stopped at call {result.step:,} and saved: the same command resumes from there',
+          file=sys.stderr)
     return result
   vectors = result.vectors
   headline = {}

@@ -3,8 +3,10 @@
 A missing process would leave the others waiting forever, and jaxlib kills a process that waits for
 it too long, without a readable message. So before joining, all processes report at the
 coordinator's address, by a protocol of one line each way. Later, a problem of one process is sent
-to the others through the coordinator.
+to the others through the coordinator. The connections of the protocol stay open: the end of one
+without a goodbye means that its process was killed (`Peers`).
 """
+import atexit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -14,6 +16,7 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 from typing import Any, NamedTuple
 import uuid
@@ -22,13 +25,14 @@ from etils import epath
 import jax
 
 from plm_jax import storage
-from plm_jax.errors import ConfigError, UserError
+from plm_jax.errors import EXIT_STOPPED, ConfigError, UserError
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import ValidatedConfig, intervals, short_repr
 
 MAX_WAIT_DAYS = 7  # for another process's records; a process that dies is noticed sooner
 MAX_NAMED = 8  # differences, or processes, in a message
 ANSWER_SECONDS = 15.0  # after the timeout, in which process 0 reports which processes are missing
+LOST_SECONDS = 2.0  # until it is known whether an error is due to a killed process
 VISIBLE_SECONDS = 10.0  # until a file of another host is visible on a shared disk
 SAME_COMMAND = ('every worker of the job has to run this command, within --hosts.timeout seconds '
                 'of the others')
@@ -82,7 +86,7 @@ def join_job(hosts: HostsConfig) -> JobPlace:
   if place.index == 0:
     print(f'waiting for {place.count - 1} other processes of the job at {place.coordinator}',
           flush=True)
-  wait_for_processes(place, hosts.timeout)
+  Peers(wait_for_processes(place, hosts.timeout)).watch()
   # All processes run: a later failure is not due to a missing command.
   jax.distributed.initialize(*place, shutdown_timeout_seconds=60)
   return place
@@ -120,17 +124,20 @@ def find_place(hosts: HostsConfig) -> JobPlace:
   return JobPlace(coordinator, count, index, devices)
 
 
-def wait_for_processes(place: JobPlace, seconds: float) -> None:
-  """Return when all processes of the job run. Raises HostsError that names the missing ones."""
+def wait_for_processes(place: JobPlace, seconds: float) -> dict[int, socket.socket]:
+  """Return when all processes of the job run. Raises HostsError that names the missing ones.
+
+  Returns:
+    Open connections by process: of process 0 to all others, of these to process 0.
+  """
   if place.count == 1:
-    return
+    return {}
   if place.index == 0:
-    receive_processes(place, seconds)
-  else:
-    send_greeting(place, seconds)
+    return receive_processes(place, seconds)
+  return {0: send_greeting(place, seconds)}
 
 
-def receive_processes(place: JobPlace, seconds: float) -> None:
+def receive_processes(place: JobPlace, seconds: float) -> dict[int, socket.socket]:
   """Wait, as process 0, for the greetings of all others, then send each of them the outcome."""
   port = int(place.coordinator.rpartition(':')[2])
   both = socket.has_dualstack_ipv6()
@@ -170,12 +177,14 @@ def receive_processes(place: JobPlace, seconds: float) -> None:
     for connection, _ in present.values():
       with contextlib.suppress(OSError):
         connection.sendall(json.dumps({'problem': problem}).encode() + b'\n')
+    if not problem:
+      connections.pop_all()
+      return {index: connection for index, (connection, _) in present.items()}
     for connection, _ in present.values():  # the side that closes last keeps the port free
       with contextlib.suppress(OSError):
         connection.settimeout(1)
         connection.recv(1)
-  if problem:
-    raise HostsError(problem)
+  raise HostsError(problem)
 
 
 def read_greeting(connection: socket.socket) -> tuple[int, int] | None:
@@ -188,8 +197,12 @@ def read_greeting(connection: socket.socket) -> tuple[int, int] | None:
     return None
 
 
-def send_greeting(place: JobPlace, seconds: float) -> None:
-  """Report to process 0, and wait for the outcome. Raises HostsError."""
+def send_greeting(place: JobPlace, seconds: float) -> socket.socket:
+  """Report to process 0, and wait for the outcome. Raises HostsError.
+
+  Returns:
+    The open connection to process 0.
+  """
   host, _, port = place.coordinator.rpartition(':')
   until, connection, reason = time.monotonic() + seconds, None, 'no answer'
   while connection is None:
@@ -203,7 +216,8 @@ def send_greeting(place: JobPlace, seconds: float) -> None:
     except (OSError, OverflowError) as error:
       reason = getattr(error, 'strerror', None) or str(error)
       time.sleep(min(0.2, left))
-  with connection:
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(connection)
     try:
       greeting = {'index': place.index, 'count': place.count}
       connection.sendall(json.dumps(greeting).encode() + b'\n')
@@ -212,8 +226,71 @@ def send_greeting(place: JobPlace, seconds: float) -> None:
     except (OSError, ValueError, TypeError, KeyError) as error:
       raise HostsError(f'process 0 at {place.coordinator} went away before all processes had come'
                        ) from error
-  if problem:
-    raise HostsError(problem)
+    if problem:
+      raise HostsError(problem)
+    stack.pop_all()
+    return connection
+
+
+class Peers:
+  """The other processes of the job that this one is connected to.
+
+  A process that ends says so. If a connection ends otherwise, its process was killed, or its
+  machine has failed: then the others cannot continue either, and end at once with one line.
+  Otherwise they would wait for minutes, until jaxlib aborts them without naming the cause.
+  """
+
+  def __init__(self, connections: dict[int, socket.socket]):
+    self.connections = connections
+
+  def watch(self) -> None:
+    """Watch the connections in threads, and say goodbye when this process ends."""
+    for index, connection in self.connections.items():
+      connection.settimeout(None)
+      connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+      for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):  # not on every system
+          connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+      threading.Thread(target=self.watch_process, args=[index], daemon=True).start()
+    if self.connections:
+      atexit.register(self.send, GOODBYE)
+
+  def watch_process(self, index: int) -> None:
+    """Return when a process says goodbye; end this process if it, or another one, is lost."""
+    message = b''
+    with contextlib.suppress(OSError):  # no answer of the machine: keepalive
+      message = self.connections[index].makefile('rb').readline(100)
+    if message == GOODBYE:
+      return
+    lost = int(message) if message.strip().isdigit() else index
+    self.send(b'%d\n' % lost)
+    # One call: the process may print its own error at this moment.
+    os.write(2, f'\nerror: process {lost} of the job was killed, or its machine has failed: this '
+             'process ends too. The same command on all machines resumes from the newest '
+             'checkpoint\n'.encode())
+    os._exit(EXIT_STOPPED)
+
+  def send(self, message: bytes) -> None:
+    """Send a line to all connected processes."""
+    for connection in self.connections.values():
+      with contextlib.suppress(OSError):
+        connection.sendall(message)
+
+
+@contextlib.contextmanager
+def wait_for_cause() -> Iterator[None]:
+  """Delay errors of a job, which may follow from the loss of a process: `Peers` then names it."""
+  try:
+    yield
+  except Exception:
+    if jax.process_count() > 1:
+      time.sleep(LOST_SECONDS)
+    raise
+
+
+GOODBYE = b'goodbye\n'
+KEEPALIVE = {'TCP_KEEPIDLE': 30, 'TCP_KEEPINTVL': 10, 'TCP_KEEPCNT': 5}
+"""seconds without traffic until the other machine is asked, between questions, and their number"""
 
 
 def wait_at_barrier(what: str) -> None:

@@ -4,6 +4,7 @@ This is the common driver. `pretrain` and `finetune` read the data of a run, and
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
+import sys
 from typing import Any
 
 import jax
@@ -162,13 +163,13 @@ def train_prepared(prepared: PreparedRun, lock: Lock) -> TrainingResult:
   for note in prepared.notes:
     print_on_leader(note)
   largest = max(config.train.phases, key=lambda phase: phase.batch * phase.length)
-  with explain_out_of_memory(largest):
+  with explain_out_of_memory(largest), hosts.wait_for_cause():
     result = train(config, prepared.open_feed, prepared.tokenizer, lock, prepared.ahead)
   if result.finished:
     prepared.report(result)
-  else:
-    print_on_leader(f'stopped by a signal at step {result.step:,} and saved: the same command '
-                    'resumes from there')
+  elif jax.process_index() == 0:
+    print(f'stopped at step {result.step:,} and saved: the same command resumes from there',
+          file=sys.stderr)
   return result
 
 
