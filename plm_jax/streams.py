@@ -1,11 +1,11 @@
 """Safe standard streams: output that cannot be written ends no work that is saved elsewhere.
 
-A service closes the standard streams, `| head` and a closed terminal end their reader, the disk of a
-log is full, and not every terminal knows UTF-8. `protect` handles all of these when a command
+A service closes the standard streams, `| head` and a closed terminal end their reader, the disk of
+a log is full, and not every terminal knows UTF-8. `protect` handles all of these when a command
 begins, so no `print` of this project needs to.
 """
-from collections.abc import Iterator
 import codecs
+from collections.abc import Iterator
 import contextlib
 import errno
 import io
@@ -84,6 +84,7 @@ def protect(tolerant: bool = False) -> Iterator[None]:
     try:
       yield
     finally:
+      warn_of_failure(OUTPUT[0])
       OUTPUT[0].strict = strict
     return
   for descriptor in range(3):
@@ -102,13 +103,22 @@ def protect(tolerant: bool = False) -> Iterator[None]:
   try:
     yield
   finally:
+    if OUTPUT:
+      warn_of_failure(OUTPUT.pop())
     for stream in (sys.stdout, sys.stderr):
       with contextlib.suppress(OSError, ValueError):
         stream.flush()
-    if OUTPUT and (failure := OUTPUT.pop().failure) and not output.strict:
-      if not isinstance(failure, BrokenPipeError) and not output.closed_before:
-        print(f'warning: standard output cannot be written: {failure.strerror}', file=sys.stderr)
     sys.stdin, sys.stdout, sys.stderr = before
+
+
+def warn_of_failure(output: StandardFile) -> None:
+  """Print a warning if messages on standard output were dropped, but for those to a closed pipe."""
+  if output.strict:
+    return
+  sys.stdout.flush()
+  failure, output.failure = output.failure, None
+  if failure and not isinstance(failure, BrokenPipeError) and not output.closed_before:
+    print(f'warning: standard output cannot be written: {failure.strerror}', file=sys.stderr)
 
 
 def open_safely(stream: Any, descriptor: int, strict: bool) -> Any:

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = """
 import os, sys
 from plm_jax import errors, streams
-with streams.protect(tolerant=sys.argv[1] == 'tolerant'), errors.exit_on_error():
+with streams.protect(), streams.protect(tolerant=sys.argv[1] == 'tolerant'), errors.exit_on_error():
   file = open(sys.argv[2], 'w')
   assert file.fileno() > 2
   for number in range(3):

@@ -8,11 +8,11 @@ line is appended to the journal `OUTPUT.part.jsonl`:
     {"rows": 2048, "bytes": 361877, "data": 3632233996, "record": null, "crc32": "..."}
 
 The first line identifies the work by digests. The other lines hold the number of complete rows and
-bytes so far, the CRC-32 of the chunk's data, and a record of the chunk that the command needs at the
-end, such as the predictions that metrics are computed from. Each line ends with its own CRC-32. The
-same command resumes after the last complete and undamaged chunk: it truncates
-the data to the bytes of the journal, reads the rows of complete chunks, and skips them. Other work
-starts from scratch. At the end, `OUTPUT.part` gets its final name, and the journal is deleted.
+bytes so far, the CRC-32 of the chunk's data, and a record of the chunk that the command needs at
+the end, such as the predictions that metrics are computed from. Each line ends with its own CRC-32.
+The same command resumes after the last complete and undamaged chunk: it truncates the data to the
+bytes of the journal, reads the rows of complete chunks, and skips them. Other work starts from
+scratch. At the end, `OUTPUT.part` gets its final name, and the journal is deleted.
 """
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ class PartialOutput(Output):
       self.journal.truncate(end)
       self.data.truncate(self.size)
       if is_damaged:
-        print(f'{self.name} or its journal is damaged after {self.rows:,} {self.unit}: what follows '
-              'is computed again', file=sys.stderr)
+        print(f'{self.name} or its journal is damaged after {self.rows:,} {self.unit}: what '
+              'follows is computed again', file=sys.stderr)
       if self.num_chunks:
         print(f'resuming after {self.rows:,} {self.unit}', file=sys.stderr)
       return

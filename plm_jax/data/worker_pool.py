@@ -10,7 +10,7 @@ import signal
 import threading
 from typing import Any, TypeVar
 
-from plm_jax.errors import UserError
+from plm_jax.errors import STOP_SIGNALS, UserError
 
 BYTES_PER_WORKER = 1 << 24  # on disk; for less, starting another process costs more than it saves
 WORKER_STATE: dict[str, Callable] = {}  # in a worker process: the function that it calls
@@ -95,9 +95,11 @@ def open_pool(workers: int, prepare: Callable[..., None] | None = None, *args: A
 
 
 def init_worker(prepare: Callable[..., None] | None, *args: Any) -> None:
-  """Set up a worker process: ignore Ctrl-C, exit with the parent, call prepare(*args)."""
+  """Set up a worker process: leave signals to the parent, exit with it, call prepare(*args)."""
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+  for name in set(STOP_SIGNALS) - {'SIGTERM'}:  # a terminal sends Ctrl-C to both
+    if hasattr(signal, name):
+      signal.signal(getattr(signal, name), signal.SIG_IGN)
   threading.Thread(target=exit_with_parent, daemon=True).start()
   if prepare:
     prepare(*args)

@@ -44,16 +44,17 @@ def check_reachable(uses: Mapping[str, BucketUse]) -> None:
     uses: path -> how it will be used.
 
   Raises:
-    StorageError: a file that cannot be written, or standard output (-); or a bucket that does not exist, does not respond
-      within `CLIENT_TIMEOUT` per client, does not permit it, or is in another region than this
-      machine, where every byte is charged for (unless PLM_JAX_ANY_REGION=1).
+    StorageError: a file that cannot be written, or standard output (-); or a bucket that does not
+      exist, does not respond within `CLIENT_TIMEOUT` per client, does not permit it, or is in
+      another region than this machine, where every byte is charged for (unless
+      PLM_JAX_ANY_REGION=1).
   """
   order = ['read', 'write', 'file', 'run']
   found: dict[str, BucketUse] = {}
   for path, use in uses.items():
     if path == '-' and use != 'read':
-      raise storage.StorageError('the output is -, which is standard output for commands that print '
-                                 'their results: give a name here (./- for a file named -)')
+      raise storage.StorageError('the output is -, but this command does not write its results to '
+                                 'standard output: give a name (./- for a file named -)')
     if storage.is_hub_file(path):
       if use != 'read':
         raise storage.StorageError(f'{path} is on the Hugging Face hub, from where text is only '
