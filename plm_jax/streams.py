@@ -97,9 +97,9 @@ def protect(tolerant: bool = False) -> Iterator[None]:
     sys.stdin = open(os.devnull)  # noqa: SIM115  it stays open
   sys.stdout = open_safely(sys.stdout, 1, not tolerant)
   sys.stderr = open_safely(sys.stderr, 2, False)
-  output = getattr(getattr(sys.stdout, 'buffer', None), 'raw', None)
-  if isinstance(output, StandardFile):
-    OUTPUT.append(output)
+  raw = getattr(getattr(sys.stdout, 'buffer', None), 'raw', None)
+  if isinstance(raw, StandardFile):
+    OUTPUT.append(raw)
   try:
     yield
   finally:

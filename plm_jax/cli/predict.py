@@ -76,8 +76,8 @@ def predict_command(
     file: examples: .jsonl, .tsv, .csv, .json or .conll, optionally compressed (.gz, .xz); .txt with
       one text per line; tfds:NAME:SPLIT; or - for standard input, one example per line with its
       texts separated by tabs
-    output: file for the predictions: .jsonl or .tsv; for token classification also .conll. Default:
-      JSON Lines on standard output
+    output: file for the predictions: .jsonl or .tsv; for token classification also .conll. Default,
+      or -: JSON Lines on standard output
     settings: how rows are read and batched
     mesh: devices over which the batch, or a large model, is split
   """
@@ -231,7 +231,7 @@ def tag_command(
     texts: texts; files (.txt with one text per line, or .conll, .jsonl, ... with words in columns);
       or - for standard input
     output: file for the tags: .conll or .tsv with one word and its tag per line, or .jsonl.
-      Default: print the texts with the entities in brackets
+      Default, or -: print the texts with the entities in brackets
     batch: batch size
   """
   if not texts:

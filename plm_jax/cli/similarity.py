@@ -28,7 +28,7 @@ def similar_command(
     run: run folder, checkpoint, or sentence-transformers folder
     texts: two or more texts: the first is compared with each of the others; or a file of pairs
       (.tsv, .csv, .jsonl)
-    output: file for the results, one per line. Default: standard output
+    output: file for the results, one per line. Default, or -: standard output
   """
   bucket_check.check_reachable({output: 'file'})
   if len(texts) == 1:
@@ -82,7 +82,7 @@ def search_command(
       .xz); tfds:NAME:SPLIT; or a .npy file with vectors from `encode`
     queries: queries, files of queries, or - for standard input with one query per line
     top: number of results per query
-    output: file for the results (.jsonl). Default: standard output
+    output: file for the results (.jsonl). Default, or -: standard output
     tokens: maximum batch size in tokens, including padding; on a CPU at most 2,048, fewer of
       long texts
   """
@@ -133,7 +133,7 @@ def rerank_command(
     top: number of results per query
     first: number of documents per query that are scored: the best ones by BM25, which needs
       scikit-learn. 0: all
-    output: file for the results (.jsonl). Default: standard output
+    output: file for the results (.jsonl). Default, or -: standard output
     batch: batch size in pairs of a query and a document
   """
   bucket_check.check_reachable({output: 'file'})

@@ -2,6 +2,7 @@
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
+import hashlib
 import os
 import sys
 from typing import Any
@@ -62,6 +63,12 @@ def run_problems(folder: epath.Path) -> Iterator[str]:
     for kept in (folder / 'best', *(named.iterdir() if named.is_dir() else ())):
       if kept.is_dir():
         yield from checkpoint_problems(kept, required=False)
+    words = folder / 'vocabulary.txt'
+    if words.exists():  # a run of word vectors
+      digest = hashlib.sha256(storage.read_bytes(words)).hexdigest()
+      if meta and digest != meta.get('vocabulary'):
+        yield f'{words} is damaged: it is not that of the checkpoint'
+      return
     tokenizer = tokenizers.load(folder / 'tokenizer')
     config = loaded_model.read_config(folder)
     if meta:

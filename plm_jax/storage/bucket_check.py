@@ -52,7 +52,7 @@ def check_reachable(uses: Mapping[str, BucketUse]) -> None:
   order = ['read', 'write', 'file', 'run']
   found: dict[str, BucketUse] = {}
   for path, use in uses.items():
-    if path == '-' and use != 'read':
+    if path.partition('/')[0] == '-' and use != 'read':
       raise storage.StorageError('the output is -, but this command does not write its results to '
                                  'standard output: give a name (./- for a file named -)')
     if storage.is_hub_file(path):

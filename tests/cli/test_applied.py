@@ -294,3 +294,22 @@ def test_a_checkpoint_of_several_labels_predicts_them(models, tmp_path):
   (tmp_path / 'several/config.json').write_text(json.dumps(config | {'problem_type': 'multi_label_classification'}))
   assert plm_jax.predict(tmp_path / 'several', 'fine')[0].labels == ['good']
   assert plm_jax.predict(models / 'classification', 'fine')[0].label == 'good'
+
+
+@pytest.mark.parametrize('args', [
+    ('predict', 'classification', 'x.txt', '--output=-'), ('tag', 'tagging', 'x.txt', '--output', '-'),
+    ('similar', 'classification', 'a fine film', 'a', '--output=-')])
+def test_a_dash_is_standard_output(args, typed, tmp_path, capsys):
+  (tmp_path / 'x.txt').write_text('a fine film\n')
+  assert 'fine' in typed(*args)
+  assert [path.name for path in tmp_path.iterdir()] == ['x.txt']
+
+
+@pytest.mark.parametrize('args', [
+    ('encode', 'classification', 'x.txt', '--output=-'), ('export', 'classification', '-'),
+    ('minimal-pairs', 'classification', 'x.txt', '--page=-'), ('clean', 'x.txt', '-'), ('prepare', 'x.txt', '-'),
+    ('mine-negatives', 'bm25', 'x.jsonl', '--output=-')])
+def test_a_dash_is_refused_where_results_are_no_lines_of_standard_output(args, typed, tmp_path):
+  (tmp_path / 'x.txt').write_text('a fine film\n')
+  assert 'the output is -, but this command does not write its results to standard output' in typed(*args)
+  assert [path.name for path in tmp_path.iterdir()] == ['x.txt']

@@ -251,6 +251,23 @@ def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished
   assert capsys.readouterr().out == f'{finished[0]}: everything is as it was written\n'
 
 
+def test_all_checkpoints_of_a_run_are_verified(finished, tmp_path, monkeypatch, capsys):
+  """The newest ones, the best, and those with names."""
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'verify', str(tmp_path / 'run')])
+  copy = shutil.copytree(finished[0], tmp_path / 'run')
+  for place in ('checkpoints', 'best', 'named_checkpoints/chck_1M', 'named_checkpoints/chck_2M'):
+    if place != 'checkpoints':
+      shutil.copytree(finished[0] / 'checkpoints', copy / place)
+    path = copy / place / '8/_CHECKPOINT_METADATA'
+    path.write_bytes(path.read_bytes()[1:])
+  with pytest.raises(SystemExit) as error:
+    cli.main()
+  said = capsys.readouterr().out.splitlines()
+  assert error.value.code == 1 and said[-1].endswith('damaged (4 lines above)') and len(said) == 5
+  for place, line in zip(('checkpoints', 'best', 'chck_1M', 'chck_2M'), [*said[:2], *sorted(said[2:4])], strict=True):
+    assert f'{place}/8/_CHECKPOINT_METADATA cannot be read as JSON' in line
+
+
 def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, monkeypatch):
   names = {f'{split}-document-{length}.json' for split in ('train', 'heldout') for length in (45, 77)}
   (folder,), _ = prepare_corpora(parse(BERT_BASE, command))  # text of its own: while it was prepared

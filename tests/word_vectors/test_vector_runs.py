@@ -71,7 +71,9 @@ def test_a_run_goes_on_to_the_same_bits(name, text, tmp_path, monkeypatch):
   whole = train.train(run_of(name, text, tmp_path / 'whole'))
   assert whole.finished and whole.step >= 2 and np.isfinite(whole.heldout['loss'])
   asked = [False] * (whole.step // 2 - 1) + [True]  # it saves then, whatever save_every says
-  interrupted = lambda: asked.pop(0) if asked else True
+  def interrupted():
+    return asked.pop(0) if asked else True
+  interrupted.send = None
   monkeypatch.setattr(train, 'catch_interrupts', lambda: contextlib.nullcontext(interrupted))
   begun = train.train(run_of(name, text, tmp_path / 'parts'))
   assert not begun.finished and begun.step == whole.step // 2
@@ -105,6 +107,14 @@ def test_commands(text, tmp_path, monkeypatch, capsys):
                '--model.threshold=0.01')
   assert 'report: runs/word2vec-test/report.html' in said and 'Held-out loss' in said
   assert pathlib.Path('runs/word2vec-test/metrics.jsonl').read_text().count('"heldout"') == 1
+  assert 'everything is as it was written' in typed('verify', 'runs/word2vec-test')
+  words = pathlib.Path('runs/word2vec-test/vocabulary.txt')
+  content = words.read_text()
+  words.write_text(content.replace('day1', 'day9'))
+  with pytest.raises(SystemExit):
+    typed('verify', 'runs/word2vec-test')
+  assert 'vocabulary.txt is damaged: it is not that of the checkpoint' in capsys.readouterr().out
+  words.write_text(content)
   for form in 'text', 'binary', 'glove', 'fasttext':
     typed('vectors', 'export', 'runs/word2vec-test', f'v.{form}', f'--form={form}')
   every = 'runs/word2vec-test', 'v.text', 'v.binary', 'v.glove', 'v.fasttext'
