@@ -3,7 +3,6 @@ import os
 import signal
 import sys
 
-import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
