@@ -22,6 +22,11 @@ COMMAND: contextvars.ContextVar[str] = contextvars.ContextVar('command', default
 CURRENT: contextvars.ContextVar['Progress | None'] = contextvars.ContextVar('current', default=None)
 
 
+def is_terminal() -> bool:
+  """Tell whether standard error is a terminal; a program without a console has no such stream."""
+  return sys.stderr is not None and sys.stderr.isatty()
+
+
 class Progress:
   """Counter of units of work; also detects an interrupt that a callback has swallowed."""
 
@@ -35,8 +40,8 @@ class Progress:
     """
     self.unit, self.total, self.done = unit, total, 0
     self.start_time = self.last_line_time = time.monotonic()
-    self.prints_lines = bool(COMMAND.get()) and not quiet and not sys.stderr.isatty()
-    self.bar = tqdm(total=total, unit=f' {unit}', delay=DELAY, disable=True if quiet else None,
+    self.prints_lines = bool(COMMAND.get()) and not quiet and not is_terminal()
+    self.bar = tqdm(total=total, unit=f' {unit}', delay=DELAY, disable=quiet or not is_terminal(),
                     leave=False, dynamic_ncols=True, desc=COMMAND.get() or None)
 
   def update(self, count: int) -> None:

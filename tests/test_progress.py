@@ -1,5 +1,6 @@
 """Progress is silent for short work, a line per interval in a log, and notices interrupts that a callback dropped."""
 import signal
+import sys
 
 import pytest
 
@@ -56,3 +57,12 @@ def test_a_dropped_interrupt_is_noticed(monkeypatch):
     errors.SIGNALS.append(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
       done.update(1)
+
+
+def test_a_program_without_a_console_has_no_bars(monkeypatch):
+  """Standard error is None in a service that has closed it, and in pythonw."""
+  monkeypatch.setattr(sys, 'stderr', None)
+  assert not progress.is_terminal()
+  with progress.progress_bar('rows', 3) as bar:
+    bar.update(3)
+  assert bar.done == 3

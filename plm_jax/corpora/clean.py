@@ -36,6 +36,7 @@ from plm_jax.data.document_formats import Document
 from plm_jax.data.lines import SourceError
 from plm_jax.data.source_files import content_digest, map_in_threads
 from plm_jax.errors import UserError
+from plm_jax.progress import is_terminal
 from plm_jax.storage import journal as journal_file
 from plm_jax.storage import lock
 
@@ -139,7 +140,8 @@ def filter_all(
   size = documents = 0
   total = sources.source_bytes(source)
   workers = worker_pool.count_workers(config.workers, total)
-  progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='clean', disable=None)
+  progress = tqdm.tqdm(
+      total=total, unit='B', unit_scale=True, desc='clean', disable=not is_terminal())
   filter_batch = functools.partial(batches.filter_batch, examiner)
   filtered = worker_pool.map_ordered(filter_batch, read, workers)
   with progress, contextlib.closing(filtered):

@@ -41,6 +41,7 @@ from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.source_files import EXPECTED_SOURCE
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import format_option
+from plm_jax.progress import is_terminal
 from plm_jax.storage import lock
 from plm_jax.tokenizers import sentence_piece, wordpiece
 
@@ -242,8 +243,8 @@ def write_records(
   shards: dict[records.Split, PendingShard] = {split: PendingShard() for split in records.SPLITS}
   units = encode.batch_documents(remaining)
   encoded = encode.encode_units(units, tokenizer, *config.encode_arguments, workers)
-  # disable=None: no progress bar in a log file.
-  progress = tqdm.tqdm(total=total, unit='B', unit_scale=True, desc='prepare', disable=None)
+  progress = tqdm.tqdm(
+      total=total, unit='B', unit_scale=True, desc='prepare', disable=not is_terminal())
   with progress, contextlib.closing(encoded):
     for places, unit in encoded:
       journal.bounds = heldout_split.update_bounds(journal.bounds, unit, config.min_sentences)

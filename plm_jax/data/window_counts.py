@@ -22,6 +22,7 @@ from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard
 from plm_jax.data.shards import REQUESTS, Shards
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import UserError
+from plm_jax.progress import is_terminal
 from plm_jax.storage.lock import Lock
 
 LOCK_SENTENCES = 1 << 24  # from so many sentences on, one process counts and others wait for it
@@ -91,12 +92,12 @@ def count_windows(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRul
     return [rule.count_windows(sentences, shards.entries[number]) for rule in rules]
 
   lengths = ' and '.join(str(rule.length) for rule in rules)
-  interval = 0.5 if sys.stderr.isatty() else 10  # a log file keeps every update
+  interval = 0.5 if is_terminal() else 10  # a log file keeps every update
   with ThreadPoolExecutor(REQUESTS) as pool:  # for a disk, too, which may be a network disk
     found = list(tqdm(
         pool.map(count_shard, range(len(shards))),
         f'windows of {lengths} tokens in {shards.folder}', len(shards), delay=2, unit=' shards',
-        mininterval=interval))
+        mininterval=interval, disable=sys.stderr is None))
   by_rule = zip(*found, strict=True)
   return {rule: sum_counts(pairs) for rule, pairs in zip(rules, by_rule, strict=True)}
 

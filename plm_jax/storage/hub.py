@@ -191,7 +191,7 @@ def download(name: HubName, need: Need) -> str:
           file=sys.stderr, flush=True)
     # A pattern is a glob, and a name may contain its characters.
     folder = fetch([re.sub(r'([*?[])', r'[\1]', path) for path in wanted],
-                   tqdm if sys.stderr.isatty() else Quiet)
+                   tqdm if sys.stderr and sys.stderr.isatty() else Quiet)
   check_files(name, pathlib.Path(folder), new)
   return folder
 
@@ -298,7 +298,8 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
       raise HubError(f'{made.repo_id} exists and is public: push with --public, or to another name')
     if revision:
       client.create_branch(made.repo_id, branch=revision, exist_ok=True)
-    hide = not sys.stderr.isatty() and not utils.are_progress_bars_disabled()
+    draws = sys.stderr is not None and sys.stderr.isatty()
+    hide = not draws and not utils.are_progress_bars_disabled()
     if hide:
       utils.disable_progress_bars()
     try:

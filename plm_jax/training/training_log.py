@@ -15,6 +15,7 @@ from plm_jax.config import serialization
 from plm_jax.config.run import Phase, RunConfig, phase_objective
 from plm_jax.objectives import metric_names
 from plm_jax.optim.optimizers import make_schedule
+from plm_jax.progress import is_terminal
 from plm_jax.training import run_metrics
 from plm_jax.training.writers import ScalarWriter, WeightsAndBiases
 
@@ -41,7 +42,7 @@ class TrainingLog:
       self.writer = run_metrics.MetricsWriter(
           folder, start, *make_loggers(config, folder), on_failure=on_failure)
     self.leads = jax.process_index() == 0
-    self.draws = self.leads and sys.stderr.isatty()  # else one line per log_every
+    self.draws = self.leads and is_terminal()  # else one line per log_every
     self.bar = tqdm(
         total=config.train.steps, initial=start, disable=not self.draws, dynamic_ncols=True,
         bar_format=BAR, postfix='compiling the first step', mininterval=0.5)

@@ -30,6 +30,7 @@ from plm_jax.config import serialization
 from plm_jax.config.run import Scale
 from plm_jax.distributed import hosts
 from plm_jax.errors import ConfigError
+from plm_jax.progress import is_terminal
 from plm_jax.storage.lock import Lock
 from plm_jax.training.interrupts import catch_interrupts
 from plm_jax.training.run_metrics import MetricsWriter
@@ -283,7 +284,7 @@ class VectorLog:
   def __init__(self, run: VectorRun, folder, start: int, last: int,
                on_failure: Callable[[], None]):
     self.writer, self.last = MetricsWriter(folder, start, on_failure=on_failure), last
-    self.draws = sys.stderr.isatty()  # else one line per flush
+    self.draws = is_terminal()  # else one line per flush
     self.bar = tqdm(total=last, initial=start, unit='call', dynamic_ncols=True, mininterval=1,
                     disable=not self.draws)
     self.examples, self.since, self.first = 0, time.time(), True
