@@ -117,10 +117,9 @@ class LabeledFeed(Feed):
     examples = np.unique(self.batches.features.example[placement.number])
     return f'the training examples {np.array2string(examples, max_line_width=100, threshold=32)}'
 
-  @property
-  def epochs(self):
-    """Number of epochs of the run."""
-    return self.phase.steps / self.batches.steps
+  def epochs(self, done):
+    """Divide the steps by those of an epoch."""
+    return done / self.batches.steps
 
 
 def compile_forward(learner: Learner) -> Callable[[Any, Any], Any]:

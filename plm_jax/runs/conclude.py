@@ -9,6 +9,7 @@ import jax
 
 from plm_jax import environment, truncation
 from plm_jax.config import serialization
+from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.data import builtin_corpus
 from plm_jax.data.windows import Windows
@@ -106,7 +107,8 @@ def report_pretraining(
   headline = html.heldout_headline(config.objective.terms, heldout)
   if 'bits_per_byte' in heldout:
     headline['Held-out bits per byte'] = f'{heldout["bits_per_byte"]:.3f}'
-  tokens = sum(phase.steps * phase.length * phase.batch for phase in config.train.phases)
+  done = completed_phases(config.train.phases, result.step) or ()
+  tokens = sum(phase.steps * phase.length * phase.batch for phase in done)
   digits = 1 if result.epochs >= 1 else 3
   headline |= {
       'Epochs': f'{result.epochs:.{digits}f}', 'Wall time': f'{result.seconds / 60:.1f} min',

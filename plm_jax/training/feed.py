@@ -1,6 +1,7 @@
 """Feeds: the batches of a run, of text or of anything else, and its held-out data."""
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
 import logging
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from plm_jax import sharding
+from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.data import sources, token_counts, window_counts
 from plm_jax.data.mixtures import MixtureShares
@@ -75,10 +77,9 @@ class Feed(abc.ABC):
     """Continue in the order of a run whose checkpoint recorded this."""
     del recorded
 
-  @property
   @abc.abstractmethod
-  def epochs(self) -> float:
-    """Mean number of epochs: how often a whole run reads its training data."""
+  def epochs(self, done: int) -> float:
+    """Return the mean number of epochs: how often `done` steps read the training data."""
 
   @property
   def named_steps(self) -> Mapping[int, Sequence[str]]:
@@ -154,10 +155,9 @@ class TextFeed(Feed):
     numbers = np.array2string(index, max_line_width=100, threshold=32)
     return f'the windows {numbers} of the training split'
 
-  @property
-  def epochs(self):
+  def epochs(self, done):
     """Divide the rows of each phase by the number of windows."""
-    return mean_epochs(self.config.train.phases, self.pipelines)
+    return mean_epochs(completed_phases(self.config.train.phases, done) or (), self.pipelines)
 
   @property
   def named_steps(self):
@@ -238,10 +238,10 @@ def plan_read_order(config: PretrainRun) -> list[PhaseOrder]:
 
 
 def mean_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> float:
-  """Compute how often a run reads the text on average: rows of each phase, divided by its
-  windows."""
+  """Compute how often the phases, the first ones of a run, read the text on average: rows of each
+  phase, divided by its windows."""
   total = 0.0
-  for phase, pipeline in zip(phases, pipelines, strict=True):
+  for phase, pipeline in zip(phases, pipelines, strict=False):
     windows = sum(len(corpus) for corpus in pipeline.corpora)
     total += phase.steps * phase.batch / windows
   return total
@@ -375,9 +375,11 @@ def open_heldout(config: PretrainRun, records, phase: Phase) -> list[Windows]:
   """Open the held-out windows of each corpus.
 
   Of a corpus without held-out text, where a run is only evaluated on it, all windows are opened:
-  such text is not held out from anything.
+  such text is not held out from anything. Rows have the length of the phase, and the mask rate of
+  the last phase, with whose objective a run is evaluated: losses of all phases are comparable.
   """
   opened = []
+  phase = dataclasses.replace(phase, mask_rate=config.train.phases[-1].mask_rate)
   for corpus, folder in enumerate(records):
     rule = config.rule(phase, corpus)
     all_of_it = config.mode == 'evaluate' and not read_meta(folder).heldout

@@ -164,8 +164,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       state = state.replace(params=best.restore(shapes.params, layout.params))
       heldout = best.values
     return TrainingResult(
-        int(state.step), state.params, not stopped, time.time() - started, heldout, feed.epochs,
-        best.step)
+        int(state.step), state.params, not stopped, time.time() - started, heldout,
+        feed.epochs(int(state.step)), best.step)
 
 
 def open_run(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,

@@ -269,3 +269,23 @@ def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
     batch = corrupt_windows(phase_learner(config, learner, phase), windows, 0)
     assert batch['positions'].shape == (8, predictions)
     np.testing.assert_array_equal(batch['weights'].sum(1), predictions)
+
+
+@pytest.mark.parametrize('rates', [(0.15, 0.5), (0.5, 0.15)])
+def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_phase(rates, tmp_path):
+  """Losses of two mask rates cannot be compared, as the best checkpoint and early stopping do."""
+  folder = write(tmp_path / 'records', 2048)
+  config = experiment([(4, 64, 2, rates[0]), (4, 32, 2, rates[1])], [folder], recipe='t5_small')
+  objective = make_learner(config, placeholder_vocab(config)).objective
+  for phase in config.train.phases:
+    windows, = feed.open_heldout(config, [folder], phase)
+    assert objective.row_length(windows.length) == phase.length
+
+
+def test_epochs_are_those_of_the_finished_steps(tmp_path):
+  """Early stopping ends a run before its planned steps."""
+  folder = write(tmp_path / 'records', 4096)
+  config = experiment([(20, 8, 2), (20, 8, 8)], [folder])
+  opened = feed.TextFeed(config, [folder], types.SimpleNamespace(hash='hash', byte_lengths=None), FakeMesh())
+  windows = len(opened.pipelines[0].corpora[0])
+  assert [round(opened.epochs(done) * windows) for done in (0, 10, 20, 25, 40)] == [0, 20, 40, 80, 200]
