@@ -292,11 +292,9 @@ def train_model(config: PretrainRun) -> dict[str, Any]:
 def evaluate_heldout(folder: str, texts: str) -> dict[str, Any]:
   """Compute the losses of a run on all of these texts."""
   config = run.as_pretrain_run(loaded_model.read_config(folder))
-  text_config = dataclasses.replace(config.data.prepare, heldout=0.0)
-  data = dataclasses.replace(config.data, path=(texts,), weights=(), prepare=text_config)
+  config = run.replace_texts(config, (texts,))
   train = dataclasses.replace(config.train, eval_batches=run.ALL_BATCHES)
-  config = dataclasses.replace(
-      config, mode='evaluate', output=folder, data=data, prompts=(), train=train)
+  config = dataclasses.replace(config, mode='evaluate', output=folder, prompts=(), train=train)
   return {'heldout': evaluate_run(config, *prepare_corpora(config))}
 
 

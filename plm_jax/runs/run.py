@@ -206,15 +206,33 @@ def evaluate_folder(
     run(dataclasses.replace(config, **shared))
     return
   config = as_pretrain_run(config)
+  if texts:
+    config = replace_texts(config, texts)
+  if texts or batches:
+    eval_batches = (batches or ALL_BATCHES) * len(config.data.path)
+    train_config = dataclasses.replace(config.train, eval_batches=eval_batches)
+    config = dataclasses.replace(config, train=train_config)
+  run(dataclasses.replace(config, **shared, prompts=()))
+
+
+def replace_texts(config: PretrainRun, texts: Sequence[str]) -> PretrainRun:
+  """Return the configuration of a run for an evaluation on all of other texts.
+
+  It has no shares of the corpora: these are of the corpora of training.
+
+  Raises:
+    ConfigError: the run needs as many texts as it has corpora.
+  """
   data, train_config = config.data, config.train
   needs_languages = getattr(config.objective, 'language_ids', False)
-  if needs_languages and texts and len(texts) != len(data.path):
+  if needs_languages and len(texts) != len(data.path):
     raise ConfigError('tokens of this run have a language: give one text per corpus of the run, '
                       f'in the order of {", ".join(data.path)}; got {len(texts)}')
-  if texts:
-    text_config = dataclasses.replace(data.prepare, heldout=0.0)
-    data = dataclasses.replace(data, path=tuple(texts), weights=(), prepare=text_config)
-  if texts or batches:
-    eval_batches = (batches or ALL_BATCHES) * len(data.path)
-    train_config = dataclasses.replace(train_config, eval_batches=eval_batches)
-  run(dataclasses.replace(config, **shared, data=data, train=train_config, prompts=()))
+  text_config = dataclasses.replace(data.prepare, heldout=0.0)
+  data = dataclasses.replace(
+      data, path=tuple(texts), weights=(), cap=0, temperature=1.0, unimax_epochs=0.0,
+      prepare=text_config)
+  phases = tuple(dataclasses.replace(phase, weights=(), temperature=None, corpora=0)
+                 for phase in train_config.phases)
+  return dataclasses.replace(
+      config, data=data, train=dataclasses.replace(train_config, phases=phases))

@@ -322,6 +322,18 @@ def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
   assert f'MLM loss: {finished[1].heldout["mlm"]:.4f}' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('options', [
+    ['--train.phases.0.weights', '0.3', '0.7'], ['--train.phases.0.corpora=1'], ['--train.phases.1.temperature=2'],
+    ['--data.weights', '0.3', '0.7'], ['--data.temperature=2', '--data.cap=9'], ['--data.unimax-epochs=2']])
+def test_a_run_is_evaluated_on_any_number_of_texts_whatever_its_mixture(options):
+  config = parse(BERT_BASE, ['--scale=test', '--data.path', 'a', 'b', *options])
+  config_lib.check(config)
+  for texts in (('c',), ('c', 'd', 'e')):
+    other = run_lib.replace_texts(config, texts)
+    config_lib.check(other)
+    assert other.data.path == texts and other.train.steps == config.train.steps
+
+
 @pytest.mark.slow
 def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys, monkeypatch):
   (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n' * 40)
