@@ -16,7 +16,9 @@ MAY_DIFFER_ON_RESUME = {
     'train.changed_data', 'train.wandb', 'data.prepare.workers', 'tuning.expand',
     # These are resolved into phases and the learning rate.
     'data.epochs', 'data.least_steps', 'data.baseline', 'data.warmup', 'data.evaluations',
-    'data.tokenizer'}
+    'data.tokenizer',
+    # Text and tokenizer may be moved: checkpoints have digests of their content.
+    'data.path', 'data.train', 'data.dev', 'data.prepare.tokenizer'}
 """options that may differ when a run resumes, since they do not change its updates"""
 for _model in ('model', 'objective.model'):
   for _stack in ('stack', 'decoder', 'source'):

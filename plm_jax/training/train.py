@@ -3,6 +3,7 @@ name."""
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import dataclasses
+import itertools
 import logging
 import shlex
 import time
@@ -311,12 +312,16 @@ def check_same_data(
                      'text alike continue one order, and phases of another length have masks of '
                      'their own', step)
     return
-  old = meta['data']['digests']
-  changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-  if not changed:
+  # In the order of the corpora: a file may have been moved, and be known by another name.
+  lines = []
+  pairs = itertools.zip_longest(
+      meta['data']['digests'].items(), new.items(), fillvalue=('none', 'none'))
+  for (old_name, old), (name, digest) in pairs:
+    if old != digest:
+      title = name if old_name in (name, 'none') else old_name
+      lines.append(f'{title}: {old[:12]} -> {digest[:12]}')
+  if not lines:
     return
-  lines = [f'{name}: {old.get(name, "none")[:12]} -> {new.get(name, "none")[:12]}'
-           for name in changed]
   if config.train.changed_data == 'refuse':
     raise CheckpointError(
         f'the data of {config.folder} is not what the checkpoint of step {step:,} was trained on. '

@@ -79,14 +79,15 @@ def test_what_this_version_does_not_know_is_refused(value, message):
      "objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) -> "
      'Single(short=0.0)'),
     ('objective.pair', NextSentence(random=0.4), 'objective.pair.random: 0.5 -> 0.4'),
-    ('data.path', ('a', 'b'), "data.path: ('embedded',) -> ('a', 'b')")])
+    ('data.block', 32, 'data.block: 64 -> 32')])
 def test_differences_name_the_field(path, value, line):
   assert differences(TINY, changed(TINY, path, value)) == [line]
 
 
 @pytest.mark.parametrize(('path', 'value'), [
     ('mode', 'evaluate'), ('output', 'elsewhere'), ('train.log_every', 7), ('train.accumulate', 2), ('mesh.fsdp', 4),
-    ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.max_nonfinite_steps', 3), ('prompts', ('a',)), ('warm_start', 'x')])
+    ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.max_nonfinite_steps', 3), ('prompts', ('a',)), ('warm_start', 'x'),
+    ('data.path', ('a', 'b')), ('data.prepare.tokenizer', 'x')])
 def test_where_a_run_continues_is_free(path, value):
   assert differences(TINY, changed(TINY, path, value)) == []
 
