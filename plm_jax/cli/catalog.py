@@ -33,11 +33,11 @@ TEXT, TRAIN, FOLLOW, USE, EVALUATE, SHELL = GROUPS = (
     'Shell')
 
 RUN_OPTIONS = (
-    'scale', 'output', 'data.path', 'model.vocab', 'train.phases.0.steps', 'train.phases.0.batch',
-    'train.phases.0.length', 'train.accumulate', 'optim.peak', 'optim.warmup', 'optim.schedule',
-    'optim.weight-decay', 'model.block.dropout', 'model.block.dtype', 'warm-start', 'seed',
-    'prompts', 'train.log-every', 'train.eval-every', 'train.save-every', 'train.wandb',
-    'mesh.fsdp', 'mesh.tensor', 'hosts.distributed', 'mode')
+    'scale', 'output', 'data.path', 'data.heldout-path', 'model.vocab', 'train.phases.0.steps',
+    'train.phases.0.batch', 'train.phases.0.length', 'train.accumulate', 'optim.peak',
+    'optim.warmup', 'optim.schedule', 'optim.weight-decay', 'model.block.dropout',
+    'model.block.dtype', 'warm-start', 'seed', 'prompts', 'train.log-every', 'train.eval-every',
+    'train.save-every', 'train.wandb', 'mesh.fsdp', 'mesh.tensor', 'hosts.distributed', 'mode')
 FINETUNE_OPTIONS = (
     'scale', 'output', 'data.epochs', 'train.phases.0.batch', 'train.phases.0.length',
     'optim.peak', 'data.warmup', 'optim.layer-decay', 'data.columns.first', 'data.columns.second',
@@ -58,8 +58,8 @@ COMMANDS: dict[str, Command] = {
          'corpus.jsonl records --tokenizer runs/bert_base/tokenizer'),
         'prepare.prepare_command', main=(
             'for', 'scale', 'output', 'vocab', 'kind', 'tokenizer', 'lowercase', 'strip-accents',
-            'heldout', 'sentences', 'segmenter', 'coverage', 'on-error', 'encoding', 'text-field',
-            'documents', 'workers', 'beam')),
+            'heldout-path', 'heldout', 'sentences', 'segmenter', 'coverage', 'on-error', 'encoding',
+            'text-field', 'documents', 'workers', 'beam')),
     'inspect': Command(
         TEXT, 'Show the model inputs of a run: tokens, masks and labels.',
         'RECIPE [options of train] | inspect finetune --task=TASK [options of finetune]',
@@ -348,7 +348,8 @@ FOREIGN_OPTIONS: dict[str, tuple[str, ...]] = {
     'vocab-size': ('model.vocab', 'vocab'), 'data': ('data.path', 'train'),
     'dataset': ('data.path', 'train'), 'data-dir': ('data.path', 'train'),
     'train-file': ('data.path', 'train'), 'corpus': ('data.path',),
-    'validation-file': ('dev',), 'eval-file': ('dev',), 'dev-file': ('dev',), 'valid': ('dev',),
+    'validation-file': ('dev', 'data.heldout-path', 'heldout-path'), 'eval-file': ('dev',),
+    'dev-file': ('dev',), 'valid': ('dev',), 'dev': ('data.heldout-path', 'heldout-path'),
     'output-dir': ('output',), 'out': ('output',), 'out-dir': ('output',), 'save-dir': ('output',),
     'run-name': ('name',), 'model-name-or-path': ('init', 'warm-start'),
     'pretrained': ('init', 'warm-start'), 'checkpoint': ('init', 'warm-start'),

@@ -339,6 +339,7 @@ def check_records(config: PretrainRun) -> CheckResult:
 
   The value is the tokenizer if it is known.
   """
+  preflight.check_heldout_paths(config)
   found = {path: preflight.finished_records(path) for path in config.data.path}
   folders = [folder for folder in found.values() if folder]
   texts = [path for path, folder in found.items() if not folder]
@@ -359,7 +360,7 @@ def check_records(config: PretrainRun) -> CheckResult:
     kind = tokenizer.kind.replace('_', '-')
     described = f'a {kind} tokenizer with a vocabulary of {tokenizer.vocab.size:,} tokens'
   local = [path for path in texts if not path.startswith('tfds:')]
-  for path in local:
+  for path in (*local, *filter(None, config.data.heldout_path)):
     if warning := check_text(config, path, tokenizer):
       warnings.append(f'{path}: {warning}')
   if tokenizer is None or len(folders) < len(found):
@@ -368,8 +369,9 @@ def check_records(config: PretrainRun) -> CheckResult:
     return CheckResult(message, tuple(warnings), tokenizer)
 
   # Finished records: the windows are known, and with them the epochs.
-  if warning := preflight.check_sentence_pairs(config, folders):
-    warnings.append(warning)
+  for check in (preflight.check_heldout, preflight.check_sentence_pairs):
+    if warning := check(config, folders):
+      warnings.append(warning)
   pipelines = feed.open_phases(config, folders, tokenizer)
   epochs = feed.mean_epochs(config.train.phases, pipelines)
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):

@@ -17,7 +17,7 @@ from plm_jax.data.windows import Assembly, Windows
 def prepare_command(
     source: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
     recipe: Annotated[str, tyro.conf.arg(name='for')] = '', scale: Scale = 'paper',
-    vocab: int = PrepareConfig.vocab, beam: str = '',
+    vocab: int = PrepareConfig.vocab, heldout_path: str = '', beam: str = '',
     settings: Annotated[TextConfig, tyro.conf.arg(name='')] = TextConfig()) -> None:
   """Tokenizes a corpus into token records.
 
@@ -31,13 +31,15 @@ def prepare_command(
       options, unless they are given. Default: records for BERT
     scale: scale of the run that will read the records; with --for, it sets the vocabulary size
     vocab: vocabulary size of the new tokenizer; --for and --scale change this default
+    heldout_path: held-out text for evaluation (validation set), in any form of the source: all of
+      it, and nothing else. Default: --heldout, a share of the documents
     beam: use Apache Beam; all options after --beam are passed to Beam: --beam --runner=FlinkRunner
       ...
     settings: how text becomes token records
   """
   out = options.choose_output(out, output)
   # `commands.main` has put the settings of a recipe in front of the options: see `recipe_options`.
-  chosen = {**vars(settings), 'vocab': vocab}
+  chosen = {**vars(settings), 'vocab': vocab, 'heldout_path': heldout_path}
   if settings.tokenizer:
     chosen = {name: value for name, value in chosen.items() if name not in TOKENIZER_OPTIONS}
   corpus.prepare(source, out, recipe, scale, beam=shlex.split(beam), **chosen)

@@ -81,6 +81,8 @@ def train_vectors(config: VectorRun) -> VectorResult:
   headline = {}
   if result.heldout:
     headline['Held-out loss'] = f'{result.heldout["loss"]:.4f}'
+    headline['Held-out text'] = (
+        ', '.join(config.data.heldout_path) or f'{config.data.heldout:.3%} of the sentences')
   headline |= {'Words': f'{len(vectors):,}', 'Width': f'{vectors.matrix.shape[1]}',
                'Words per second': f'{result.per_second:,.0f}',
                'Wall time': f'{result.seconds / 60:.1f} min'}

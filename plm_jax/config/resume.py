@@ -18,7 +18,7 @@ MAY_DIFFER_ON_RESUME = {
     'data.epochs', 'data.least_steps', 'data.baseline', 'data.warmup', 'data.evaluations',
     'data.tokenizer',
     # Text and tokenizer may be moved: checkpoints have digests of their content.
-    'data.path', 'data.train', 'data.dev', 'data.prepare.tokenizer'}
+    'data.path', 'data.heldout_path', 'data.train', 'data.dev', 'data.prepare.tokenizer'}
 """options that may differ when a run resumes, since they do not change its updates"""
 for _model in ('model', 'objective.model'):
   for _stack in ('stack', 'decoder', 'source'):

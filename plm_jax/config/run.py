@@ -18,7 +18,7 @@ from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
 from plm_jax.data.babylm_tracks import TrackConfig, check_track
 from plm_jax.data.mixtures import CYCLE_SLOTS
-from plm_jax.data.prepare_config import TextConfig
+from plm_jax.data.prepare_config import TextConfig, heldout_problem
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
 from plm_jax.errors import ConfigError
@@ -66,6 +66,11 @@ class DataConfig(ValidatedConfig):
   """corpora: text files, globs, folders, folders of token records, tfds:NAME, embedded (the
   built-in corpus), or task:NAME:FILES for text-to-text tasks, such as task:sst2:FILE. Commas join
   files into one corpus; several corpora make a data mixture"""
+  heldout_path: tuple[str, ...] = ()
+  """held-out text for evaluation (validation set): one per corpus, in the order and the forms of
+  --data.path; an empty one stands for --data.prepare.heldout. All of it is evaluated, and the
+  corpus is trained on as a whole. Default: a share of the documents of each corpus, chosen by a
+  hash (--data.prepare.heldout)"""
   weights: tuple[float, ...] = ()
   """weight of each corpus in the data mixture. Default: weights follow from the sizes of the
   corpora"""
@@ -86,6 +91,11 @@ class DataConfig(ValidatedConfig):
   block: int = 64
   """shuffling: blocks of this many consecutive windows are shuffled. 1 shuffles single windows;
   larger blocks are faster to read from buckets"""
+
+  @property
+  def corpora(self) -> list[tuple[str, str]]:
+    """(text, held-out text or '') of each corpus."""
+    return list(zip(self.path, self.heldout_path or [''] * len(self.path), strict=True))
 
   @property
   def several_texts(self) -> bool:
@@ -445,6 +455,12 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
                       f'{CYCLE_SLOTS:,}: join small corpora with commas')
   if not data.path or '' in data.path:
     raise ConfigError(f'--data.path is a text or a folder, or several, got {data.path}')
+  if data.heldout_path and len(data.heldout_path) != len(data.path):
+    raise ConfigError(f'--data.heldout-path gives {len(data.heldout_path)} texts for '
+                      f'{len(data.path)} corpora: one each, or an empty one')
+  for path, heldout in data.corpora:
+    if problem := heldout_problem(path, heldout, data.prepare.heldout):
+      raise ConfigError(f'--data.heldout-path {problem}')
   if languages and len(languages) != len(data.path):
     raise ConfigError(f'--objective.languages gives {languages} for {len(data.path)} corpora: one '
                       'each')

@@ -124,7 +124,7 @@ def load_filter(work: CleanJob) -> DocumentFilter:
 def build_stages(work: CleanJob, runner: Runner) -> None:
   """Build the stages."""
   split = functools.partial(split_pieces, characters=work.characters)
-  read = parallel_stages.read_source(runner, work.source, work.config.reading, split)
+  read = parallel_stages.read_sources(runner, [work.source], work.config.reading, split)
   filtered = runner.flat_map(functools.partial(filter_piece, work), read)
   shards = runner.call_once(functools.partial(plan_shards, work), filtered)
   results = duplicate_stages.build_stages(work.config, work.folder, runner, shards)

@@ -59,10 +59,12 @@ def finalize_records(
   if not done.train:
     why = describe_skipped(stats.read) or f': none of its {done.documents} documents has a token'
     raise SourceError(f'{config.source} holds no text{why}')
+  if config.heldout_path and not done.heldout:
+    raise SourceError(f'{config.heldout_path} holds no text: none of its documents has a token')
   skipped = stats.read.skipped + done.empty
   meta = records.write_meta(folder, records.RecordsMeta(
       tokenizer.vocab.size, tokenizer.hash, tuple(done.train), tuple(done.heldout), done.source,
-      skipped))
+      skipped, config.heldout_path, config.heldout_share))
   for split, rule in itertools.product(records.SPLITS, rules):
     if counts := done.window_counts(split, rule):
       shards = Shards(folder, meta, split)
@@ -84,7 +86,9 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
     sentences = sum(shard.sentences for shard in shards)
     files = '1 shard' if len(shards) == 1 else f'{len(shards)} shards'
     texts = '1 document' if documents == 1 else f'{documents:,} documents'
-    print(f'{split}: {texts}, {sentences:,} sentences, {meta.tokens(split):,} tokens in {files}')
+    origin = f', from {config.heldout_path}' if split == 'heldout' and config.heldout_path else ''
+    print(f'{split}: {texts}, {sentences:,} sentences, {meta.tokens(split):,} tokens in {files}'
+          f'{origin}')
   seconds, read = time.monotonic() - stats.start_time, stats.read
   rate = stats.tokens / max(seconds, 1e-9)
   per_worker = ''
@@ -115,7 +119,7 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
           'objectives on pairs of sentences (NSP of BERT, SOP of ALBERT) find no second one in '
           f'them. Blank lines between documents, or {format_option("documents=files")}, keep '
           'sentences together')
-  if config.heldout and not meta.heldout:
+  if config.heldout_share and not meta.heldout:
     advice = 'more text'
     if len(first_paragraphs(config, 2)) > 1:
       advice = format_option('documents=lines') or advice

@@ -55,6 +55,7 @@ class PrepareJob:
   bounds: SplitBounds
   rules: tuple[WindowRule, ...]
   characters: int  # per piece
+  source_parts: int  # of `sources.list_parts`; later parts are of the held-out text
 
 
 class EncodedPiece(NamedTuple):
@@ -103,7 +104,9 @@ def prepare_in_parallel(
       folder, finalize.PIECES_PREFIX, FORMAT, journal.source, tokenizer.hash, PIECE_CHARACTERS)
   tokenizer.save(pieces / 'tokenizer')
   bounds = find_bounds(config, tokenizer)
-  job = PrepareJob(config, folder, pieces, bounds, tuple(rules), PIECE_CHARACTERS)
+  source_parts = len(sources.list_parts(config.source))
+  job = PrepareJob(
+      config, folder, pieces, bounds, tuple(rules), PIECE_CHARACTERS, source_parts)
   found = parallel_stages.run_stages(
       run, functools.partial(describe_stages, job), pieces, held, RecordsError)
   done = journal_lib.journal_from_json(found['journal'])
@@ -120,7 +123,7 @@ def prepare_in_parallel(
 def describe_stages(job: PrepareJob, runner: Runner) -> None:
   """Add the stages to a runner."""
   cut = functools.partial(encode.batch_documents, characters=job.characters)
-  read = parallel_stages.read_source(runner, job.config.source, job.config.read_config, cut)
+  read = parallel_stages.read_sources(runner, job.config.texts, job.config.read_config, cut)
   encoded = runner.flat_map(functools.partial(encode_piece, job), read)
   groups = runner.call_once(functools.partial(plan_shards, job), encoded)
   written = runner.flat_map(functools.partial(write_shards, job), groups)
@@ -130,7 +133,7 @@ def describe_stages(job: PrepareJob, runner: Runner) -> None:
 def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> SplitBounds:
   """Find the two documents with a fixed split, from the first units like `write_records`."""
   bounds = SplitBounds()
-  if not config.heldout:
+  if not config.heldout_share:
     return bounds
   documents = sources.read_documents(config.source, config.read_config)
   for unit in encode.batch_documents(documents):
@@ -156,7 +159,9 @@ def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
     documents = encode.iterate_documents(unit)
     for row, (text_hash, lengths, tokens) in zip(counts, documents, strict=True):
       if len(lengths) >= job.config.min_sentences:
-        split = heldout_split.choose_split(text_hash, job.config.heldout, job.bounds)
+        split = 'heldout'
+        if item.key[0] < job.source_parts:
+          split = heldout_split.choose_split(text_hash, job.config.heldout_share, job.bounds)
         row[SPLITS.index(split)] = len(tokens)
     unknown = np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk)
     store_arrays(piece_path(job.pieces, item.key, '.npz'), tokens=unit.tokens,

@@ -8,7 +8,7 @@ piece alone, and leaves files in a folder (`make_stage_folder`) from which inter
 One worker plans the output files from counts of all pieces (`separate_summaries`). The last stage
 writes RESULT_FILE, which `run_stages` reads.
 """
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import functools
 import hashlib
@@ -164,15 +164,17 @@ def separate_summaries(items: Iterable[Any]) -> tuple[list[Any], list[PartSummar
   return pieces, summaries, problem
 
 
-def read_source(runner: Runner, source: str, config: TextReadConfig, cut: CutDocuments) -> Any:
-  """Read a source -> a collection of TextPiece and PartSummary.
+def read_sources(
+    runner: Runner, texts: Sequence[str], config: TextReadConfig, cut: CutDocuments) -> Any:
+  """Read sources -> a collection of TextPiece and PartSummary.
 
   cut: divides the documents of a part into pieces.
   """
-  names = sources.list_parts(source)
-  parts = []
-  for number, name in enumerate(names):
-    parts.append(SourcePart(number, name, len(names) == 1))
+  parts: list[SourcePart] = []
+  for text in texts:
+    names = sources.list_parts(text)
+    for name in names:
+      parts.append(SourcePart(len(parts), name, len(names) == 1))
   return runner.flat_map(functools.partial(read_part, config, cut), runner.create(parts))
 
 

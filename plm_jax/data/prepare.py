@@ -6,6 +6,7 @@ decision depends on the documents alone, so the files do not depend on the numbe
 interruptions. A journal is stored next to the shards: the same command resumes after the last
 complete shard. Memory holds one shard and a few units, however long the text is.
 """
+import collections
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
@@ -13,6 +14,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 import os
 import random
 import time
@@ -35,6 +37,7 @@ from plm_jax.data import (
   worker_pool,
 )
 from plm_jax.data import journal as journal_lib
+from plm_jax.data.document_formats import Document
 from plm_jax.data.journal import PendingShard, PrepareJournal
 from plm_jax.data.lines import SourceError
 from plm_jax.data.prepare_config import PrepareConfig
@@ -66,7 +69,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
     StorageError: the folder cannot be written.
     SpaceError: the disk is full.
   """
-  folder = check_folder(folder, config.source)
+  folder = check_folder(folder, config.texts)
   # Now, not in a worker, because it may not be installed:
   word_segmentation.load_segmenter(config.segmenter)
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
@@ -89,9 +92,10 @@ def prepare_folder(
     writing: Callable[..., records.RecordsMeta]) -> records.RecordsMeta:
   """Lock the folder, and prepare records in it. source: fingerprint; others: see `prepare`."""
   stats = lines.ReadStats()
-  if next(sources.read_documents(config.source, config.read_config, stats), None) is None:
-    why = lines.describe_skipped(stats) or ': nothing to prepare'
-    raise SourceError(f'{config.source} holds no documents{why}')
+  for text in config.texts:
+    if next(sources.read_documents(text, config.read_config, stats), None) is None:
+      why = lines.describe_skipped(stats) or ': nothing to prepare'
+      raise SourceError(f'{text} holds no documents{why}')
   if stats.line_divided:
     option = format_option('documents=files')
     advice = f'. {option} makes one of each file instead' if option else ''
@@ -116,14 +120,14 @@ def prepare_folder(
           os.rmdir(folder)  # a source without text leaves nothing
 
 
-def check_folder(folder: epath.PathLike, source: str) -> epath.Path:
+def check_folder(folder: epath.PathLike, texts: Sequence[str]) -> epath.Path:
   """Return the folder of the records as a path.
 
   Raises:
     RecordsError: it cannot be used.
     SourceError: no text is given.
   """
-  if not source.strip():
+  if not all(text.strip() for text in texts) or not texts:
     raise SourceError(f'no text is given: {EXPECTED_SOURCE}')
   if not os.fspath(folder).strip():
     raise records.RecordsError(
@@ -132,7 +136,7 @@ def check_folder(folder: epath.PathLike, source: str) -> epath.Path:
   with storage.io_errors_as(folder, 'read', records.RecordsError):
     if folder.exists() and not folder.is_dir():
       raise records.RecordsError(f'{folder} is a file, expected a folder for the records')
-  for text in sources.source_folders(source):
+  for text in itertools.chain.from_iterable(map(sources.source_folders, texts)):
     if text in (folder, *folder.parents):
       raise records.RecordsError(
           f'{folder} lies in {text}: records among the text would be read as text')
@@ -235,24 +239,32 @@ def write_records(
     rules: under which windows are counted.
   """
   read_stats, start_time = lines.ReadStats(), time.monotonic()
-  documents = sources.read_documents(config.source, config.read_config, read_stats)
-  remaining = itertools.islice(documents, journal.documents, None)
-  total = sources.source_bytes(config.source)
+  remaining = itertools.islice(read_splits(config, read_stats), journal.documents, None)
+  sizes = [sources.source_bytes(text) for text in config.texts]
+  total = None if None in sizes else sum(filter(None, sizes))
   workers = worker_pool.count_workers(config.workers, total)
   stats = finalize.PrepareStats(read_stats, start_time, workers=workers)
   shards: dict[records.Split, PendingShard] = {split: PendingShard() for split in records.SPLITS}
-  units = encode.batch_documents(remaining)
-  encoded = encode.encode_units(units, tokenizer, *config.encode_arguments, workers)
+  unit_splits = collections.deque()  # of the units that are in progress
+  def read_units() -> Iterator[list[Document]]:
+    for split, documents in itertools.groupby(remaining, operator.itemgetter(0)):
+      for unit in encode.batch_documents(document for _, document in documents):
+        unit_splits.append(split)
+        yield unit
+
+  encoded = encode.encode_units(read_units(), tokenizer, *config.encode_arguments, workers)
   progress = tqdm.tqdm(
       total=total, unit='B', unit_scale=True, desc='prepare', disable=not is_terminal())
   with progress, contextlib.closing(encoded):
     for places, unit in encoded:
       journal.bounds = heldout_split.update_bounds(journal.bounds, unit, config.min_sentences)
+      unit_split = unit_splits.popleft()
       for where, document in zip(places, encode.iterate_documents(unit), strict=True):
         text_hash, sentence_lengths, tokens = document
         journal.documents += 1
         if len(sentence_lengths) >= config.min_sentences:
-          split = heldout_split.choose_split(text_hash, config.heldout, journal.bounds)
+          split = unit_split or heldout_split.choose_split(
+              text_hash, config.heldout_share, journal.bounds)
           shards[split].add_document(sentence_lengths, tokens)
         elif config.has_pairs:
           journal.empty += 1
@@ -268,6 +280,19 @@ def write_records(
   held.check()
   journal_lib.commit_shards(folder, tokenizer, journal, shards, rules)
   return finalize.finalize_records(config, folder, tokenizer, journal, rules, stats)
+
+
+def read_splits(config: PrepareConfig, stats: lines.ReadStats
+                ) -> Iterator[tuple[records.Split | None, Document]]:
+  """Yield (split, document) of the source, then of the held-out text.
+
+  The split is None where the hash of the document decides.
+  """
+  for document in sources.read_documents(config.source, config.read_config, stats):
+    yield None, document
+  if config.heldout_path:
+    for document in sources.read_documents(config.heldout_path, config.read_config, stats):
+      yield 'heldout', document
 
 
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
@@ -378,6 +403,9 @@ def fingerprint(
       settings.pop(field, None)
     settings['tokenizer'] = tokenizer.hash
   settings['source'] = source_fingerprint(config.source)
+  del settings['heldout_path']
+  if config.heldout_path:
+    settings['heldout'] = source_fingerprint(config.heldout_path)
   return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

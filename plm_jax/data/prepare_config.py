@@ -136,6 +136,25 @@ def tokenizer_layouts(kind: str) -> tuple[str, ...]:
   return {'wordpiece': ('bert', 'glm'), 'byte-bpe': ('bert', 'gpt2')}.get(kind, ('bert',))
 
 
+def heldout_problem(source: str, heldout_path: str, share: float) -> str:
+  """Return what is wrong with a held-out text of its own, '' for nothing.
+
+  Args:
+    source: the text of which it is the held-out text.
+    heldout_path: the held-out text; '': there is none.
+    share: `TextConfig.heldout`.
+  """
+  if not heldout_path:
+    return ''
+  if share not in (0, TextConfig.heldout):
+    return (f'names the held-out text, so no share of the documents is held out: leave out '
+            f'heldout={share:g}')
+  if source.startswith(TASK_PREFIX) != heldout_path.startswith(TASK_PREFIX):
+    return (f'is a text of the same kind as {source}, got {heldout_path}: examples of a task are '
+            f'{TASK_PREFIX}NAME:FILES')
+  return ''
+
+
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig(TextConfig):
   """Which text to read, and how it becomes token records."""
@@ -147,6 +166,25 @@ class PrepareConfig(TextConfig):
   tfds:NAME[:SPLIT], or embedded, the built-in corpus."""
   vocab: int = 30_522
   """Vocabulary size of the new tokenizer."""
+  heldout_path: str = ''
+  """Held-out text for evaluation (validation set), in any form of the source: all of it, and
+  nothing else. Default: a share of the documents of the source."""
+
+  def conflict(self, option):
+    """Return the message for a held-out text that does not go with the other options."""
+    if problem := heldout_problem(self.source, self.heldout_path, self.heldout):
+      return f'{option("heldout_path")} {problem}'
+    return super().conflict(option)
+
+  @property
+  def texts(self) -> tuple[str, ...]:
+    """The source, and the held-out text if there is one."""
+    return tuple(filter(None, (self.source, self.heldout_path)))
+
+  @property
+  def heldout_share(self) -> float:
+    """Share of the documents of the source that are held out."""
+    return 0.0 if self.heldout_path else float(self.heldout)
 
   @property
   def has_pairs(self) -> bool:

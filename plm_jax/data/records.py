@@ -78,6 +78,8 @@ class RecordsMeta:
   heldout: tuple[Shard, ...]
   source: str  # fingerprint of the text and of the settings
   skipped: int = 0  # input lines left out because they could not be decoded or parsed
+  heldout_path: str = ''  # the held-out text; '': documents of the source
+  heldout_share: float = 0.01  # of the documents of the source that were to be held out
   format: int = dataclasses.field(default=FORMAT, compare=False)
   digest: str = dataclasses.field(default='', compare=False)  # sha256 hex of records.json, as read
 
@@ -97,6 +99,18 @@ class RecordsMeta:
   def shards(self, split: Split) -> tuple[Shard, ...]:
     """Return the shards of a split, in the order of their text."""
     return self.train if split == 'train' else self.heldout
+
+  @property
+  def heldout_text(self) -> str:
+    """The held-out text, for people; 'none' for records without any."""
+    if not self.heldout:
+      return 'none'
+    return self.heldout_path or f'{100 * self.heldout_share:.3g}% of the documents'
+
+  @property
+  def evaluation_split(self) -> Split:
+    """The held-out split; the training split of records without any."""
+    return 'heldout' if self.heldout else 'train'
 
   def tokens(self, split: Split) -> int:
     """Return the number of tokens of a split."""
@@ -189,6 +203,8 @@ def parse_meta(fields: dict[str, Any], digest: str) -> RecordsMeta:
   if not 0 < fields['vocab'] <= 1 << 31:
     raise ValueError(f'a vocabulary of {fields["vocab"]}')
   check_type(fields.get('skipped', 0), int, 'skipped')
+  check_type(fields.get('heldout_path', ''), str, 'heldout_path')
+  check_type(fields.get('heldout_share', 0.0), float, 'heldout_share')
   for split in SPLITS:
     fields[split] = tuple(map(parse_shard, check_type(fields.get(split), list, split)))
   return RecordsMeta(**fields, digest=digest)

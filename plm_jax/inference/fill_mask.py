@@ -132,13 +132,16 @@ def sample_heldout_blanks(
 ) -> list[tuple[str, str]]:
   """Sample held-out sentences with one masked word -> (sentence with [MASK], word).
 
+  Without held-out text, they are sentences of the training text.
+
   Sentences have 8 to 32 tokens, and the masked word is a single token. Sentences without unknown
   tokens come first.
   """
   tokenizer: Any = trained.tokenizer
   longest = min(32, (trained.model.max_length or 64) - 2)
+  from plm_jax.data.records import read_meta
   from plm_jax.data.windows import Windows
-  windows = Windows(folder, 'heldout', SENTENCE_WINDOW, 'document')
+  windows = Windows(folder, read_meta(folder).evaluation_split, SENTENCE_WINDOW, 'document')
   if not len(windows):
     return []
   found, random = [], np.random.default_rng(seed)

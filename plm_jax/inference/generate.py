@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.errors import ConfigError
 from plm_jax.inference import engine, glm_infill, search, unmasking
@@ -436,10 +437,10 @@ def sample_heldout_beginnings(
 ) -> list[tuple[str, str]]:
   """Sample held-out texts of up to `beginning` + `new` tokens -> (start, continuation) of each.
 
-  A start has at most `beginning` tokens.
+  A start has at most `beginning` tokens. Without held-out text, they are of the training text.
   """
   tokenizer: Any = trained.tokenizer
-  windows = Windows(folder, 'heldout', beginning + new, 'document')
+  windows = Windows(folder, read_meta(folder).evaluation_split, beginning + new, 'document')
   if not len(windows):
     return []
   # Read more windows than needed: some cannot be split.

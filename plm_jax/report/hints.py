@@ -116,7 +116,7 @@ def run_hints(
     found.append(words['unknown'].format(unknown=text.unknown, mend=advice))
   if epochs > MANY_EPOCHS:
     found.append(words['again'].format(times=epochs))
-  if 0 < text.heldout < FEW_HELDOUT:
+  if 0 < text.heldout < FEW_HELDOUT and not config.data.heldout_path:
     found.append(words['rough'].format(heldout=text.heldout))
   if config.scale == 'test':  # too short to learn anything
     return found

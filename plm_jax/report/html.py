@@ -203,7 +203,7 @@ def heldout_headline(names: Iterable[str], heldout: Mapping[str, float]) -> dict
   """
   found = {}
   for name in names:
-    if name in metric_names.REGULARIZERS:
+    if name in metric_names.REGULARIZERS or name not in heldout:
       continue
     title = metric_names.term_name(name)
     if f'{name}_accuracy' in heldout:

@@ -12,6 +12,7 @@ from plm_jax.config import serialization
 from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.data import builtin_corpus
+from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.distributed import hosts
 from plm_jax.finetuning.setup import ResolvedRun
@@ -83,8 +84,9 @@ def sample_outputs(
     samples = generate.make_samples(trained, beginnings, folders[0], config.seed)
   if isinstance(objective, SequenceToSequence):
     length = objective.text_length(config.train.phases[-1].length)
+    split = read_meta(folders[0]).evaluation_split
     windows = Windows(
-        folders[0], 'heldout', length, config.data.assembly, objective.layout.target_tokens)
+        folders[0], split, length, config.data.assembly, objective.layout.target_tokens)
     samples += generate.make_objective_samples(trained, objective, windows)
   if generate.continues_prompts(trained):
     return ModelSamples(prompts, blanks, samples, 'beginning')
@@ -93,7 +95,7 @@ def sample_outputs(
 
 def report_pretraining(
     config: PretrainRun, result: TrainingResult, parameters: int, shown: ModelSamples,
-    text: hints.TextFacts) -> None:
+    text: hints.TextFacts, heldout_text: str) -> None:
   """Write the report of a pre-training run, and print its results.
 
   Args:
@@ -102,6 +104,7 @@ def report_pretraining(
     parameters: number of exported parameters.
     shown: outputs of the model.
     text: facts about the training text, for hints and their language.
+    heldout_text: name and size of the held-out text.
   """
   heldout = result.heldout
   headline = html.heldout_headline(config.objective.terms, heldout)
@@ -111,7 +114,8 @@ def report_pretraining(
   tokens = sum(phase.steps * phase.length * phase.batch for phase in done)
   digits = 1 if result.epochs >= 1 else 3
   headline |= {
-      'Epochs': f'{result.epochs:.{digits}f}', 'Wall time': f'{result.seconds / 60:.1f} min',
+      'Held-out text': heldout_text, 'Epochs': f'{result.epochs:.{digits}f}',
+      'Wall time': f'{result.seconds / 60:.1f} min',
       'Parameters': f'{parameters:,}', 'Steps': f'{result.step:,}', 'Tokens read': f'{tokens:,}'}
   notes = hints.run_hints(config, text, result.epochs, heldout)
   steps = next_commands(config, shown, text)
@@ -144,7 +148,7 @@ def next_commands(
   folder, program = shlex.quote(config.folder), environment.program()
   found, has_targets = {}, config.objective.layout.target_tokens
   if has_targets:
-    source = shlex.quote(config.data.path[0])
+    source = shlex.quote(next(filter(None, (*config.data.heldout_path, *config.data.path))))
     found['Evaluate the task'] = f'{program} text-to-text {folder} {source}'
   elif shown.blanks:
     prompt = shown.blanks[0].prompt

@@ -163,6 +163,55 @@ def finished_records(source: str) -> epath.Path | None:
   return folder
 
 
+def check_heldout_paths(config: PretrainRun) -> None:
+  """Raise ConfigError for a held-out text that would not be read, before text is prepared."""
+  for source, heldout in config.data.corpora:
+    if not heldout:
+      continue
+    if finished_records(heldout):
+      raise ConfigError(f'--data.heldout-path={heldout} holds token records: give the text itself')
+    folder = finished_records(source)
+    if folder and read_meta(folder).heldout_path != heldout:
+      raise ConfigError(
+          f'{folder} holds finished token records, and their held-out text is '
+          f'{read_meta(folder).heldout_text}, not {heldout}: make others with '
+          f'`python -m plm_jax prepare TEXT RECORDS --heldout-path={heldout}`, or give the text '
+          'itself as --data.path')
+
+
+def check_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
+  """Return a warning if a run has no held-out text, or ''.
+
+  Raises:
+    ConfigError: the run selects checkpoints by metrics of held-out text.
+  """
+  if any(read_meta(folder).evaluation_split == 'heldout' for folder in folders):
+    return ''
+  if config.train.best:
+    raise ConfigError(f'--train.best={config.train.best} is a metric of held-out text, and there '
+                      'is none: give --data.heldout-path=FILE')
+  return ('no text is held out, so the run is not evaluated: --data.heldout-path=FILE evaluates it '
+          'on a text')
+
+
+def describe_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
+  """Name the text of all corpora on which a run is evaluated, with its size."""
+  names, tokens = {}, 0
+  for path, folder in zip(config.data.path, folders, strict=True):
+    meta = read_meta(folder)
+    if meta.heldout:
+      names[meta.heldout_text] = None
+    elif config.mode == 'evaluate':
+      names[f'all of {path}'] = None
+    else:
+      continue
+    tokens += meta.tokens(meta.evaluation_split)
+  shown = list(names)[:3]
+  if len(names) > len(shown):
+    shown.append(f'and {len(names) - len(shown)} more')
+  return f'{", ".join(shown)} ({tokens:,} tokens)' if names else 'none'
+
+
 class MemoryNeed(NamedTuple):
   """Lower bounds of the memory of a run, in bytes."""
 

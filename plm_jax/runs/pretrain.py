@@ -39,8 +39,9 @@ def prepare_pretraining(config: PretrainRun) -> PreparedRun:
     if ahead:
       ahead.cancel()
     raise
-  if warning := preflight.check_sentence_pairs(config, folders):
-    print_on_leader(f'warning: {warning}')
+  for check in (preflight.check_heldout, preflight.check_sentence_pairs):
+    if warning := check(config, folders):
+      print_on_leader(f'warning: {warning}')
 
   # Notes on duration and mesh.
   notes = []
@@ -102,7 +103,8 @@ def report_samples(
             config.family, config.model, objective.heads(config.model),
             objective.lifecycle.exported(params), tokenizer))
       text = hints.examine_text(folders[0], tokenizer)
-      report_pretraining(config, result, parameters, shown, text)
+      report_pretraining(
+          config, result, parameters, shown, text, preflight.describe_heldout(config, folders))
 
 
 def prepare_corpora(config: PretrainRun) -> tuple[list[epath.Path], Tokenizer]:
@@ -135,6 +137,7 @@ def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Pa
     own: the tokenizer of the run that is evaluated, with which all records must be made; None: the
       run decides.
   """
+  preflight.check_heldout_paths(config)
   text, folders = dataclasses.asdict(config.data.prepare), []
   found = None
   if config.warm_start and not text['tokenizer']:
@@ -144,12 +147,13 @@ def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Pa
     place = epath.Path(storage.cache_folder()) / 'tokenizers' / found.hash[:16]
     found.save(place)
     text['tokenizer'] = str(place)
-  for source in config.data.path:
+  for source, heldout in config.data.corpora:
     folder = preflight.finished_records(source)
     if folder is None:
-      if '://' not in source:
-        source = os.path.expanduser(source)
-      settings = PrepareConfig(**text, source=source, vocab=config.model.vocab)
+      source, heldout = (path if '://' in path else os.path.expanduser(path)
+                         for path in (source, heldout))
+      settings = PrepareConfig(
+          **text, source=source, vocab=config.model.vocab, heldout_path=heldout)
       folder = records_folder(settings)
       if own and not preflight.is_made_with(own, folder):  # as the run itself would
         tokenizer = str(storage.resolve_path(config.folder) / 'tokenizer')

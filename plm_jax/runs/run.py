@@ -94,7 +94,9 @@ def run(config: RunConfig) -> TrainingResult | None:
     print_metrics(config, evaluate_finetuning(config))
   else:
     config = as_pretrain_run(config)
-    print_metrics(config, evaluate_run(config, *prepare_corpora(config)))
+    folders, tokenizer = prepare_corpora(config)
+    print_on_leader(f'text: {preflight.describe_heldout(config, folders)}')
+    print_metrics(config, evaluate_run(config, folders, tokenizer))
   return None
 
 
@@ -230,8 +232,8 @@ def replace_texts(config: PretrainRun, texts: Sequence[str]) -> PretrainRun:
                       f'in the order of {", ".join(data.path)}; got {len(texts)}')
   text_config = dataclasses.replace(data.prepare, heldout=0.0)
   data = dataclasses.replace(
-      data, path=tuple(texts), weights=(), cap=0, temperature=1.0, unimax_epochs=0.0,
-      prepare=text_config)
+      data, path=tuple(texts), heldout_path=(), weights=(), cap=0, temperature=1.0,
+      unimax_epochs=0.0, prepare=text_config)
   phases = tuple(dataclasses.replace(phase, weights=(), temperature=None, corpora=0)
                  for phase in train_config.phases)
   return dataclasses.replace(

@@ -344,10 +344,10 @@ def stream_batches(config: PretrainRun, pipelines: Sequence[Pipeline], add_token
 def stream_heldout(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
   """Yield held-out windows on the devices, as many of every corpus, about train.eval_batches in
   all."""
-  config, records = feed.config, feed.records
+  config, opened = feed.config, open_heldout(feed.config, feed.records, phase)
   rows = sharding.host_rows(phase.batch, mesh)
-  share = max(1, config.train.eval_batches // len(records))
-  for corpus, windows in enumerate(open_heldout(config, records, phase)):
+  share = max(1, config.train.eval_batches // max(1, len(opened)))
+  for corpus, windows in opened.items():
     batches = heldout_batches(
         windows, phase.batch, rows, share, corpus, is_continuous(config))
     for batch in batches:
@@ -371,18 +371,21 @@ def corpus_names(config: PretrainRun) -> tuple[str, ...]:
   return tuple(unique)
 
 
-def open_heldout(config: PretrainRun, records, phase: Phase) -> list[Windows]:
-  """Open the held-out windows of each corpus.
+def open_heldout(config: PretrainRun, records, phase: Phase) -> dict[int, Windows]:
+  """Open the held-out windows of each corpus that has any, by its number.
 
   Of a corpus without held-out text, where a run is only evaluated on it, all windows are opened:
   such text is not held out from anything. Rows have the length of the phase, and the mask rate of
   the last phase, with whose objective a run is evaluated: losses of all phases are comparable.
   """
-  opened = []
+  opened = {}
   phase = dataclasses.replace(phase, mask_rate=config.train.phases[-1].mask_rate)
   for corpus, folder in enumerate(records):
     rule = config.rule(phase, corpus)
-    all_of_it = config.mode == 'evaluate' and not read_meta(folder).heldout
-    split = 'train' if all_of_it else 'heldout'
-    opened.append(Windows(folder, split, rule.length, rule.assembly, rule.target_tokens))
+    meta, split = read_meta(folder), 'heldout'
+    if config.mode == 'evaluate':
+      split = meta.evaluation_split
+    elif not meta.heldout and not meta.heldout_share:
+      continue  # as its user wanted it
+    opened[corpus] = Windows(folder, split, rule.length, rule.assembly, rule.target_tokens)
   return opened

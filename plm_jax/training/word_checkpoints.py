@@ -51,7 +51,10 @@ def plan_words(
           f'the words of the records in {folder} have not been counted, and a run of a BabyLM '
           'track needs their number: give the text itself as --data.path')
     words.append(track.count_words(size, corpus))
-    shares.append(meta.tokens('train') / (meta.tokens('train') + meta.tokens('heldout')))
+    counted = meta.tokens('train')
+    if not meta.heldout_path:  # the held-out documents are of the text
+      counted += meta.tokens('heldout')
+    shares.append(meta.tokens('train') / counted)
   warning = babylm_tracks.check_budget(track, words)
   read = [word * share for word, share in zip(words, shares, strict=True)]
   check_epochs(config, pipelines)

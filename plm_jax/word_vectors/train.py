@@ -45,8 +45,8 @@ from plm_jax.word_vectors.vocabulary import Vocabulary
 from plm_jax.word_vectors.word2vec import Word2Vec
 from plm_jax.word_vectors.word_corpus import WordCorpus, WordsConfig
 
-FREE_TO_CHANGE = {'output', 'data.path', 'train.log_every', 'train.eval_every', 'train.save_every',
-                  'train.keep', 'train.changed_data'}
+FREE_TO_CHANGE = {'output', 'data.path', 'data.heldout_path', 'train.log_every', 'train.eval_every',
+                  'train.save_every', 'train.keep', 'train.changed_data'}
 MIN_RATE_SHARE = 1e-4  # of the learning rate that is left at the end (word2vec.c)
 
 

@@ -49,6 +49,16 @@ class WordsConfig(ValidatedConfig):
   (word2vec.c's MAX_SENTENCE_LENGTH)."""
   heldout: float = 0.001
   """Share of the sentences that are held out for evaluation."""
+  heldout_path: tuple[str, ...] = ()
+  """Held-out text for evaluation (validation set), in any form of a corpus: all of it, and nothing
+  else. Default: a share of the sentences."""
+
+  def conflict(self, option):
+    """Return why options cannot be combined; None if they can."""
+    if self.heldout_path and self.heldout not in (0, WordsConfig.heldout):
+      return (f'{option("heldout_path")} names the held-out text, so no share of the sentences is '
+              f'held out: leave out {option("heldout")}')
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,18 +122,20 @@ def make_splitter(config: WordsConfig) -> Callable[[str], list[str]]:
 
 
 def iterate_sentences(
-    config: WordsConfig, seen: tokenizer_fit.TextSample | None = None) -> Iterator[list[str]]:
-  """Yield the sentences of all corpora, of at most `longest` words each.
+    config: WordsConfig, texts: Sequence[str], seen: tokenizer_fit.TextSample | None = None
+) -> Iterator[list[str]]:
+  """Yield the sentences of texts, of at most `longest` words each.
 
   Args:
-    config: of the corpora.
+    config: how text becomes words.
+    texts: corpora.
     seen: keeps a sample of the paragraphs; None: no sample.
 
   Raises:
     SourceError: a corpus cannot be read.
   """
   split = make_splitter(config)
-  for source in config.path:
+  for source in texts:
     for document in sources.read_documents(source):
       paragraphs = document.paragraphs
       if seen:
@@ -132,6 +144,21 @@ def iterate_sentences(
         words = split(paragraph)
         for start in range(0, len(words), config.longest):
           yield words[start:start + config.longest]
+
+
+def split_sentences(config: WordsConfig, seen: tokenizer_fit.TextSample | None = None
+                    ) -> Iterator[tuple[bool, list[str]]]:
+  """Yield (whether it is held out, sentence) of all corpora, then of the held-out text.
+
+  config, seen: as in `iterate_sentences`; of the held-out text there is no sample.
+  """
+  interval = 0
+  if config.heldout and not config.heldout_path:
+    interval = round(1 / config.heldout)
+  for number, words in enumerate(iterate_sentences(config, config.path, seen)):
+    yield interval > 0 and number % interval == 0, words
+  for words in iterate_sentences(config, config.heldout_path):
+    yield True, words
 
 
 def prepare_corpus(config: WordsConfig) -> WordCorpus:
@@ -155,7 +182,7 @@ def prepare_corpus(config: WordsConfig) -> WordCorpus:
 def corpus_fingerprint(config: WordsConfig) -> str:
   """Return a name that changes with the text and with the configuration."""
   parts = [repr(config)]
-  parts += [sources.fingerprint(path) for path in config.path]
+  parts += [sources.fingerprint(path) for path in (*config.path, *config.heldout_path)]
   if config.split == 'letters':
     parts.append('words with marks')  # other rules than those of corpora made by earlier versions
   return hashlib.sha256('\n'.join(parts).encode()).hexdigest()[:32]
@@ -165,12 +192,12 @@ def write_corpus(config: WordsConfig, folder: pathlib.Path) -> None:
   """Write the files of a corpus; the vocabulary last, which marks the corpus as complete.
 
   Raises:
-    SourceError: the words of the text are not separated.
+    SourceError: the words of the text are not separated, or the held-out text has none of them.
   """
   counted: Counter[str] = Counter()
-  interval, seen = heldout_interval(config), tokenizer_fit.TextSample()
-  for number, words in enumerate(iterate_sentences(config, seen)):
-    if not interval or number % interval:
+  seen = tokenizer_fit.TextSample()
+  for is_heldout, words in split_sentences(config, seen):
+    if not is_heldout:
       counted.update(words)
   check_spaces(config, seen.texts)
   vocabulary = Vocabulary.from_counts(counted, config.least, config.most)
@@ -179,14 +206,17 @@ def write_corpus(config: WordsConfig, folder: pathlib.Path) -> None:
   index = vocabulary.index
   with open(folder / 'train.ids', 'wb') as train, open(folder / 'heldout.ids', 'wb') as heldout:
     train_lengths, heldout_lengths = [], []
-    for number, words in enumerate(iterate_sentences(config)):
+    for is_heldout, words in split_sentences(config):
       ids = np.array([index[word] for word in words if word in index], np.int32)
-      if interval and number % interval == 0:
+      if is_heldout:
         heldout.write(ids.tobytes())
         heldout_lengths.append(len(ids))
       else:
         train.write(ids.tobytes())
         train_lengths.append(len(ids))
+  if config.heldout_path and not any(heldout_lengths):
+    raise SourceError(f'{", ".join(config.heldout_path)} has no words of the vocabulary: nothing '
+                      'to evaluate on')
   for name, lengths in (('train', train_lengths), ('heldout', heldout_lengths)):
     np.save(folder / f'{name}.starts.npy', np.cumsum([0] + lengths, dtype=np.int64))
   storage.write(folder / 'vocabulary.txt', vocabulary.to_text())
@@ -209,13 +239,6 @@ def check_spaces(config: WordsConfig, texts: Sequence[str]) -> None:
   if share > tokenizer_fit.MANY_SHARE:
     raise SourceError(f'{share:.0%} of the letters are in phrases without a space ({script}), '
                       f'whose words cannot be told: give text with spaces between words{advice}')
-
-
-def heldout_interval(config: WordsConfig) -> int:
-  """Return the number of sentences per held-out one; 0: none is held out."""
-  if config.heldout:
-    return round(1 / config.heldout)
-  return 0
 
 
 def open_corpus(folder: pathlib.Path) -> WordCorpus:

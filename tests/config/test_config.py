@@ -87,7 +87,7 @@ def test_differences_name_the_field(path, value, line):
 @pytest.mark.parametrize(('path', 'value'), [
     ('mode', 'evaluate'), ('output', 'elsewhere'), ('train.log_every', 7), ('train.accumulate', 2), ('mesh.fsdp', 4),
     ('hosts.count', 2), ('model.stack.remat', 'full'), ('train.max_nonfinite_steps', 3), ('prompts', ('a',)), ('warm_start', 'x'),
-    ('data.path', ('a', 'b')), ('data.prepare.tokenizer', 'x')])
+    ('data.path', ('a', 'b')), ('data.heldout_path', ('a',)), ('data.prepare.tokenizer', 'x')])
 def test_where_a_run_continues_is_free(path, value):
   assert differences(TINY, changed(TINY, path, value)) == []
 
@@ -158,7 +158,9 @@ def test_what_is_left_of_a_run_may_learn_at_another_rate():
     ('objective', DenoisingAutoencoder(languages=('de_DE', 'ro_RO')), r"'ro_RO'\) for 1 corpora: one each"),
     ('data.path', ('a.txt', 'task:sst2:a.tsv'), r'--data.path=task:sst2:a.tsv is a task .* or another recipe'),
     ('data.weights', (1.0, 2.0), r'--data.weights gives \(1.0, 2.0\) for 1 corpora'),
-    ('data.weights', (0.0,), 'not all 0')])
+    ('data.weights', (0.0,), 'not all 0'),
+    ('data.heldout_path', ('a.txt', 'b.txt'), '--data.heldout-path gives 2 texts for 1 corpora: one each, or an empty'),
+    ('data.heldout_path', ('task:sst2:a.tsv',), '--data.heldout-path is a text of the same kind as embedded, got task')])
 def test_what_cannot_work_is_refused_before_anything_is_written(path, value, message):
   check(TINY)
   with pytest.raises(ConfigError, match=message):

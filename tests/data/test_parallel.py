@@ -99,6 +99,19 @@ def test_stages_in_any_order_write_what_one_process_writes(config, tmp_path, cha
   assert meta.skipped == 2
 
 
+@pytest.mark.parametrize('shard_tokens', [1, 90, 1 << 22])
+def test_a_held_out_text_is_shared_out_too(config, tmp_path, shard_tokens):
+  (tmp_path / 'valid').mkdir()
+  for name in ('a', 'b'):
+    (tmp_path / f'valid/{name}.txt').write_text('\n\n'.join(f'the {word} {name}' for word in WORDS))
+  config = dataclasses.replace(
+      config, heldout=0.0, heldout_path=str(tmp_path / 'valid'), shard_tokens=shard_tokens)
+  meta = prepare.prepare(config, tmp_path / 'one', RULES)
+  assert prepare.prepare(config, tmp_path / 'many', RULES, by(Shuffled(shard_tokens))) == meta
+  assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
+  assert sum(shard.documents for shard in meta.heldout) == 2 * len(WORDS)
+
+
 @pytest.mark.parametrize(('piece', 'characters'), [(1, 1 << 20), (1 << 20, 1)])
 def test_pieces_of_any_size_are_the_same_records(config, tmp_path, monkeypatch, piece, characters):
   monkeypatch.setattr(parallel_prepare, 'PIECE_CHARACTERS', piece)

@@ -112,6 +112,60 @@ def test_records_are_the_text(config, corpus, tmp_path):
   assert meta.tokenizer == tokenizers.load(tmp_path).hash
 
 
+@pytest.fixture
+def heldout(tmp_path):
+  """A held-out text of its own: 20 documents, some of which the corpus has as well."""
+  rng = random.Random(1)
+  documents = [' '.join(rng.choices(WORDS, k=rng.randint(3, 30))) + '.' for _ in range(20)]
+  path = tmp_path / 'valid.txt'
+  path.write_text('\n\n'.join(documents))
+  return path
+
+
+@pytest.mark.parametrize('share', [0.0, 0.01])
+def test_a_held_out_text_is_held_out_as_a_whole_and_nothing_else_is(config, corpus, heldout, tmp_path, share, capsys):
+  meta = prepare.prepare(replace(config, heldout=share, heldout_path=str(heldout)), tmp_path / 'out')
+  for split, path in (('train', corpus), ('heldout', heldout)):
+    text = [' '.join(document).replace('|', ' ').split() for document in read(tmp_path / 'out', split)]
+    assert text == [document.lower().replace('.', ' .').split() for document in path.read_text().split('\n\n')]
+  assert (meta.heldout_path, meta.heldout_share, meta.heldout_text) == (str(heldout), 0.0, str(heldout))
+  assert f'shards, from {heldout}' in capsys.readouterr().out
+
+
+def test_records_without_a_held_out_text_say_how_documents_were_chosen(config, tmp_path):
+  chosen = prepare.prepare(config, tmp_path / 'chosen')
+  assert (chosen.heldout_text, chosen.evaluation_split) == ('20% of the documents', 'heldout')
+  none = prepare.prepare(replace(config, heldout=0), tmp_path / 'none')
+  assert (none.heldout_text, none.evaluation_split) == ('none', 'train')
+
+
+def test_the_content_of_the_held_out_text_is_part_of_the_fingerprint(config, heldout, tmp_path):
+  config = replace(config, heldout=0.01, heldout_path=str(heldout))
+  before = prepare.prepare(config, tmp_path / 'out')
+  (tmp_path / 'elsewhere').mkdir()
+  moved = heldout.rename(tmp_path / 'elsewhere' / heldout.name)
+  assert prepare.prepare(replace(config, heldout_path=str(moved)), tmp_path / 'out') == before
+  moved.write_text('Other text.')
+  with pytest.raises(records.RecordsError, match='holds records of another source'):
+    prepare.prepare(replace(config, heldout_path=str(moved)), tmp_path / 'out')
+
+
+@pytest.mark.parametrize(('changes', 'message'), [
+    ({'heldout_path': 'valid.txt', 'heldout': 0.2}, r'names the held-out text, so no share .* leave out heldout=0.2'),
+    ({'heldout_path': 'task:sst2:a.tsv'}, r'is a text of the same kind as .*corpus.txt, got task:sst2:a.tsv'),
+    ({'heldout_path': 'nowhere.txt'}, "no files match 'nowhere.txt'")])
+def test_a_held_out_text_that_does_not_fit_is_refused(config, tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    prepare.prepare(replace(config, **{'heldout': 0.0, **changes}), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_a_held_out_text_without_a_token_is_refused(config, heldout, tmp_path):
+  heldout.write_text('\x01')
+  with pytest.raises(sources.SourceError, match='holds no text: none of its documents has a token'):
+    prepare.prepare(replace(config, heldout=0.0, heldout_path=str(heldout)), tmp_path / 'out')
+
+
 def test_words_and_sentences(vocab, tmp_path):
   (tmp_path / 'a.txt').write_text('The cats sat. Dr. Big ran!\nA dog.\n\nThe sea.\n')
   config = PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), heldout=0, workers=1)
@@ -161,8 +215,11 @@ def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatc
   assert len(digests(tmp_path / '1')) > 10 and len(counted(tmp_path / '1')) == 4
 
 
-@pytest.mark.parametrize('writes', [1, 2, 3, 6])
-def test_killed_and_resumed_gives_the_same_bytes(config, tmp_path, monkeypatch, writes):
+@pytest.mark.parametrize('own', [False, True])
+@pytest.mark.parametrize('writes', [1, 2, 3, 6, 9, 10])
+def test_killed_and_resumed_gives_the_same_bytes(config, heldout, tmp_path, monkeypatch, writes, own):
+  if own:
+    config = replace(config, heldout=0.0, heldout_path=str(heldout), shard_tokens=200)
   monkeypatch.setattr(Shards, 'sentences', lambda *_: pytest.fail('read to count windows'))
   expected = prepare.prepare(config, tmp_path / 'whole', RULES)
   write_shard, count = records.write_shard, []

@@ -10,9 +10,11 @@ from plm_jax.cli.run import parse
 from plm_jax.config.run import ConfigError, Phase
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.prepare_config import TextConfig
+from plm_jax.data.records import RecordsError
 from plm_jax.errors import option_scope
 from plm_jax.runs import preflight
 from plm_jax.tokenizers import load, train_wordpiece
+from plm_jax.training import feed
 
 
 def tokenizer(kind):
@@ -67,6 +69,52 @@ def test_a_line_names_options_of_text_next_to_finished_records(records, option, 
   parse_with('--data.path', records, records.parent / 'text.txt', option)
   parse_with(f'--data.path={records}', '--data.prepare.workers=1', '--data.prepare.kind=byte-bpe')
   assert not caplog.messages
+
+
+@pytest.fixture(scope='module')
+def split_records(tmp_path_factory):
+  """Records with held-out documents."""
+  folder = tmp_path_factory.mktemp('split') / 'records'
+  (folder.parent / 'text.txt').write_text('\n\n'.join(f'The cat sat on the mat {number}.' for number in range(40)))
+  prepare(PrepareConfig(source=f'{folder.parent}/text.txt', kind='bytes', workers=1), folder)
+  return folder
+
+
+def test_a_held_out_text_next_to_finished_records_is_refused(split_records, tmp_path):
+  records = split_records
+  valid = tmp_path / 'valid.txt'
+  valid.write_text('The mat sat.')
+  config = parse_with('--data.path', records, 'other.txt', '--data.heldout-path', valid, 'b.txt')
+  with pytest.raises(ConfigError, match=f'their held-out text is 1% of the documents, not {valid}: make others with'):
+    preflight.check_heldout_paths(config)
+  with pytest.raises(ConfigError, match=f'--data.heldout-path={records} holds token records: give the text itself'):
+    preflight.check_heldout_paths(parse_with('--data.path=a.txt', f'--data.heldout-path={records}'))
+  preflight.check_heldout_paths(parse_with('--data.path', records, 'b.txt', '--data.heldout-path', '', 'c.txt'))
+  own = PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1, heldout_path=str(valid))
+  prepare(own, tmp_path / 'own')
+  config = parse_with(f'--data.path={tmp_path / "own"}', f'--data.heldout-path={valid}')
+  preflight.check_heldout_paths(config)
+  assert preflight.describe_heldout(config, [tmp_path / 'own']) == f'{valid} (12 tokens)'
+
+
+def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkpoint(split_records, tmp_path):
+  records = split_records
+  config = parse_with(f'--data.path={records}')
+  assert preflight.check_heldout(config, [records]) == ''
+  prepare(PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1, heldout=0), tmp_path / 'all')
+  assert preflight.check_heldout(config, [tmp_path / 'all']).startswith('no text is held out, so the run is not evalu')
+  assert preflight.describe_heldout(config, [tmp_path / 'all']) == 'none'
+  with pytest.raises(ConfigError, match='is a metric of held-out text, and there is none'):
+    preflight.check_heldout(parse_with(f'--data.path={records}', '--train.best=mlm'), [tmp_path / 'all'])
+  phase = config.train.phases[0]
+  assert feed.open_heldout(config, [tmp_path / 'all'], phase) == {}
+  both = parse_with('--data.path', records, records)
+  assert list(feed.open_heldout(both, [tmp_path / 'all', records], phase)) == [1]
+  # Of one document nothing is held out, although it should be.
+  (tmp_path / 'one.txt').write_text('The cat sat on the mat.')
+  prepare(PrepareConfig(source=f'{tmp_path}/one.txt', kind='bytes', workers=1), tmp_path / 'one')
+  with pytest.raises(RecordsError, match='Were they one document'):
+    feed.open_heldout(config, [tmp_path / 'one'], phase)
 
 
 def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tmp_path):

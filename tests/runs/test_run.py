@@ -335,6 +335,34 @@ def test_a_run_is_evaluated_on_any_number_of_texts_whatever_its_mixture(options)
 
 
 @pytest.mark.slow
+def test_a_run_is_evaluated_on_its_held_out_text_and_on_no_other(corpus, tmp_path, capsys):
+  valid = tmp_path / 'valid.txt'
+  valid.write_text('The old array is copied in memory. The matrix is new.\n\n' * 30)
+  args = ['--scale=test', f'--data.path={corpus}', f'--data.heldout-path={valid}', '--mesh.data=1',
+          f'--output={tmp_path / "run"}']
+  result = run(parse(BERT_BASE, args))
+  valid.rename(tmp_path / 'moved.txt')
+  assert run(parse(BERT_BASE, [*args, f'--data.heldout-path={tmp_path / "moved.txt"}'])).step == result.step
+  assert f'Held-out text:                    {valid} (' in capsys.readouterr().out
+  run_lib.evaluate_folder(str(tmp_path / 'run'))
+  told = capsys.readouterr().out
+  assert f'text: {tmp_path / "moved.txt"} (' in told and f'MLM loss: {result.heldout["mlm"]:.4f}' in told
+
+
+@pytest.mark.slow
+def test_a_run_on_all_of_its_text_has_no_held_out_metrics(corpus, tmp_path, capsys):
+  args = ['--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0', '--mesh.data=1',
+          f'--output={tmp_path / "run"}']
+  result = run(parse(BERT_BASE, args))
+  told = capsys.readouterr().out
+  assert result.heldout == {} and not heldout_lines(tmp_path / 'run')
+  assert 'warning: no text is held out, so the run is not evaluated' in told
+  assert 'Held-out text:                    none\n' in told and 'report.html' in told
+  with pytest.raises(config_lib.ConfigError, match='there is none: give --data.heldout-path=FILE'):
+    run(parse(BERT_BASE, [*args, '--train.best=mlm']))
+
+
+@pytest.mark.slow
 def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys, monkeypatch):
   (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n' * 40)
   monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), str(tmp_path / 'other.txt')])

@@ -278,7 +278,7 @@ def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_ph
   config = experiment([(4, 64, 2, rates[0]), (4, 32, 2, rates[1])], [folder], recipe='t5_small')
   objective = make_learner(config, placeholder_vocab(config)).objective
   for phase in config.train.phases:
-    windows, = feed.open_heldout(config, [folder], phase)
+    windows = feed.open_heldout(config, [folder], phase)[0]
     assert objective.row_length(windows.length) == phase.length
 
 

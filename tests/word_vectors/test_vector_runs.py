@@ -171,6 +171,20 @@ def test_a_corpus(tmp_path):
   assert {'The', 'hat,', 'HAT!', '东京'} <= {*spaces.vocabulary.words} and spaces.train.lengths.max() == 2
 
 
+def test_a_held_out_text_of_its_own_is_held_out_as_a_whole(tmp_path):
+  (tmp_path / 'text.txt').write_text('a b\n' * 20)
+  (tmp_path / 'valid.txt').write_text('b a b\nhidden b\n')
+  config = WordsConfig(path=(str(tmp_path / 'text.txt'),), least=1, heldout_path=(str(tmp_path / 'valid.txt'),))
+  found = corpora.prepare_corpus(config)
+  assert found.vocabulary.words == ('a', 'b')
+  assert len(found.train.lengths) == 20 and found.heldout.ids.tolist() == [1, 0, 1, 1]
+  (tmp_path / 'valid.txt').write_text('hidden\n')
+  with pytest.raises(UserError, match=r'valid\.txt has no words of the vocabulary: nothing to evaluate on'):
+    corpora.prepare_corpus(config)
+  with pytest.raises(ValueError, match=r'no share of the sentences is held out: leave out WordsConfig\.heldout'):
+    dataclasses.replace(config, heldout=0.1)
+
+
 def test_a_step_of_ranking_is_a_step_of_dense_gradient_descent():
   """Words move at the rate, layers at the rate divided by their inputs; nothing is learned where no word is."""
   text = corpora.corpus_from_words([f'a b c d e{n} f'.split() for n in range(5)])
