@@ -128,9 +128,9 @@ class MixtureSchedule:
   def __call__(self, step: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the corpus of step [N] and row [N], and the row's earlier windows of it [N]."""
     component = self.slots[(step + row) % CYCLE_SLOTS]
+    return component, self.count(component, step + row) - self.count(component, row)
 
-    def count(slot):
-      cycles = slot // CYCLE_SLOTS * self.before[component, CYCLE_SLOTS]
-      return cycles + self.before[component, slot % CYCLE_SLOTS]
-
-    return component, count(step + row) - count(row)
+  def count(self, component: np.ndarray, slot: np.ndarray) -> np.ndarray:
+    """Count the slots of a corpus before a slot; both are arrays of one shape, or broadcast."""
+    cycles = slot // CYCLE_SLOTS * self.before[component, CYCLE_SLOTS]
+    return cycles + self.before[component, slot % CYCLE_SLOTS]

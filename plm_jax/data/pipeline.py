@@ -20,7 +20,9 @@ Phases. Position p of the order is time t = p // B of row b = p % B, and a batch
 next n positions. Training phases that divide the text into windows in the same way share one order:
 each phase starts at the position where the previous one stopped. In that case B
 (`order_batch_size`) is the largest of their batch sizes. With a single batch size, row b of the
-batch of step t is row b at time t.
+batch of step t is row b at time t. A phase with another data mixture starts at its own position 0,
+and in row b at the window of each corpus where the phases before have stopped: t is then the sum of
+the windows of this corpus that row b had in each mixture.
 
 K = 1 is a perfect shuffle: every window is read once per epoch. For K > 1 an epoch leaves out the
 W % K windows that fill no block; the shift changes which ones in every epoch. K is at most W // 4B,
@@ -120,6 +122,8 @@ class Pipeline:
     self.corpora = tuple(corpora)
     self.size, self.order_batch_size = batch, order_batch_size or batch
     self.start, self.epoch = 0, epoch
+    # Windows of each corpus that each row has had in other mixtures, [corpora, B].
+    self.earlier = np.zeros((len(corpora), self.order_batch_size), np.int64)
     self.length, self.ordered = corpora[0].length, ordered
     if weights is None:
       weights = [len(corpus) for corpus in corpora]
@@ -136,6 +140,27 @@ class Pipeline:
     other = copy.copy(self)
     other.size, other.start = batch, start
     return other
+
+  def with_mixture(self, schedule: MixtureSchedule, earlier: np.ndarray) -> 'Pipeline':
+    """Return a pipeline with the same orders of the corpora in another data mixture.
+
+    Args:
+      schedule: of the mixture.
+      earlier: windows of each corpus that each row has had in other mixtures, [corpora, B].
+    """
+    other = copy.copy(self)
+    other.schedule, other.earlier = schedule, earlier
+    return other
+
+  def count_windows(self, steps: int) -> np.ndarray:
+    """Count the windows of each corpus that each row has in the first steps, [corpora, B]."""
+    corpus, row = np.arange(len(self.corpora))[:, None], np.arange(self.order_batch_size)
+
+    def count(position: int) -> np.ndarray:
+      time, full = divmod(position, self.order_batch_size)
+      return self.schedule.count(corpus, time + (row < full) + row)
+
+    return count(self.start + steps * self.size) - count(self.start)
 
   def batch(self, step: int, rows: slice | None = None) -> Batch:
     """Read `rows` (None: all) of the batch of `step` -> arrays as in `windows`, [rows, ...]."""
@@ -175,7 +200,7 @@ class Pipeline:
     """Return the corpus, time t and row b, [N] each, of positions [N] of the reading order."""
     step, row = np.divmod(position, self.order_batch_size)
     component, time = self.schedule(step, row)
-    return component, time, row
+    return component, time + self.earlier[component, row], row
 
   def stream(self, start_step: int = 0, stop_step: int | None = None, rows: slice | None = None
              ) -> Iterator[Batch]:

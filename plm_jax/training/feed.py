@@ -1,5 +1,6 @@
 """Feeds: the batches of a run, of text or of anything else, and its held-out data."""
 import abc
+import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import logging
@@ -13,7 +14,7 @@ from plm_jax import sharding
 from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.data import sources, token_counts, window_counts
-from plm_jax.data.mixtures import MixtureShares
+from plm_jax.data.mixtures import MixtureSchedule, MixtureShares
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
@@ -191,7 +192,15 @@ def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: T
   orders = plan_read_order(config)
   for number, (phase, order) in enumerate(zip(config.train.phases, orders, strict=True)):
     if order.first < number:
-      pipelines.append(pipelines[order.first].with_batch_size(phase.batch, order.start))
+      pipeline = pipelines[order.first].with_batch_size(phase.batch, order.start)
+      schedule, earlier = pipeline.schedule, np.zeros_like(pipeline.earlier)
+      if phase.mixture != config.train.phases[order.first].mixture:
+        weights = mixture_shares(config, phase).compute_weights(pipeline.corpora)
+        schedule = MixtureSchedule.from_weights(weights, len(pipeline.corpora))
+      for other, other_order, before in zip(config.train.phases, orders, pipelines, strict=False):
+        if other_order.name == order.name and other.mixture != phase.mixture:
+          earlier = earlier + before.count_windows(other.steps)
+      pipelines.append(pipeline.with_mixture(schedule, earlier))
     else:
       rows = (order_batch_sizes or {}).get(order.name, order.order_batch_size)
       pipelines.append(
@@ -202,14 +211,11 @@ def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: T
 
 
 class PhaseOrder(NamedTuple):
-  """What a phase reads: phases that cut text into the same windows share one order of them.
-
-  A phase with another data mixture has an order of its own.
-  """
+  """What a phase reads: phases that cut text into the same windows share one order of them."""
 
   name: str  # of the order
   first: int  # number of the first phase with this order
-  start: int  # windows that earlier phases have read of it
+  start: int  # windows that earlier phases of the same data mixture have read of it
   order_batch_size: int  # largest batch of these phases
   epoch: int  # label of the first epoch of this order
 
@@ -224,16 +230,14 @@ def plan_read_order(config: PretrainRun) -> list[PhaseOrder]:
   names = []
   for phase in config.train.phases:
     rules = [str(config.rule(phase, corpus)) for corpus in range(len(config.data.path))]
-    name = '+'.join(rules)
-    if any(phase.mixture):
-      name += f' mixed by {phase.mixture}'
-    names.append(name)
-  orders, windows_read, found = list(dict.fromkeys(names)), dict.fromkeys(names, 0), []
+    names.append('+'.join(rules))
+  orders, windows_read, found = list(dict.fromkeys(names)), collections.Counter(), []
   for phase, name in zip(config.train.phases, names, strict=True):
     same = [other.batch for other, of in zip(config.train.phases, names, strict=True) if of == name]
     epoch = ORDER_LABEL_STEP * orders.index(name)
-    found.append(PhaseOrder(name, names.index(name), windows_read[name], max(same), epoch))
-    windows_read[name] += phase.steps * phase.batch
+    mixed = name, phase.mixture
+    found.append(PhaseOrder(name, names.index(name), windows_read[mixed], max(same), epoch))
+    windows_read[mixed] += phase.steps * phase.batch
   return found
 
 
@@ -280,20 +284,14 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batc
 
   order_batch_size, epoch: as for `Pipeline`.
   """
-  data = config.data
   rules = [config.rule(phase, corpus) for corpus in range(len(records))]
-  temperature = data.temperature if phase.temperature is None else phase.temperature
-  shares = MixtureShares(
-      phase.weights or data.weights or None, data.cap, temperature, phase.corpora,
-      data.unimax_epochs, budget=config.text_tokens // config.rule(phase).length)
-  seed = config.seed + number
+  seed, block = config.seed + number, config.data.block
   pipeline = open_pipeline(
-      records, rules, phase.batch, seed, data.block, shares, tokenizer.hash,
+      records, rules, phase.batch, seed, block, mixture_shares(config, phase), tokenizer.hash,
       order_batch_size, epoch)
   if is_continuous(config):
     pipeline = Pipeline(
-        pipeline.corpora, None, phase.batch, seed, data.block, True, order_batch_size,
-        epoch)
+        pipeline.corpora, None, phase.batch, seed, block, True, order_batch_size, epoch)
   for corpus in pipeline.corpora:
     if corpus.clipped_examples and jax.process_index() == 0:
       targets = ''
@@ -303,6 +301,15 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batc
           '%s: %d of %d examples are too long for rows of %d tokens%s, and lose their ends',
           corpus.folder, corpus.clipped_examples, corpus.documents, phase.length, targets)
   return pipeline
+
+
+def mixture_shares(config: PretrainRun, phase: Phase) -> MixtureShares:
+  """Return the shares of the corpora in a phase."""
+  data = config.data
+  temperature = data.temperature if phase.temperature is None else phase.temperature
+  return MixtureShares(
+      phase.weights or data.weights or None, data.cap, temperature, phase.corpora,
+      data.unimax_epochs, budget=config.text_tokens // config.rule(phase).length)
 
 
 def is_continuous(config: PretrainRun) -> bool:

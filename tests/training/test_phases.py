@@ -212,6 +212,30 @@ def test_each_phase_has_a_mixture_of_its_own(tmp_path):
   np.testing.assert_allclose(shares, expected, atol=2 / 1024)
 
 
+@pytest.mark.parametrize('block', [1, 8])
+@pytest.mark.parametrize('seed', range(8))
+def test_each_corpus_continues_through_phases_of_any_mixture(seed, block, tmp_path):
+  """Every reading of a window has masks of its own, and with single windows all are read equally often."""
+  draw = random.Random(seed)
+  folders = [write(tmp_path / f'records-{size}', size) for size in (1024, 2048, 4096)]
+  config = experiment([], folders, block)
+  phases = tuple(Phase(draw.randint(1, 120), draw.choice([8, 16]), draw.choice([2, 3, 8]), **draw.choice(MIXED))
+                 for _ in range(6))
+  config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
+  found = read(config, folders)
+  for length in {phase.length for phase in phases}:
+    windows = [window for phase, part in zip(phases, found, strict=True) if phase.length == length for window in part]
+    assert len({*windows}) == len(windows)
+    for corpus, size in enumerate((1024, 2048, 4096)):
+      total = math.ceil(size / config.objective.text_length(length))
+      index = [index for number, index, _ in windows if number == corpus]
+      times = np.bincount(index, minlength=total)
+      # Rows of a batch differ in how many windows of a corpus they have had.
+      if block == 1:
+        spread = len(index) / total
+        assert (times >= math.floor(spread - 0.1)).all() and (times <= math.ceil(spread + 0.1)).all()
+
+
 def test_phases_of_one_mixture_continue_its_order(tmp_path):
   folders = [write(tmp_path / f'records-{size}', size) for size in (2048, 4096)]
   config = experiment([], folders)
