@@ -169,7 +169,7 @@ class TrainingLog:
 
   def log_heldout(self, done: int, values: dict[str, float]) -> None:
     """Write the held-out metrics after `done` steps."""
-    if self.writer:
+    if self.writer and values:
       self.writer.write(done, 'heldout', values)
     format_metric = self.config.objective.reporting.format_metric
     for name in list(values)[:1]:

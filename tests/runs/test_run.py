@@ -358,7 +358,7 @@ def test_a_run_on_all_of_its_text_has_no_held_out_metrics(corpus, tmp_path, caps
   assert result.heldout == {} and not heldout_lines(tmp_path / 'run')
   assert 'warning: no text is held out, so the run is not evaluated' in told
   assert 'Held-out text:                    none\n' in told and 'report.html' in told
-  with pytest.raises(config_lib.ConfigError, match='there is none: give --data.heldout-path=FILE'):
+  with pytest.raises(config_lib.ConfigError, match=r'there is none: give --data\.heldout-path=FILE'):
     run(parse(BERT_BASE, [*args, '--train.best=mlm']))
 
 
