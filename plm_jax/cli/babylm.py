@@ -42,7 +42,7 @@ from plm_jax import errors, recipes, storage, streams, validation
 from plm_jax.api import corpus, knowledge
 from plm_jax.checkpoints.restore import require_named_checkpoints
 from plm_jax.cli import minimal_pairs as judging
-from plm_jax.cli import options
+from plm_jax.cli import options, work_identity
 from plm_jax.cli import run as run_command
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, PretrainRun
@@ -72,7 +72,8 @@ ZERO_SHOT = 'zero-shot'
 KINDS = 'classification', 'regression', 'choice'
 SPLIT_NAMES = {'train': 'train', 'dev': 'dev', 'valid': 'dev', 'validation': 'dev'}
 Done = dict[str, dict[str, Any]]
-"""name of a finished part -> its results, and under 'asked' what it was asked to do"""
+"""name of a finished part -> its results; under 'asked' what it was asked to do, and under
+'content' a digest of the files that it read"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,25 +187,35 @@ def run_plan(plan: BabylmPlan) -> None:
   if plan.fast and plan.model:
     require_named_checkpoints(plan.model)
 
-  def run_part(name: str, asked: Any, work: Callable[[], dict[str, Any]]) -> None:
-    if done.get(name, {}).get('asked') == asked:
+  # Of a model that this folder has trained, the text decides.
+  model = ''
+  if plan.model and storage.resolve_path(plan.model).is_dir():
+    model = work_identity.digest_content([plan.model])
+
+  def run_part(
+      name: str, asked: Any, data: Sequence[str], work: Callable[[], dict[str, Any]]) -> None:
+    content = work_identity.digest_content(data) + model
+    before = done.get(name, {})
+    if before.get('asked') == asked and before.get('content') == content:
       print_on_leader(f'{name}: done before')
       return
-    print_on_leader(f'{name}: {asked}')
-    done[name] = {'asked': asked, **work()}
+    changed = ' (its files have changed)' if before.get('asked') == asked else ''
+    print_on_leader(f'{name}: {asked}{changed}')
+    done[name] = {'asked': asked, 'content': content, **work()}
     storage.write_json(place, {'asked': plan.fixed_options, 'done': done})
 
   if config:
     text, rest = find_splits(plan.data)
-    run_part('text', text, lambda: clean_text(text, plan.text))
-    run_part('model', plan.recipe, lambda: train_model(config))
+    run_part('text', text, [text], lambda: clean_text(text, plan.text))
+    run_part('model', plan.recipe, [plan.text], lambda: train_model(config))
     if rest:
-      run_part('dev', rest, lambda: evaluate_heldout(plan.run, rest))
+      run_part('dev', rest, [rest], lambda: evaluate_heldout(plan.run, rest))
   if plan.pairs:
     trained = loaded_model.load_model(plan.run)
     asked = f'{plan.pairs} {plan.limit or "all"}'
     for how in scoring_ways(trained):
-      run_part(f'pairs {how}', asked, lambda how=how: judge_pairs(plan, trained, how))
+      run_part(
+          f'pairs {how}', asked, [plan.pairs], lambda how=how: judge_pairs(plan, trained, how))
     del trained
   if plan.zero_shot:
     run_zero_shot(plan, plan.zero_shot, '', run_part)
@@ -213,7 +224,7 @@ def run_plan(plan: BabylmPlan) -> None:
       run_zero_shot(plan, plan.fast, checkpoint, run_part)
   for task, (train, dev) in tables.items():
     work = functools.partial(finetune_task, plan, task, train, dev)
-    run_part(f'task {task}', ' '.join((*train, *dev)), work)
+    run_part(f'task {task}', ' '.join((*train, *dev)), (*train, *dev), work)
   print_results(plan, result_rows(plan, config, done), done)
 
 
@@ -323,7 +334,7 @@ def judge_pairs(plan: BabylmPlan, trained: LoadedModel, how: Any) -> dict[str, A
 
 def run_zero_shot(
     plan: BabylmPlan, folder: str, checkpoint: str,
-    run_part: Callable[[str, Any, Callable[[], dict[str, Any]]], None]) -> None:
+    run_part: Callable[[str, Any, Sequence[str], Callable[[], dict[str, Any]]], None]) -> None:
   """Evaluate a model on the zero-shot tasks in a folder.
 
   Args:
@@ -347,7 +358,9 @@ def run_zero_shot(
         zero_shot.write_predictions(home, dataset, results, task)
         return zero_shot.summarize(results, task)._asdict()
       asked = f'{folder}/{dataset} {plan.limit or "all"}'
-      run_part(f'{ZERO_SHOT} {checkpoint or "final"} {backend}: {dataset}', asked, evaluate)
+      run_part(
+          f'{ZERO_SHOT} {checkpoint or "final"} {backend}: {dataset}', asked,
+          [f'{folder}/{dataset}'], evaluate)
 
 
 def find_tables(plan: BabylmPlan) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:

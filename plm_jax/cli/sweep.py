@@ -6,7 +6,6 @@ Each combination has a folder in the run's folder. `sweep.json` there keeps the 
 runs, so that the same command continues an interrupted sweep.
 """
 from collections.abc import Callable, Mapping, Sequence
-import hashlib
 import itertools
 import json
 import math
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from plm_jax import storage
+from plm_jax.cli import work_identity
 from plm_jax.config import serialization
 from plm_jax.config.run import FinetuneRun
 from plm_jax.errors import ConfigError
@@ -138,7 +138,10 @@ class SweepLog:
       self.results = storage.read_json(self.path)
 
   def find(self, config: FinetuneRun) -> dict[str, float] | None:
-    """Return the metrics of a finished run with the same configuration; None: there is none."""
+    """Return the metrics of a finished run of the same configuration on the same data.
+
+    None: there is none.
+    """
     return self.results.get(run_digest(config))
 
   def add(self, config: FinetuneRun, metrics: Mapping[str, float]) -> None:
@@ -149,9 +152,10 @@ class SweepLog:
 
 
 def run_digest(config: FinetuneRun) -> str:
-  """Return a digest of a run's configuration, by which its result is found again."""
-  text = json.dumps(serialization.to_json(config), sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:16]
+  """Return a digest of a run's configuration and of the content of its data, by which its result is
+  found again."""
+  content = work_identity.digest_content((*config.data.train, *config.data.dev))
+  return work_identity.json_digest([serialization.to_json(config), content])[:16]
 
 
 def rank_results(

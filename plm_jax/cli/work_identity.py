@@ -13,6 +13,7 @@ import plm_jax
 from plm_jax import errors, storage
 from plm_jax.cli import inputs
 from plm_jax.config import serialization
+from plm_jax.data import sources as text_sources
 from plm_jax.data.source_files import file_version, find_files
 
 if TYPE_CHECKING:
@@ -77,6 +78,15 @@ def source_versions(source: str) -> list[str] | None:
     return [f'{file} {file_version(file)}' for file in find_files(source)]
   except errors.UserError:  # reading it raises an error that names the place
     return None
+
+
+def digest_content(names: Sequence[str]) -> str:
+  """Compute the sha256 of the content of sources: files, globs, folders and data sets."""
+  found = []
+  for name in names:
+    built_in = name.startswith(('tfds:', 'embedded'))
+    found.append(name if built_in else text_sources.fingerprint(name))
+  return json_digest(found)
 
 
 def digest_params(params: Any) -> str:

@@ -85,6 +85,22 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
     typed(monkeypatch, *asked, '--recipe=bert_base')
 
 
+def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, monkeypatch, capsys):
+  (track / 'run').mkdir()
+  (track / 'run/weights').write_text('1')
+  monkeypatch.setattr(babylm.loaded_model, 'load_model', lambda folder: None)
+  monkeypatch.setattr(babylm, 'scoring_ways', lambda trained: ['pll'])
+  monkeypatch.setattr(babylm, 'judge_pairs', lambda *_: {
+      'accuracy': 0.5, 'interval': [0.4, 0.6], 'pairs': 8, 'phenomena': {}})
+  def parts():
+    typed(monkeypatch, '--model=run', '--output=out', '--pairs=*.jsonl')
+    return capsys.readouterr().out.splitlines()[0]
+  assert parts() == 'pairs pll: *.jsonl all' and parts() == 'pairs pll: done before'
+  for path in (track / 'pairs.jsonl', track / 'more.jsonl', track / 'run/weights'):
+    path.write_text('{}')
+    assert parts() == 'pairs pll: *.jsonl all (its files have changed)' and parts() == 'pairs pll: done before'
+
+
 @pytest.mark.slow
 def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
   """What stopped in the middle is not counted as done."""

@@ -56,6 +56,17 @@ def test_an_interrupted_sweep_goes_on(started):
   assert len(started(*SWEEP, '--data.epochs=2')[0]) == 8  # another run
 
 
+@pytest.mark.parametrize('changed', ['train', 'dev'])
+def test_a_sweep_on_other_data_has_other_runs(started, tmp_path, changed):
+  for name in ('train', 'dev'):
+    (tmp_path / f'{name}.tsv').write_text('text\tlabel\na\tx\nb\ty\n')
+  asked = *SWEEP, f'--train={tmp_path}/train.tsv', f'--dev={tmp_path}/dev.tsv'
+  assert len(started(*asked)[0]) == 8
+  assert not started(*asked)[0]
+  (tmp_path / f'{changed}.tsv').write_text('text\tlabel\na\ty\nb\tx\n')
+  assert len(started(*asked)[0]) == 8
+
+
 def test_a_single_seed_has_no_deviation(started):
   _, said, _ = started('--sweep=epochs=1,2')
   assert said.splitlines()[-2].split()[0] in ('epochs=1', 'epochs=2') and 'nan' not in said
