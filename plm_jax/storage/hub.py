@@ -337,7 +337,10 @@ def short_reason(error: BaseException) -> str:
 
 
 def classify_error(error: BaseException) -> tuple[set[str], int]:
-  """Return the names of the classes of an error and its causes, and the status of a response."""
+  """Return the names of the classes of an error and its causes, and the status of a response.
+
+  A response 404 to the request for a file adds the name 'MissingFile'.
+  """
   names, status = set(), 0
   causes: list[BaseException] = [error]
   while causes[-1].__cause__ is not None and len(causes) < 10:
@@ -345,6 +348,8 @@ def classify_error(error: BaseException) -> tuple[set[str], int]:
   for cause in causes:
     response = getattr(cause, 'response', None)
     status = status or getattr(response, 'status_code', 0)
+    if status == 404 and response is not None and '/api/' not in str(response.url):
+      names.add('MissingFile')
     names.update(kind.__name__ for kind in type(cause).__mro__)
   return names, status
 
@@ -366,6 +371,9 @@ def describe_hub_error(
             '`hf auth login`')
   if 'RevisionNotFoundError' in kinds:
     return f'{name.name} on the Hugging Face hub has no revision {name.revision or "main"}'
+  if 'MissingFile' in kinds and 'RepositoryNotFoundError' not in kinds:
+    return (f'{name} is on the Hugging Face hub, but the hub does not find one of its files '
+            f'(status 404: {short_reason(error)}): try again later, or give another @REVISION')
   if 'RepositoryNotFoundError' in kinds or status in (401, 404):
     absent = f'{name.name} is no local folder, and no public model on the Hugging Face hub'
     if kind == 'dataset':

@@ -27,6 +27,9 @@ FAULTS = {
     '403': (hub_server.Fault(403), 'refuses access to org/bert (403)'),
     '429': (hub_server.Fault(429), 'limits requests (429)'),
     '500': (hub_server.Fault(500), 'failed on org/bert (status 500): try again later'),
+    'missing file': (hub_server.Fault(404, 'model.safetensors'), 'org/bert is on the Hugging Face hub, but the hub'),
+    'missing entry': (hub_server.Fault(404, 'config.json', headers={'X-Error-Code': 'EntryNotFound'}),
+                      'does not find one of its files (status 404: '),
     'short': (hub_server.Fault('short', 'model.safetensors', after=100), 'the download of org/bert broke off'),
     'corrupt': (hub_server.Fault('corrupt', 'model.safetensors'), 'model.safetensors was damaged on its way')}
 
