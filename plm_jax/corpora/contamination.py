@@ -4,13 +4,14 @@ Brown et al. 2020, section 4 and appendix C. There n is between 8 and 13 by data
 around the overlap is cut out of a document. Here n is an option and the whole document is dropped.
 """
 from collections.abc import Iterable, Iterator
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plm_jax.corpora import word_hashes
 from plm_jax.data import labeled_files, sources, text_to_text_tasks
-from plm_jax.data.source_files import find_files
+from plm_jax.data.source_files import find_files, split_names
 from plm_jax.data.text_to_text_tasks import TASK_PREFIX
 
 
@@ -51,27 +52,43 @@ def evaluation_texts(source: str) -> Iterator[str]:
   """Yield the texts of evaluation examples.
 
   Args:
-    source: task:NAME:SOURCE: inputs and targets; tfds:NAME:SPLIT and files of rows (.jsonl, .json,
-      .tsv, .csv, .conll): every text of a row; other files: their documents.
+    source: evaluation sets, separated by commas. task:NAME:SOURCE: inputs and targets;
+      tfds:NAME:SPLIT and files of rows (.jsonl, .json, .tsv, .csv, .conll): every text of a row;
+      other files: their documents.
 
   Raises:
     SourceError: they cannot be read.
   """
-  if source.startswith(TASK_PREFIX):
-    for example in text_to_text_tasks.read_examples(source):
-      yield example.inputs
-      yield from example.targets
-  elif source.startswith('tfds:'):
-    for row in labeled_files.iterate_rows(source):
-      yield from iterate_strings(row.columns)
-  else:
-    for file in find_files(source):
-      if labeled_files.FILE_ENDING.search(file.name.lower()):
-        for row in labeled_files.iterate_rows(str(file)):
-          yield from iterate_strings(row.columns)
-      else:
-        for document in sources.read_documents(str(file)):
-          yield '\n'.join(document.paragraphs)
+  for part in split_sets(source):
+    if part.startswith(TASK_PREFIX):
+      for example in text_to_text_tasks.read_examples(part):
+        yield example.inputs
+        yield from example.targets
+    elif part.startswith('tfds:'):
+      for row in labeled_files.iterate_rows(part):
+        yield from iterate_strings(row.columns)
+    else:
+      for file in find_files(part):
+        if labeled_files.FILE_ENDING.search(file.name.lower()):
+          for row in labeled_files.iterate_rows(str(file)):
+            yield from iterate_strings(row.columns)
+        else:
+          for document in sources.read_documents(str(file)):
+            yield '\n'.join(document.paragraphs)
+
+
+def split_sets(source: str) -> list[str]:
+  """Split a list of evaluation sets at commas outside the names of files.
+
+  >>> split_sets('a.jsonl,task:sst2:dev.tsv,b.txt,tfds:imdb_reviews:test')
+  ['a.jsonl', 'task:sst2:dev.tsv', 'b.txt', 'tfds:imdb_reviews:test']
+  """
+  found = []
+  for part in re.split(rf',\s*(?={TASK_PREFIX}|tfds:)', source):
+    inner = text_to_text_tasks.strip_task(part)
+    first, *others = split_names(inner) or ('',)
+    found += [part.removesuffix(inner) + first, *others]
+  return found
 
 
 def iterate_strings(value: Any) -> Iterator[str]:

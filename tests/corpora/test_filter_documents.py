@@ -1,13 +1,15 @@
 """What is found out about single documents: rules, words as numbers, signatures, overlaps."""
+import itertools
 import pickle
 
 import numpy as np
 import pytest
 
-from plm_jax.corpora import duplicates, filter_documents, quality, word_hashes
+from plm_jax.corpora import contamination, duplicates, filter_documents, quality, word_hashes
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
 from plm_jax.corpora.filters import FilterConfig, RuleFilter
 from plm_jax.corpora.minhash import MinHash
+from plm_jax.errors import UserError
 from plm_jax.validation import ConfigError
 
 PROSE = ['The house of my father stood by the river, and we lived there for many years.',
@@ -152,3 +154,18 @@ def test_rules_that_are_not_known():
   assert filter_documents.parse_rules('c4,gopher')['repetition'] is True
   with pytest.raises(ConfigError, match=r'--rules is c4 or gopher, or several by commas, got .rpv2'):
     filter_documents.parse_rules('rpv2')
+
+
+def test_evaluation_sets_of_every_kind_can_be_in_one_list(tmp_path, monkeypatch):
+  monkeypatch.setattr('plm_jax.data.tfds.iterate_examples', lambda source: [{'text': f'rows of {source}'}])
+  (tmp_path / 'May, 2019.tsv').write_text('sentence\tlabel\na fine film\t1\n')
+  (tmp_path / 'rows.jsonl').write_text('{"text": "a row"}\n')
+  (tmp_path / 'plain.txt').write_text('a document\n')
+  task, rows, plain = f'task:sst2:{tmp_path}/May, 2019.tsv', f'{tmp_path}/rows.jsonl', f'{tmp_path}/plain.txt'
+  texts = {task: ['sst2 sentence: a fine film', 'positive'], rows: ['a row'], plain: ['a document'],
+           'tfds:imdb:test': ['rows of tfds:imdb:test']}
+  for order in itertools.permutations(texts):
+    found = list(contamination.evaluation_texts(','.join(order)))
+    assert found == [text for source in order for text in texts[source]]
+  with pytest.raises(UserError, match=r'nowhere\.txt'):
+    list(contamination.evaluation_texts(f'{task},nowhere.txt'))
