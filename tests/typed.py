@@ -103,7 +103,8 @@ class World:
     self.rows('scifact/queries.jsonl', [{'_id': str(n), 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
     self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore', [f'{n}\t{n}\t1' for n in range(5)])
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
-    self.table('multi30k.tsv', 'de\ten', [f'{line}\t{line}' for line in lines])
+    for name in ('multi30k.tsv', 'multi30k_dev.tsv'):
+      self.table(name, 'de\ten', [f'{line}\t{line}' for line in lines])
 
   def rows(self, name: str, values: list[dict]) -> None:
     pathlib.Path(name).write_text(''.join(json.dumps(value) + '\n' for value in values))
@@ -154,7 +155,9 @@ class World:
     """The run of a command: its options are understood, and two steps are made."""
     suffix = next((f'-{arg.partition("=")[2]}' for arg in args if arg.startswith('--scale=')), '')
     args = [arg for arg in args if not arg.startswith('--scale=')]
-    args += ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1']
+    args += ['--scale=test', '--mesh.data=1']
+    if not any(arg.startswith('--data.heldout-path') for arg in args):
+      args.append('--data.prepare.heldout=0.1')
     if not any(arg.startswith('--output=') for arg in args):
       folder = pathlib.Path(f'runs/{name}{suffix}')
       others = len([*folder.parent.glob(f'{folder.name}*')])  # commands beside each other, where one types one of them
