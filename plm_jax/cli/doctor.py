@@ -355,6 +355,7 @@ def check_records(config: PretrainRun) -> CheckResult:
   if tokenizer:
     if first:
       preflight.check_tokenizer_kind(config, first, tokenizer)
+      preflight.check_exact_text(config, first)
     make_learner(config, tokenizer.vocab)
     preflight.check_prompts(config, tokenizer)
     kind = tokenizer.kind.replace('_', '-')

@@ -270,7 +270,9 @@ class PretrainRun(RunConfig):
     if objective.layout.has_text_pairs(corpus):
       assembly = 'pairs'
     text_length = objective.text_length(phase.length)
-    return WindowRule(assembly, text_length, objective.layout.target_tokens)
+    layout = objective.layout
+    separators = layout.separators if assembly in ('sentences', 'packed') else 0
+    return WindowRule(assembly, text_length, layout.target_tokens, separators)
 
   def rules(self, *corpora: int) -> tuple[WindowRule, ...]:
     """Return the distinct window rules of all phases, for these corpora or for all of them."""

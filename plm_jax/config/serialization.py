@@ -107,6 +107,19 @@ def split_encoder_config(saved: SavedConfig) -> SavedConfig:
   return saved
 
 
+def keep_exact_text(saved: SavedConfig) -> SavedConfig:
+  """Migrate TextConfig of format 6, whose `newlines` kept line breaks between paragraphs alone."""
+  saved = dict(saved)
+  if saved.pop('newlines', False):
+    saved['sentences'] = 'none'
+  return saved
+
+
+def drop_reserve(saved: SavedConfig) -> SavedConfig:
+  """Migrate an objective of format 6 that kept tokens free for separators of documents."""
+  return {name: value for name, value in saved.items() if name != 'reserve'}
+
+
 RENAMED_IN_5 = {
     'plm_jax.cli.applied:RowsConfig': 'plm_jax.cli.predict:PredictConfig',
     'plm_jax.cli.applied:VectorsConfig': 'plm_jax.cli.encode:EncodeConfig',
@@ -189,6 +202,11 @@ MIGRATIONS: Mapping[int, Mapping[str, Migration]] = {
             lambda saved: rename_fields(saved, mlm='task')},
     5: {old: rename_class(new) for old, new in RENAMED_IN_5.items()},
     6: {'plm_jax.architectures.encoder:EncoderConfig': split_encoder_config},
+    7: {'plm_jax.data.prepare_config:TextConfig': keep_exact_text,
+        'plm_jax.data.prepare_config:PrepareConfig': keep_exact_text,
+        'plm_jax.objectives.clm:CausalLM': drop_reserve,
+        'plm_jax.objectives.mntp:MaskedNextToken': drop_reserve,
+        'plm_jax.objectives.row_builders:FullSentences': drop_reserve},
 }
 FORMAT = max(MIGRATIONS)
 

@@ -154,9 +154,8 @@ def filter_piece(
     return
   done = piece_path(work.folder, item.key, '.json')
   if not parallel_stages.is_written(done):
-    documents = itertools.starmap(Document, zip(item.texts, item.places, strict=True))
     filtered = [batches.filter_batch(load_filter(work), batch)
-                for batch in encode.batch_documents(documents)]
+                for batch in encode.batch_documents(item.documents)]
     report, left, first = CleanReport(), [], 0
     for batch in filtered:
       report.add(batch.report, work.config.samples)

@@ -2,7 +2,7 @@
 
 Plain text, JSON Lines, JSON lists, tables, WikiExtractor's output, WET files and MediaWiki dumps.
 """
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
 import re
 from typing import Any, Literal, NamedTuple
@@ -19,21 +19,26 @@ from plm_jax.data.lines import (
   number_lines,
   parse_json_line,
   report_problem,
+  strip_line_end,
 )
 from plm_jax.data.table_rows import read_table
 from plm_jax.errors import format_option
 
 Division = Literal['auto', 'blank-lines', 'lines', 'files']
 MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several
-MAX_PARAGRAPH = 1 << 20  # characters; a longer paragraph is split into several
+MAX_PARAGRAPH = 1 << 20  # characters; a longer paragraph, or exact text, is split into several
+# A file that is all of an exact text is split into about as many parts at least, so that a part can
+# be held out, unless parts had fewer characters than that.
+MIN_PARTS, MIN_PART = 32, 1 << 10
 NumberedLines = Iterator[tuple[int, str]]  # number, text
 
 
 class Document(NamedTuple):
-  """A document of a source."""
+  """A document of a source, or a part of one that is long."""
 
-  paragraphs: list[str]
+  paragraphs: list[str]  # of exact text: one, with everything
   where: str  # 'file:line' of its first paragraph
+  follows: bool = False  # it continues the document before it, without a character in between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,7 @@ class TextReadConfig:
   field: str = 'text'  # with the text, in JSON Lines and tables
   division: Division = 'auto'  # of plain text into documents
   encoding: str = 'utf-8'  # of the characters
+  exact: bool = False  # keep every character of a document, white space and line ends, too
 
 
 def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats, alone: bool
@@ -61,13 +67,17 @@ def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadSta
   """
   name = str(opened.file)
   reader = detect_reader(opened)
-  lines = number_lines(opened, config.on_error, stats)
+  lines = number_lines(opened, config.on_error, stats, config.exact)
   if reader in (warc.read_pages, mediawiki.read_articles):
     for text, where in reader(opened, config, stats):
-      yield from split_text(text.replace('\r\n', '\n'), where, stats)
+      text = text if config.exact else text.replace('\r\n', '\n')
+      yield from split_text(text, where, config, stats)
   elif reader is text_documents:
     division = resolve_division(opened, config.division, alone, stats)
-    yield from text_documents(name, lines, division, stats)
+    builder = DocumentBuilder(name, stats, config.exact)
+    if config.exact and alone and division == 'files':
+      builder.limit = choose_part_size(opened)
+    yield from text_documents(lines, division, builder)
   elif reader is list_documents:
     yield from list_documents(opened, config, stats)
   elif reader in (TSV, CSV):
@@ -121,58 +131,90 @@ def resolve_division(opened: TextFile, division: Division, alone: bool, stats: R
   return 'lines'
 
 
-def text_documents(name: str, lines: NumberedLines, division: Division, stats: ReadStats
+def text_documents(lines: NumberedLines, division: Division, builder: 'DocumentBuilder'
                    ) -> Iterator[Document]:
-  """Yield the documents of plain text, with one paragraph per line."""
-  builder = DocumentBuilder(name, stats)
+  """Yield the documents of plain text, with one paragraph per line.
+
+  Exact text has what divides it, blank lines or line ends, in no document.
+  """
+  whole = builder.exact and division == 'files'
   for number, line in lines:
     blank = not line or line.isspace()
     if (blank and division == 'blank-lines') or (not blank and division == 'lines'):
       yield from builder.flush()
-    if not blank:
+    if whole or not blank:
       yield from builder.add(number, line)
-  yield from builder.flush()
+  yield from builder.flush(whole)
 
 
 def wiki_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
   """Yield the documents of WikiExtractor's output: articles from <doc id="..." ...> to </doc>.
 
-  Blank lines are ignored.
+  Blank lines between articles are ignored, and those in an article unless the text is exact.
   """
-  del config
-  builder = DocumentBuilder(name, stats)
+  builder = DocumentBuilder(name, stats, config.exact)
   for number, line in lines:
     if re.match(r'<doc\s+id=.*>\s*$|</doc>\s*$', line):
       yield from builder.flush()
-    elif line and not line.isspace():
+    elif line and not line.isspace() or config.exact and builder.paragraphs:
       yield from builder.add(number, line)
   yield from builder.flush()
 
 
 class DocumentBuilder:
-  """Collects paragraphs into documents; splits documents over MAX_DOCUMENT."""
+  """Collects paragraphs into documents; splits documents over MAX_DOCUMENT.
 
-  def __init__(self, name: str, stats: ReadStats):
-    self.name, self.stats = name, stats
+  The paragraphs of exact text are lines with their line ends. It is split into parts of about
+  `limit` characters.
+  """
+
+  def __init__(self, name: str, stats: ReadStats, exact: bool):
+    self.name, self.stats, self.exact = name, stats, exact
+    self.limit = MAX_PARAGRAPH
     self.paragraphs: list[str] = []
-    self.where, self.length = '', 0
+    self.where, self.length, self.follows = '', 0, False
 
   def add(self, number: int, paragraph: str) -> Iterator[Document]:
     """Add a paragraph that begins at line `number`, and yield the document if it is full."""
     if not self.paragraphs:
       self.where = f'{self.name}:{number}'
-    self.paragraphs += split_paragraph(paragraph)
+    if self.exact:
+      self.paragraphs.append(paragraph)
+    else:
+      self.paragraphs += split_paragraph(paragraph)
     self.length += len(paragraph)
-    if self.length >= MAX_DOCUMENT:
+    if self.exact and self.length >= 2 * self.limit and not paragraph.isspace():
+      *parts, rest = split_exactly(''.join(self.paragraphs), self.limit)
+      yield from self.follow(parts)
+      self.where, self.paragraphs, self.length = f'{self.name}:{number}', [rest], len(rest)
+    elif not self.exact and self.length >= MAX_DOCUMENT:
       self.stats.split_documents += 1
       yield from self.flush()
 
-  def flush(self) -> Iterator[Document]:
-    """Yield the collected paragraphs as a document, if there are any."""
-    if self.paragraphs:
+  def flush(self, whole: bool = False) -> Iterator[Document]:
+    """Yield the collected paragraphs as a document, if there are any.
+
+    whole: keep the line end at the end of exact text.
+    """
+    if self.paragraphs and self.exact:
+      text = ''.join(self.paragraphs)
+      yield from self.follow(split_exactly(text if whole else strip_line_end(text), self.limit))
+    elif self.paragraphs:
       yield Document(self.paragraphs, self.where)
-    self.paragraphs, self.length = [], 0
+    self.paragraphs, self.length, self.follows = [], 0, False
+
+  def follow(self, parts: Iterable[str]) -> Iterator[Document]:
+    """Yield the next parts of an exact text."""
+    for part in parts:
+      yield Document([part], self.where, self.follows)
+      self.follows = True
+
+
+def choose_part_size(opened: TextFile) -> int:
+  """Return the number of characters of a part of a file that is all of an exact text."""
+  size = len(opened.beginning) // MIN_PARTS
+  return size if size >= MIN_PART else MAX_PARAGRAPH
 
 
 def json_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
@@ -272,7 +314,7 @@ def document_from_fields(fields: dict[str, Any], where: str, config: TextReadCon
   except UnicodeEncodeError as error:
     report_problem(f'{where}: not text: {error}', config.on_error, stats)
     return
-  yield from split_text(text, where, stats)
+  yield from split_text(text, where, config, stats)
 
 
 def describe_type(value: Any) -> str:
@@ -293,8 +335,13 @@ def describe_type(value: Any) -> str:
   return names.get(type(value)) or f'a {type(value).__name__}'
 
 
-def split_text(text: str, where: str, stats: ReadStats) -> Iterator[Document]:
+def split_text(text: str, where: str, config: TextReadConfig, stats: ReadStats
+               ) -> Iterator[Document]:
   """Yield a text as a document, one paragraph per line; split it if it is over MAX_DOCUMENT."""
+  if config.exact:
+    for number, part in enumerate(split_exactly(text, MAX_PARAGRAPH)):
+      yield Document([part], where, number > 0)
+    return
   paragraphs, length = [], 0
   for paragraph in text.split('\n'):
     if not paragraph or paragraph.isspace():
@@ -309,6 +356,27 @@ def split_text(text: str, where: str, stats: ReadStats) -> Iterator[Document]:
     yield Document(paragraphs, where)
 
 
+def split_exactly(text: str, limit: int) -> Iterator[str]:
+  """Yield parts of about `limit` characters that are the text together; none of an empty text.
+
+  A part after the first begins where a token does, whatever the tokenizer: with a line that is not
+  indented, otherwise with a word and the space before it, and never with other white space.
+  """
+  start = 0
+  while len(text) - start > limit:
+    end = 0
+    for border in LINE_BORDER, WORD_BORDER:
+      found = border.finditer(text, start + limit // 2, start + limit)
+      end = end or max((match.start() for match in found), default=0)
+    if not end:  # white space alone
+      match = VISIBLE.search(text, start + limit)
+      end = match.start() if match else len(text)
+    yield text[start:end]
+    start = end
+  if start < len(text):
+    yield text[start:]
+
+
 def split_paragraph(paragraph: str) -> Iterator[str]:
   """Yield a paragraph; split it if it is over MAX_PARAGRAPH, after a space where there is one."""
   start = 0
@@ -319,5 +387,7 @@ def split_paragraph(paragraph: str) -> Iterator[str]:
   yield paragraph[start:]
 
 
+LINE_BORDER, WORD_BORDER = re.compile(r'(?<=\n)(?= ?\S)'), re.compile(r'(?<=\S)(?= ?\S)')
+VISIBLE = re.compile(r'\S')
 TSV, CSV = make_table_reader('tsv'), make_table_reader('csv')
 READERS = {'.jsonl': json_documents, '.ndjson': json_documents, '.tsv': TSV, '.csv': CSV}

@@ -19,7 +19,7 @@ from plm_jax.data import records, sentence_splitting, word_segmentation, worker_
 from plm_jax.data.document_formats import Document
 from plm_jax.data.word_segmentation import SegmenterName, SegmentFunction
 
-SentenceRule = Literal['split', 'clauses', 'line']
+SentenceRule = Literal['split', 'clauses', 'line', 'none']
 
 
 class EncodedUnit(NamedTuple):
@@ -29,6 +29,7 @@ class EncodedUnit(NamedTuple):
   lengths: np.ndarray  # [S] tokens per sentence
   sentences: np.ndarray  # [D] sentences per document
   hashes: list[int]  # [D] of the text, 64 bits
+  follows: np.ndarray  # [D] bool, whether it continues the document before it
 
 
 def batch_documents(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
@@ -46,75 +47,64 @@ def batch_documents(documents: Iterable[Document], characters: int = 0) -> Itera
 
 def encode_units(
     units: Iterable[Sequence[Document]], tokenizer: tokenizers.Tokenizer,
-    sentence_rule: SentenceRule, segmenter: SegmenterName, newlines: bool, workers: int,
+    sentence_rule: SentenceRule, segmenter: SegmenterName, workers: int,
 ) -> Generator[tuple[list[str], EncodedUnit], None, None]:
   """Yield (where each document begins, the encoded unit) of each unit, in order.
 
   Args:
     units: of documents.
-    tokenizer, sentence_rule, segmenter, newlines: see `encode_documents`.
+    tokenizer, sentence_rule, segmenter: see `encode_documents`.
     workers: number of processes; each has about two units waiting.
   """
-  positions = collections.deque()  # of the units that are in progress: workers do not need them
-  def read_paragraphs() -> Iterator[list[list[str]]]:
+  positions = collections.deque()  # of the units that are in progress
+  def note_positions() -> Iterator[Sequence[Document]]:
     for unit in units:
-      positions.append(document_positions(unit))
-      yield document_paragraphs(unit)
+      positions.append([document.where for document in unit])
+      yield unit
 
   encode = functools.partial(
-      encode_documents, tokenizer=tokenizer, sentence_rule=sentence_rule, segmenter=segmenter,
-      newlines=newlines)
-  results = worker_pool.map_ordered(encode, read_paragraphs(), workers)
+      encode_documents, tokenizer=tokenizer, sentence_rule=sentence_rule, segmenter=segmenter)
+  results = worker_pool.map_ordered(encode, note_positions(), workers)
   with contextlib.closing(results):
     for encoded in results:
       yield positions.popleft(), encoded
 
 
-def document_positions(unit: Sequence[Document]) -> list[str]:
-  """Return where each document begins, 'file:line'."""
-  return [document.where for document in unit]
-
-
-def document_paragraphs(unit: Sequence[Document]) -> list[list[str]]:
-  """Return the paragraphs of each document."""
-  return [document.paragraphs for document in unit]
-
-
 def encode_documents(
-    unit: list[list[str]], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
-    segmenter: SegmenterName = 'none', newlines: bool = False) -> EncodedUnit:
+    unit: Sequence[Document], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
+    segmenter: SegmenterName = 'none') -> EncodedUnit:
   """Tokenize documents sentence by sentence, so that no token spans two sentences.
 
   Args:
-    unit: paragraphs of each document.
+    unit: the documents.
     tokenizer: makes the tokens.
-    sentence_rule: how paragraphs are split into sentences.
+    sentence_rule: how paragraphs are split into sentences. 'none' is for exact text: the ids of a
+      document are those of its whole text.
     segmenter: what a word is, see `word_segmentation`.
-    newlines: every paragraph after the first begins with a line break.
   """
   collecting = gc.isenabled()
   gc.disable()  # nothing here makes cycles, and looking for them took a sixth of the time
   try:
     segment = word_segmentation.load_segmenter(segmenter)
-    return encode_unit(unit, tokenizer, sentence_rule, segment, newlines)
+    return encode_unit(unit, tokenizer, sentence_rule, segment)
   finally:
     if collecting:
       gc.enable()
 
 
 def encode_unit(
-    unit: list[list[str]], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
-    segment: SegmentFunction | None, newlines: bool) -> EncodedUnit:
+    unit: Sequence[Document], tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule,
+    segment: SegmentFunction | None) -> EncodedUnit:
   """Tokenize as `encode_documents`.
 
   segment: splits a paragraph into its words; None: the tokenizer determines words.
   """
   # Split documents into words, where there is a segmenter, and paragraphs into sentences.
-  segmented, texts = None, unit
+  segmented, texts = None, [document.paragraphs for document in unit]
   if segment:
     segmented, texts = [], []
     for document in unit:
-      segmented_document = [segment(paragraph) for paragraph in document]
+      segmented_document = [segment(paragraph) for paragraph in document.paragraphs]
       segmented.append(segmented_document)
       texts.append([text for text, _ in segmented_document])
   paragraphs = []  # sentences of each paragraph
@@ -122,21 +112,23 @@ def encode_unit(
   counts = []  # sentences of each document
   for document in texts:
     before = len(sentences)
-    for number, paragraph in enumerate(document):
+    for paragraph in document:
       found = split_paragraph(paragraph, tokenizer, sentence_rule)
-      if newlines and number and found:
-        found[0] = '\n' + found[0]
       paragraphs.append(found)
       sentences.extend(found)
     counts.append(len(sentences) - before)
 
   # Tokenize sentences.
+  follows = np.array([document.follows for document in unit], bool)
   if segmented:
     parts = map(tokenizer.encode_with_offsets, batch_texts(sentences))
     token, lengths, places = concat_parts(parts)
     starts = mark_word_starts(segmented, paragraphs, lengths, places)
   else:
-    token, lengths = concat_parts(map(tokenizer.encode_flat, batch_texts(sentences)))
+    if sentence_rule == 'none':
+      token, lengths = encode_exactly(sentences, follows, tokenizer)
+    else:
+      token, lengths = concat_parts(map(tokenizer.encode_flat, batch_texts(sentences)))
     starts = tokenizer.starts_word[token]
   tokens = np.empty(len(token), records.token_dtype(tokenizer.vocab.size))
   tokens['token'] = token
@@ -147,16 +139,44 @@ def encode_unit(
   number = np.repeat(np.arange(len(unit)), counts)
   hashes = []
   for document in unit:
-    digest = hashlib.blake2b('\n'.join(document).encode(), digest_size=8).digest()
+    text = '\n'.join(document.paragraphs)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     hashes.append(int.from_bytes(digest))
   nonempty = np.bincount(number[lengths > 0], minlength=len(unit))
-  return EncodedUnit(tokens, lengths[lengths > 0], nonempty, hashes)
+  return EncodedUnit(tokens, lengths[lengths > 0], nonempty, hashes, follows)
+
+
+def encode_exactly(
+    texts: list[str], follows: np.ndarray, tokenizer: tokenizers.Tokenizer,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Encode texts [N] -> ids [T], ids per text [N], without a space before a text that follows.
+
+  SentencePiece puts a space before a text. So a text that continues another is encoded after a line
+  break, whose ids are removed.
+
+  Args:
+    texts: the texts.
+    follows: [N] bool, whether a text continues another; see `document_formats.split_exactly`.
+    tokenizer: makes the ids.
+  """
+  removed = 0
+  if follows.any() and tokenizer.encode('\n'):
+    pairs = zip(tokenizer.encode('\na'), tokenizer.encode('\nb'), strict=False)
+    removed = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+  if removed:
+    texts = [f'\n{text}' if more else text for text, more in zip(texts, follows, strict=True)]
+  token, lengths = concat_parts(map(tokenizer.encode_flat, batch_texts(texts)))
+  if removed:
+    begins = (np.cumsum(lengths) - lengths)[follows]
+    token = np.delete(token, (begins[:, None] + np.arange(removed)).ravel())
+    lengths = lengths - removed * follows
+  return token, lengths
 
 
 def split_paragraph(paragraph: str, tokenizer: tokenizers.Tokenizer, sentence_rule: SentenceRule
                     ) -> list[str]:
   """Split a paragraph into sentences."""
-  if sentence_rule == 'line':
+  if sentence_rule in ('line', 'none'):
     return [paragraph]
   if sentence_rule == 'clauses':
     return sentence_splitting.split_clauses(paragraph, tokenizer.keeps_leading_space)
@@ -202,14 +222,15 @@ def mark_word_starts(
   return starts
 
 
-def iterate_documents(unit: EncodedUnit) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-  """Yield (hash, sentence lengths, tokens) of each document of the unit."""
+def iterate_documents(unit: EncodedUnit) -> Iterator[tuple[int, np.ndarray, np.ndarray, bool]]:
+  """Yield (hash, sentence lengths, tokens, whether it follows) of each document of the unit."""
   sentence_ends = np.cumsum(unit.sentences)
   token_ends = np.concatenate([[0], np.cumsum(unit.lengths)])[sentence_ends]
   first = token = 0
-  for text_hash, last, end in zip(
-      unit.hashes, sentence_ends.tolist(), token_ends.tolist(), strict=True):
-    yield text_hash, unit.lengths[first:last], unit.tokens[token:end]
+  for text_hash, last, end, follows in zip(
+      unit.hashes, sentence_ends.tolist(), token_ends.tolist(), unit.follows.tolist(),
+      strict=True):
+    yield text_hash, unit.lengths[first:last], unit.tokens[token:end], follows
     first, token = last, end
 
 

@@ -64,7 +64,7 @@ def finalize_records(
   skipped = stats.read.skipped + done.empty
   meta = records.write_meta(folder, records.RecordsMeta(
       tokenizer.vocab.size, tokenizer.hash, tuple(done.train), tuple(done.heldout), done.source,
-      skipped, config.heldout_path, config.heldout_share))
+      skipped, config.heldout_path, config.heldout_share, config.exact))
   for split, rule in itertools.product(records.SPLITS, rules):
     if counts := done.window_counts(split, rule):
       shards = Shards(folder, meta, split)
@@ -114,17 +114,21 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
 
   # Documents.
   single, documents = meta.count_single_sentence('train')
-  if not config.has_pairs and single > records.MAX_SINGLE_SHARE * documents:
+  if not (config.has_pairs or config.exact) and single > records.MAX_SINGLE_SHARE * documents:
     print(f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
           'objectives on pairs of sentences (NSP of BERT, SOP of ALBERT) find no second one in '
           f'them. Blank lines between documents, or {format_option("documents=files")}, keep '
           'sentences together')
   if config.heldout_share and not meta.heldout:
     advice = 'more text'
-    if len(first_paragraphs(config, 2)) > 1:
+    if meta.exact or len(first_paragraphs(config, 2)) > 1:
       advice = format_option('documents=lines') or advice
+    divide = 'Put blank lines between documents'
+    if meta.exact:
+      blank_lines = format_option('documents=blank-lines')
+      divide = f'Divide it at blank lines with {blank_lines}' if blank_lines else 'Divide it'
     log.warning('nothing is held out, as there is but one document, or copies of one: a run needs '
-                'another to be evaluated on. Put blank lines between documents, or give %s', advice)
+                'another to be evaluated on. %s, or give %s', divide, advice)
 
   # Unknown tokens.
   if stats.unknown > 0.001 * stats.tokens:

@@ -75,9 +75,23 @@ class PendingShard:
     self.tokens = 0
     self._tokens: list[np.ndarray] = []
     self._lengths: list[np.ndarray] = []
+    self._documents: list[int] = []  # as they are numbered in the shard
+    self._last = -1
 
-  def add_document(self, lengths: np.ndarray, tokens: np.ndarray) -> None:
-    """Add a document: tokens [T], and the lengths of its sentences, whose sum is T."""
+  def add_document(
+      self, lengths: np.ndarray, tokens: np.ndarray, number: int, follows: bool) -> None:
+    """Add a document.
+
+    Args:
+      lengths: of its sentences.
+      tokens: [T], as many as the sum of the lengths.
+      number: of the document in the text.
+      follows: it continues the document before it. If that one is in the shard, too, they are one.
+    """
+    before = self._documents[-1] if self._documents else -1
+    same = follows and number == self._last + 1 and before >= 0
+    self._documents.append(before if same else before + 1)
+    self._last = number
     self.tokens += len(tokens)
     self._tokens.append(tokens)
     self._lengths.append(lengths)
@@ -85,10 +99,10 @@ class PendingShard:
   def write(self, folder: epath.Path, name: str) -> tuple[records.Shard, np.ndarray]:
     """Write the documents, at least one -> the shard, its sentences. Raises RecordsError."""
     lengths = np.concatenate(self._lengths)
-    counts = [len(document) for document in self._lengths]
+    counts = [len(part) for part in self._lengths]
     sentences = np.empty(len(lengths), records.SENTENCE_DTYPE)
     sentences['start'] = np.cumsum(lengths) - lengths
-    sentences['document'] = np.repeat(np.arange(len(counts)), counts)
+    sentences['document'] = np.repeat(self._documents, counts)
     shard = records.write_shard(folder, name, np.concatenate(self._tokens), sentences)
     return shard, sentences
 

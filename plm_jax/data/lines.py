@@ -76,11 +76,15 @@ class TextFile:
   beginning: bytes
   whole: bool  # the beginning is the whole file
   encoding: str = charsets.UTF_8  # of the file; `text` is UTF-8
+  returns: bool = False  # carriage returns and newlines have changed places in `text`
 
 
 @contextlib.contextmanager
 def open_text_file(file: epath.Path, encoding: str = charsets.UTF_8) -> Iterator[TextFile]:
   """Open a text file, plain, .gz, .xz or .bz2, and convert it to UTF-8.
+
+  The lines of a file with carriage returns only end with newlines then, and the few newlines after
+  its beginning become carriage returns (`TextFile.returns`).
 
   Raises:
     SourceError: the file is not text; the message names what it seems to be.
@@ -105,8 +109,8 @@ def open_text_file(file: epath.Path, encoding: str = charsets.UTF_8) -> Iterator
     returns = b'\r' in beginning and b'\n' not in beginning
     text = io.BufferedReader(ReplayedStream(beginning, failure, unpacked, returns), 1 << 16)
     if returns:
-      beginning = beginning.replace(b'\r', b'\n')
-    yield TextFile(file, packed, text, beginning, whole, encoding)
+      beginning = beginning.translate(SWAP_RETURNS)
+    yield TextFile(file, packed, text, beginning, whole, encoding, returns)
 
 
 def read_lines(file: epath.Path, on_error: OnError, stats: ReadStats,
@@ -116,9 +120,16 @@ def read_lines(file: epath.Path, on_error: OnError, stats: ReadStats,
     yield from number_lines(opened, on_error, stats)
 
 
-def number_lines(opened: TextFile, on_error: OnError, stats: ReadStats
+def number_lines(opened: TextFile, on_error: OnError, stats: ReadStats, exact: bool = False
                  ) -> Iterator[tuple[int, str]]:
   """Yield (number from 1, text without newline) of every line; only '\\n' ends a line.
+
+  Args:
+    opened: the file.
+    on_error: 'skip' counts invalid lines in `stats`.
+    stats: is updated.
+    exact: yield lines with their line ends, so that together they are the file without its byte
+      order mark.
 
   Raises:
     SourceError: a line is invalid in the file's encoding or too long ('skip' counts it), or an
@@ -138,8 +149,18 @@ def number_lines(opened: TextFile, on_error: OnError, stats: ReadStats
     if number == 1:
       line = line.removeprefix(b'\xef\xbb\xbf')  # the byte order mark that some editors write
     text = decode_line(line, where, on_error, stats, f' ({place})', opened)
-    if text is not None:
-      yield number, text.removesuffix('\n').removesuffix('\r')
+    if text is None:
+      continue
+    if not exact:
+      text = strip_line_end(text)
+    elif opened.returns:
+      text = text.translate(SWAP_RETURNS_IN_TEXT)
+    yield number, text
+
+
+def strip_line_end(line: str) -> str:
+  """Return a line without the newline, and the carriage return before it, at its end."""
+  return line.removesuffix('\n').removesuffix('\r')
 
 
 def raw_lines(opened: TextFile) -> Iterator[bytes]:
@@ -276,7 +297,7 @@ class ReplayedStream(io.RawIOBase):
     beginning: bytes that were read.
     failure: the error that ended that reading, raised again after the beginning; None: no error.
     rest: the stream after the beginning.
-    returns: convert carriage returns to newlines.
+    returns: swap carriage returns and newlines.
   """
 
   def __init__(self, beginning: bytes, failure: Exception | None, rest: Any, returns: bool):
@@ -297,7 +318,7 @@ class ReplayedStream(io.RawIOBase):
         raise self.failure
       content = self.rest.read(len(buffer))
     if self.returns:
-      content = content.replace(b'\r', b'\n')
+      content = content.translate(SWAP_RETURNS)
     buffer[:len(content)] = content
     return len(content)
 
@@ -329,6 +350,8 @@ def check_not_binary(file: epath.Path, beginning: bytes, utf_8: bool = True) -> 
                       'lines, each plain, .gz, .xz or .bz2')
 
 
+SWAP_RETURNS = bytes.maketrans(b'\r\n', b'\n\r')
+SWAP_RETURNS_IN_TEXT = str.maketrans('\r\n', '\n\r')
 BYTE_ORDER_MARKS = {
     b'\xff\xfe\0\0': 'utf-32', b'\0\0\xfe\xff': 'utf-32', b'\xff\xfe': 'utf-16',
     b'\xfe\xff': 'utf-16'}

@@ -42,7 +42,7 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.storage import lock
 
 PIECE_CHARACTERS = 1 << 23  # a worker has a few pieces in memory
-FORMAT = 1  # raise it when pieces are divided or stored in another way: old ones are then ignored
+FORMAT = 2  # raise it when pieces are divided or stored in another way: old ones are then ignored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +137,7 @@ def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> Split
     return bounds
   documents = sources.read_documents(config.source, config.read_config)
   for unit in encode.batch_documents(documents):
-    paragraphs = encode.document_paragraphs(unit)
-    encoded = encode.encode_documents(paragraphs, tokenizer, *config.encode_arguments)
+    encoded = encode.encode_documents(unit, tokenizer, *config.encode_arguments)
     bounds = heldout_split.update_bounds(bounds, encoded, config.min_sentences)
     if bounds.lowest >= 0:
       break
@@ -154,10 +153,10 @@ def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
   counts_path = piece_path(job.pieces, item.key, '.counts.npz')
   if not parallel_stages.is_written(counts_path):
     tokenizer = load_job_tokenizer(job.pieces)
-    unit = encode.encode_documents(item.texts, tokenizer, *job.config.encode_arguments)
+    unit = encode.encode_documents(item.documents, tokenizer, *job.config.encode_arguments)
     counts = np.zeros((len(unit.hashes), len(SPLITS)), '<u4')
     documents = encode.iterate_documents(unit)
-    for row, (text_hash, lengths, tokens) in zip(counts, documents, strict=True):
+    for row, (text_hash, lengths, tokens, _) in zip(counts, documents, strict=True):
       if len(lengths) >= job.config.min_sentences:
         split = 'heldout'
         if item.key[0] < job.source_parts:
@@ -165,14 +164,14 @@ def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
         row[SPLITS.index(split)] = len(tokens)
     unknown = np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk)
     store_arrays(piece_path(job.pieces, item.key, '.npz'), tokens=unit.tokens,
-                 lengths=unit.lengths, sentences=unit.sentences)
+                 lengths=unit.lengths, sentences=unit.sentences, follows=unit.follows)
     store_arrays(counts_path, counts=counts, seen=np.array([len(unit.tokens), unknown]))
   found = load_arrays(counts_path)
   empty = []
   if job.config.has_pairs:
-    empty = [item.places[n] for n in np.flatnonzero(found['counts'].sum(1) == 0)]
+    empty = [item.documents[n].where for n in np.flatnonzero(found['counts'].sum(1) == 0)]
   tokens, unknown = map(int, found['seen'])
-  yield EncodedPiece(item.key, len(item.texts), tokens, unknown, empty)
+  yield EncodedPiece(item.key, len(item.documents), tokens, unknown, empty)
 
 
 def plan_shards(job: PrepareJob, encoded: Iterable[EncodedPiece | PartSummary]
@@ -236,13 +235,14 @@ def write_shards(job: PrepareJob, groups: list[ShardGroup]) -> Iterator[WrittenS
   # Shards may be smaller than a piece.
   cached_open = functools.lru_cache(1)(functools.partial(open_piece, job))
   for group in groups:
-    shards = {split: PendingShard() for split in SPLITS}
+    shards, number = {split: PendingShard() for split in SPLITS}, 0
     for key, first, stop in group.document_ranges:
       unit, counts = cached_open(key)
       documents = zip(encode.iterate_documents(unit), counts, strict=True)
-      for (_, lengths, tokens), row in itertools.islice(documents, first, stop):
+      for (_, lengths, tokens, follows), row in itertools.islice(documents, first, stop):
+        number += 1
         for n in np.flatnonzero(row):
-          shards[SPLITS[n]].add_document(lengths, tokens)
+          shards[SPLITS[n]].add_document(lengths, tokens, number, follows)
     for split, number in group.shards:
       name = journal_lib.shard_name(split, number)
       shard, sentences = shards[split].write(job.folder, name)
@@ -289,7 +289,8 @@ def open_piece(job: PrepareJob, key: PieceKey) -> tuple[encode.EncodedUnit, np.n
   found = load_arrays(piece_path(job.pieces, key, '.npz'))
   counts = load_arrays(piece_path(job.pieces, key, '.counts.npz'))['counts']
   hashes = [0] * len(counts)
-  unit = encode.EncodedUnit(found['tokens'], found['lengths'], found['sentences'], hashes)
+  unit = encode.EncodedUnit(
+      found['tokens'], found['lengths'], found['sentences'], hashes, found['follows'])
   return unit, counts
 
 

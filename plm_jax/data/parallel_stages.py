@@ -20,7 +20,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import encode, lines, sources, worker_pool
+from plm_jax.data import lines, sources, worker_pool
 from plm_jax.data.document_formats import Document, TextReadConfig
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import UserError
@@ -79,8 +79,7 @@ class TextPiece(NamedTuple):
   """Documents that were read together."""
 
   key: PieceKey
-  texts: list[list[str]]  # paragraphs of each document
-  places: list[str]  # where each document begins
+  documents: list[Document]
 
 
 class PartSummary(NamedTuple):
@@ -185,8 +184,7 @@ def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
   documents = sources.read_part_documents(part.name, config, stats, part.alone)
   try:
     for number, unit in enumerate(cut(documents)):
-      texts, places = encode.document_paragraphs(unit), encode.document_positions(unit)
-      yield TextPiece((part.number, number), texts, places)
+      yield TextPiece((part.number, number), unit)
   except SourceError as error:
     if error.__cause__ and storage.is_storage_error(error.__cause__):
       raise  # another attempt may succeed

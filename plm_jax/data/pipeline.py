@@ -79,8 +79,9 @@ def open_pipeline(
   if not folders:
     raise ValueError('a pipeline needs at least one folder of records')
   rules = [rule] * len(folders) if isinstance(rule, WindowRule) else rule
-  corpora = [Windows(folder, 'train', rule.length, rule.assembly, rule.target_tokens)
-             for folder, rule in zip(folders, rules, strict=True)]
+  corpora = [
+      Windows(folder, 'train', rule.length, rule.assembly, rule.target_tokens, rule.separators)
+      for folder, rule in zip(folders, rules, strict=True)]
   if vocab_hash is not None:
     expected, owner = vocab_hash, 'this run'
   else:

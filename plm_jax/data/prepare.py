@@ -260,12 +260,12 @@ def write_records(
       journal.bounds = heldout_split.update_bounds(journal.bounds, unit, config.min_sentences)
       unit_split = unit_splits.popleft()
       for where, document in zip(places, encode.iterate_documents(unit), strict=True):
-        text_hash, sentence_lengths, tokens = document
+        text_hash, sentence_lengths, tokens, follows = document
         journal.documents += 1
         if len(sentence_lengths) >= config.min_sentences:
           split = unit_split or heldout_split.choose_split(
               text_hash, config.heldout_share, journal.bounds)
-          shards[split].add_document(sentence_lengths, tokens)
+          shards[split].add_document(sentence_lengths, tokens, journal.documents, follows)
         elif config.has_pairs:
           journal.empty += 1
           read_stats.add_example(finalize.EMPTY_EXAMPLE.format(where))
@@ -307,6 +307,8 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   sample = tokenizer_fit.TextSample()
   texts = sample.watch(word_segmentation.strip_word_spaces(segment, text)
                        for text in sample_paragraphs(config))
+  if config.exact and config.kind.startswith('sentencepiece'):  # its pieces have no line breaks
+    texts = itertools.chain.from_iterable(text.split('\n') for text in texts)
   if config.kind == 'wordpiece':
     accents = None if config.strip_accents else False
     normalization = tokenizers.BertNormalization(config.lowercase, accents)
@@ -389,8 +391,6 @@ def fingerprint(
     del settings['segmenter']  # records from versions without segmenters are the same
   else:
     settings['segmenter'] = word_segmentation.segmenter_identity(config.segmenter)
-  if not config.newlines:
-    del settings['newlines']
   # Options of later versions count only if they are not at their default.
   defaults = {'sentinels': 100, 'text_field': 'text', 'documents': 'auto', 'strip_accents': True,
               'coverage': 0.0, 'encoding': 'utf-8'}

@@ -46,15 +46,13 @@ class TextConfig(ValidatedConfig):
   """Number of characters to train the tokenizer on, sampled from the whole text."""
   sentences: encode.SentenceRule = 'split'
   """Sentence splitting. split: by rules; clauses: after every . ? ! ; : (for GLM's blanks); line:
-  each line of the text is one sentence."""
+  each line of the text is one sentence. These leave out blank lines. none: keep every character of
+  a document, with its white space and line ends, for decoders."""
   segmenter: word_segmentation.SegmenterName = 'none'
   """Word segmentation for whole-word masking. none: words of the tokenizer; jieba: Chinese words
   found by jieba (jieba:FILE adds a word list); spaces: words of pre-segmented text, whose spaces
   next to Chinese and Japanese characters are not encoded; words:FILE: longest matches with a list
   of words, phrases or names, one per line."""
-  newlines: bool = False
-  """For decoders: start each paragraph after the first with a line break. Byte-level BPE and
-  LLaMA's SentencePiece keep line breaks; other tokenizers do not."""
   heldout: float = 0.01
   """Share of the documents that are held out for evaluation, chosen by a hash of their text. At
   least one document is held out, unless the share is 0."""
@@ -68,9 +66,9 @@ class TextConfig(ValidatedConfig):
   """Field or column with the text, in JSON Lines, tables and TFDS."""
   documents: document_formats.Division = 'auto'
   """What divides plain text into documents. blank-lines: blank lines; lines: each line is a
-  document; files: each file is a document; auto: blank lines, if the first MiB of a file has any,
-  and otherwise lines. If there are several files, a file of less than 1 MiB without blank lines is
-  one document."""
+  document; files: each file is a document. auto, with sentences none: files. auto, with others:
+  blank lines, if the first MiB of a file has any, and otherwise lines; if there are several files,
+  a file of less than 1 MiB without blank lines is one document."""
   shard_tokens: int = 1 << 22
   """Number of tokens per shard."""
   workers: int = 0
@@ -82,9 +80,9 @@ class TextConfig(ValidatedConfig):
       return f'{option("encoding")} {problem}, got {self.encoding!r}'
     if problem := word_segmentation.segmenter_problem(self.segmenter):
       return f'{option("segmenter")} {problem}'
-    if self.newlines and self.segmenter != 'none':
-      return (f'{option("newlines")} is for language models, {option("segmenter")} for masks of '
-              'whole words: give one of them')
+    if self.exact and self.segmenter != 'none':
+      return (f'{option("sentences")}=none keeps the text as it is, and {option("segmenter")} '
+              'divides it into words: give one of them')
     if self.tokenizer:  # the rest is about a tokenizer to train
       return None
     if self.kind == 'word-bpe' and not self.strip_accents:
@@ -117,10 +115,16 @@ class TextConfig(ValidatedConfig):
                         'not trained')
 
   @property
+  def exact(self) -> bool:
+    """Whether every character of a document is kept."""
+    return self.sentences == 'none'
+
+  @property
   def read_config(self) -> document_formats.TextReadConfig:
     """How text sources are read."""
+    division = 'files' if self.exact and self.documents == 'auto' else self.documents
     return document_formats.TextReadConfig(
-        self.on_error, self.text_field, self.documents, self.encoding)
+        self.on_error, self.text_field, division, self.encoding, self.exact)
 
 
 # Options of training a tokenizer, which have no effect on a finished one.
@@ -197,8 +201,8 @@ class PrepareConfig(TextConfig):
     return 2 if self.has_pairs else 1
 
   @property
-  def encode_arguments(self) -> tuple[encode.SentenceRule, word_segmentation.SegmenterName, bool]:
+  def encode_arguments(self) -> tuple[encode.SentenceRule, word_segmentation.SegmenterName]:
     """Arguments of `encode.encode_documents` other than the documents and the tokenizer."""
     if self.has_pairs:
-      return 'line', self.segmenter, False
-    return self.sentences, self.segmenter, self.newlines
+      return 'line', self.segmenter
+    return self.sentences, self.segmenter

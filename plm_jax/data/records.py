@@ -80,6 +80,7 @@ class RecordsMeta:
   skipped: int = 0  # input lines left out because they could not be decoded or parsed
   heldout_path: str = ''  # the held-out text; '': documents of the source
   heldout_share: float = 0.01  # of the documents of the source that were to be held out
+  exact: bool = False  # the tokens are those of the whole text, with its white space and line ends
   format: int = dataclasses.field(default=FORMAT, compare=False)
   digest: str = dataclasses.field(default='', compare=False)  # sha256 hex of records.json, as read
 
@@ -135,6 +136,8 @@ def write_meta(folder: epath.PathLike, meta: RecordsMeta) -> RecordsMeta:
   folder = storage.resolve_path(folder)
   fields = dataclasses.asdict(meta) | {'format': FORMAT, 'tokenizer_crcs': tokenizer_crcs(folder)}
   del fields['digest']
+  if not meta.exact:
+    del fields['exact']
   text = checksums.seal_json(fields)
   storage.write(folder / 'records.json', text, RecordsError)
   return dataclasses.replace(meta, digest=text_digest(text))

@@ -6,8 +6,9 @@
     task:NAME:SOURCE                     rows of a task as text to text, see `text_to_text_tasks`
 
 Text files have one paragraph per line and a blank line between documents; `TextReadConfig.division`
-has alternatives. A line of JSON Lines is a document: its field 'text', or another that is named, in
-which newlines separate paragraphs. Other formats are WikiExtractor's output, tables (.tsv, .csv,
+has alternatives. Blank lines are left out; with `TextReadConfig.exact`, a document keeps every
+character. A line of JSON Lines is a document: its field 'text', or another that is named, in which
+newlines separate paragraphs. Other formats are WikiExtractor's output, tables (.tsv, .csv,
 .parquet) with a column of text, a .json that is one list, Common Crawl's WET files and MediaWiki
 dumps. `.gz`, `.xz` and `.bz2` are decompressed. Files are read in the order of their names, so a
 source is always the same sequence of documents. A line has at most 16 MiB. A paragraph over one
@@ -15,6 +16,7 @@ million characters, and a document over four million, is split.
 """
 from collections.abc import Iterator
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -24,7 +26,7 @@ from etils import epath
 from plm_jax import storage, unicode_words
 from plm_jax.data import document_formats, parquet, text_to_text_tasks, tfds
 from plm_jax.data.document_formats import Document, TextReadConfig
-from plm_jax.data.lines import ReadStats, SourceError, number_lines, open_text_file
+from plm_jax.data.lines import ReadStats, SourceError, open_text_file
 from plm_jax.data.source_files import (
   content_digest,
   file_length,
@@ -59,7 +61,7 @@ def read_documents(source: str, config: TextReadConfig = TextReadConfig(),
 def read_parts(source: str, config: TextReadConfig, stats: ReadStats
                ) -> Iterator[Iterator[Document]]:
   """Yield the documents of each part (`list_parts`); consume each before the next."""
-  if source.startswith((TASK_PREFIX, 'tfds:')):
+  if is_one_part(source):
     yield read_part_documents(source, config, stats, True)
     return
   found = find_files(source)
@@ -71,9 +73,14 @@ def read_parts(source: str, config: TextReadConfig, stats: ReadStats
 
 def list_parts(source: str) -> list[str]:
   """List the parts of a source that can be read separately: files, a TFDS data set, or a task."""
-  if source.startswith((TASK_PREFIX, 'tfds:')):
+  if is_one_part(source):
     return [source]
   return [os.fspath(file) for file in find_files(source)]
+
+
+def is_one_part(source: str) -> bool:
+  """Return whether a source is not a list of files."""
+  return source == 'embedded' or source.startswith((TASK_PREFIX, 'tfds:'))
 
 
 def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alone: bool
@@ -83,6 +90,9 @@ def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alo
     yield from text_to_text_tasks.read_documents(part, config.on_error, stats, config.encoding)
   elif part.startswith('tfds:'):
     yield from tfds.read_tfds_documents(part, config, stats)
+  elif part == 'embedded':  # documents of its own, whatever the division of other text
+    config = dataclasses.replace(config, division='blank-lines')
+    yield from read_file(find_files(part)[0], config, stats, alone)
   else:
     file = storage.resolve_path(part) if storage.is_remote(part) else epath.Path(part)
     yield from read_file(file, config, stats, alone)
@@ -105,24 +115,20 @@ def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone:
 def read_texts(source: str) -> Iterator[str]:
   """Yield every file of plain text as one text; of other formats, every document.
 
-  The paragraphs of a document are joined by newlines.
+  Texts keep every character. In a task's rows, newlines separate the inputs and the target.
   """
-  if source == 'embedded' or source.startswith(('tfds:', TASK_PREFIX)):
+  if source.startswith(TASK_PREFIX):
     for document in read_documents(source):
       yield '\n'.join(document.paragraphs)
     return
-  for file in find_files(source):
-    if file.suffix.lower() == '.parquet':
-      for document in read_file(file, TextReadConfig(), ReadStats(), alone=True):
-        yield '\n'.join(document.paragraphs)
-      continue
-    with open_text_file(file) as opened:
-      if document_formats.detect_reader(opened) is document_formats.text_documents:
-        yield '\n'.join(line for _, line in number_lines(opened, 'refuse', ReadStats()))
-      else:
-        for document in document_formats.read_file_documents(
-            opened, TextReadConfig(), ReadStats(), alone=True):
-          yield '\n'.join(document.paragraphs)
+  parts: list[str] = []
+  for document in read_documents(source, TextReadConfig(division='files', exact=True)):
+    if parts and not document.follows:
+      yield ''.join(parts)
+      parts = []
+    parts += document.paragraphs
+  if parts:
+    yield ''.join(parts)
 
 
 def short_name(source: str) -> str:

@@ -5,7 +5,14 @@ import csv
 import re
 from typing import Literal
 
-from plm_jax.data.lines import MAX_LINE, OnError, ReadStats, TextFile, report_problem
+from plm_jax.data.lines import (
+  MAX_LINE,
+  OnError,
+  ReadStats,
+  TextFile,
+  report_problem,
+  strip_line_end,
+)
 
 BOM = '\ufeff'
 QUOTED_CELL = re.compile(r'"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
@@ -35,7 +42,8 @@ def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_
   would include, are read.
 
   Args:
-    lines: (number, text) of the lines; the first row names the columns.
+    lines: (number, text) of the lines, which may have their line ends; the first row names the
+      columns.
     delimiter: between cells.
     where: name of the file.
     on_error: 'skip' counts invalid rows in `stats`.
@@ -63,7 +71,7 @@ def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_
       length = len(line[1]) + (length if len(row_lines) > 1 else 0)
       if length > MAX_LINE:
         raise csv.Error(f'a quote that is not closed within {MAX_LINE >> 20} MiB')
-      yield line[1] + '\n'
+      yield line[1] if line[1].endswith(('\n', '\r')) else line[1] + '\n'
 
   reader, width, complete, noted = None, 0, True, False
   while found := next_line():
@@ -75,6 +83,7 @@ def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_
       report_problem(problem, on_error, stats)
       continue
     if not quoted or '"' not in line:
+      line = strip_line_end(line)
       row = line.split(delimiter) if line else []
       width = width or len(row)
       yield number, row

@@ -49,7 +49,7 @@ def read_tfds_documents(source: str, config: TextReadConfig, stats: ReadStats
       raise SourceError(f'{source}: the feature {config.field!r} is no text')
     text = decode_line(example[config.field], where, config.on_error, stats)
     if text is not None:
-      yield from split_text(text, where, stats)
+      yield from split_text(text, where, config, stats)
 
 
 def class_names(source: str, feature: str) -> tuple[str, ...]:

@@ -29,11 +29,16 @@ class WindowRule:
   length: int
   target_tokens: tuple[int, int] | None = None
   # For 'examples': tokens kept for targets, special tokens per text.
+  separators: int = 0
+  # Tokens between two documents, 0 or 1, which the sequence has next to those of the window, and
+  # which the length includes. For 'document', 'sentences' and 'packed'.
 
   def __str__(self) -> str:
     parts = [self.assembly, self.length]
     if self.target_tokens:
       parts.extend(self.target_tokens)
+    elif self.separators:
+      parts.append(self.separators)
     return '-'.join(map(str, parts))
 
   @classmethod
@@ -42,9 +47,9 @@ class WindowRule:
     name, length, *targets = text.split('-')
     assembly: Assembly = ASSEMBLIES[ASSEMBLIES.index(name)]
     if assembly != 'examples':
-      if targets:
+      if len(targets) > 1:
         raise ValueError(text)
-      return cls(assembly, int(length))
+      return cls(assembly, int(length), separators=int(targets[0]) if targets else 0)
     if len(targets) != 2:
       raise ValueError(text)
     return cls(assembly, int(length), (int(targets[0]), int(targets[1])))
@@ -69,12 +74,14 @@ class WindowRule:
     if self.assembly == 'pairs':
       lengths = example_lengths(sentences, shard).sum(1)
       return len(pack_pairs(lengths, self.length)), int((lengths > self.length).sum())
-    _, parts, heads = chain_sentences(sentences, shard.tokens, self.length, self.assembly)
+    _, parts, heads = chain_sentences(sentences, shard.tokens, self)
     return int(parts[heads].sum()), 0
 
   def count_packed(self, shard: Shard) -> int:
     """Count the windows of a shard under 'packed', which does not depend on sentences."""
-    return -(-shard.tokens // self.length)
+    if not shard.tokens:
+      return 0
+    return -(-(shard.tokens + self.separators * (shard.documents - 1)) // self.length)
 
   def find_starts(self, sentences: np.ndarray, shard: Shard) -> np.ndarray:
     """Find where the windows of a shard begin.
@@ -91,7 +98,7 @@ class WindowRule:
       return pack_examples(example_lengths(sentences, shard), self.length, targets, specials)
     if self.assembly == 'pairs':
       return pack_pairs(example_lengths(sentences, shard).sum(1), self.length)
-    return find_window_starts(sentences, shard.tokens, self.length, self.assembly)
+    return find_window_starts(sentences, shard.tokens, self)
 
 
 def cache_key(*content: str) -> str:
@@ -99,49 +106,62 @@ def cache_key(*content: str) -> str:
   return hashlib.sha256('\n'.join([str(RULE_VERSION), *content]).encode()).hexdigest()[:16]
 
 
-def chain_sentences(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly
-                    ) -> tuple[np.ndarray, ...]:
+def sentence_bounds(sentences: np.ndarray, tokens: int, separators: int
+                    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Find the first place and the end of each sentence, where separators between documents count.
+
+  Returns:
+    First places, ends (exclusive), and how many separators are before, [S] each.
+  """
+  starts = sentences['start'].astype(np.int64)
+  before = separators * sentences['document'].astype(np.int64)
+  return starts + before, np.append(starts[1:], tokens) + before, before
+
+
+def chain_sentences(sentences: np.ndarray, tokens: int, rule: WindowRule) -> tuple[np.ndarray, ...]:
   """Pack whole sentences into windows, as many as fit.
 
-  A sentence longer than `length` is split into parts, of which the last one is shorter. Every full
+  A sentence longer than a window is split into parts, of which the last one is shorter. Every full
   part is a window; the last part shares its window with the next sentences that fit.
 
   Returns:
     Where each sentence begins [S], the number of its parts [S], and the numbers of the sentences
     whose last part begins a window.
   """
-  starts = sentences['start'].astype(np.int64)
-  ends = np.append(starts[1:], tokens)
+  length = rule.length
+  starts, ends, before = sentence_bounds(sentences, tokens, rule.separators)
   parts = (ends - starts - 1) // length + 1
   after = np.searchsorted(ends, starts + (parts - 1) * length + length, 'right')
-  if assembly == 'document':
+  if rule.assembly == 'document':
     begins = np.flatnonzero(np.diff(sentences['document'], prepend=sentences['document'][:1]))
     following = np.searchsorted(begins, np.arange(len(starts)), 'right')
     after = np.minimum(after, np.append(begins, len(starts))[following])
-  return starts, parts, np.array(follow_pointers(after), np.int64)
+  return starts - before, parts, np.array(follow_pointers(after), np.int64)
 
 
-def find_window_starts(sentences: np.ndarray, tokens: int, length: int, assembly: Assembly
-                       ) -> np.ndarray:
+def find_window_starts(sentences: np.ndarray, tokens: int, rule: WindowRule) -> np.ndarray:
   """Find where the windows of a shard begin under 'document', 'sentences' and 'packed'.
 
   Args:
     sentences: [S] of `records.SENTENCE_DTYPE`.
     tokens: number of tokens of the shard.
-    length: tokens per window.
-    assembly: packing strategy.
+    rule: packing strategy and length.
 
   Returns:
     [W] of `WINDOW_START`.
   """
-  if assembly == 'packed':
-    begins = np.arange(0, tokens, length)
-    numbers = np.searchsorted(sentences['start'].astype(np.int64), begins, 'right') - 1
+  if rule.assembly == 'packed':
+    starts, ends, before = sentence_bounds(sentences, tokens, rule.separators)
+    places = np.arange(0, ends[-1] if len(ends) else 0, rule.length)
+    numbers = np.searchsorted(starts, places, 'right') - 1
+    # A window does not begin with a separator, but with the document after it.
+    numbers = numbers + (places == ends[numbers])
+    begins = np.maximum(places, starts[numbers]) - before[numbers]
   else:
-    starts, parts, heads = chain_sentences(sentences, tokens, length, assembly)
+    starts, parts, heads = chain_sentences(sentences, tokens, rule)
     which, part = concat_ranges(np.zeros_like(heads), parts[heads])
     numbers = heads[which]
-    begins = starts[numbers] + part * length
+    begins = starts[numbers] + part * rule.length
   result = np.empty(len(begins), WINDOW_START)
   result['start'], result['sentence'] = begins, numbers
   return result

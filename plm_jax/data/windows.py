@@ -55,6 +55,9 @@ sentence by itself.
         as fit a row with four special tokens for each; the window's length leaves room for
         `window_rules.PAIR_SPECIAL_TOKENS` of them
 
+With one separator between documents (`WindowRule.separators`), these count, too: 'packed' has
+[5, 6, 7, 8, 9] and [10, 11, 12, 0, 0], the end of the first document between 10 and 11 in its row.
+
 'document' is the DOC-SENTENCES and 'sentences' the FULL-SENTENCES input of RoBERTa (Liu et al.
 2019, section 4.2), except that no separator token is put between documents here: objectives add
 special tokens.
@@ -95,7 +98,8 @@ class Windows:
 
   def __init__(
       self, folder: epath.PathLike, split: Split = 'train', length: int = 128,
-      assembly: Assembly = 'document', target_tokens: tuple[int, int] | None = None):
+      assembly: Assembly = 'document', target_tokens: tuple[int, int] | None = None,
+      separators: int = 0):
     """Open a split of records.
 
     Args:
@@ -105,6 +109,7 @@ class Windows:
       assembly: packing strategy, see the head of this module.
       target_tokens: for 'examples' only: R, the tokens of a window that are kept for targets, and
         the number of special tokens per text.
+      separators: see `WindowRule`.
 
     Raises:
       RecordsError: records are unfinished, missing, truncated or damaged, or this split is empty.
@@ -132,7 +137,8 @@ class Windows:
     self._shards.check()
     documents = [shard.documents for shard in self._shards.entries]
     self._document_offsets = cumulative_offsets(documents)
-    self._offsets = WindowOffsets(self._shards, WindowRule(assembly, length, target_tokens))
+    rule = WindowRule(assembly, length, target_tokens, separators)
+    self._offsets = WindowOffsets(self._shards, rule)
     if len(self) >= 1 << 31:
       raise RecordsError(f'{folder} has {len(self)} windows of {length} tokens; the window number '
                          'is an int32.')

@@ -78,6 +78,9 @@ class TextLayout:
   target_tokens: tuple[int, int] | None = None
   """Tokens reserved for targets in windows of (inputs, target) examples: (tokens of a window for
   targets, special tokens per text). None: windows are plain text."""
+  separators: int = 0
+  """Special tokens of a sequence between two documents of its window, 0 or 1: a window holds so
+  many tokens less."""
   has_text_pairs: Callable[[int], bool] = lambda corpus: False
   """Tells whether documents of a corpus are pairs of texts: windows are then cut as 'pairs'."""
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import NextTokenHead
-from plm_jax.objectives import Objective, Requirements
+from plm_jax.objectives import Objective, Requirements, TextLayout
 from plm_jax.objectives.mlm import classification_losses, compute_z_loss
 from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.validation import intervals
@@ -29,9 +29,6 @@ class CausalLM(Objective):
   isolated: bool = True
   """Whether documents of a sequence do not attend to each other, and positions restart with each.
   False: the sequence is one text (GPT-3)."""
-  reserve: int = 4
-  """Tokens of a sequence reserved for ends of documents. A full sequence that needs more loses as
-  many tokens at its end."""
   z_loss: float = 0.0
   """Factor of the z-loss: the squared log of the softmax denominator (Chowdhery et al. 2022,
   section 5: 1e-4)."""
@@ -53,9 +50,10 @@ class CausalLM(Objective):
     """A decoder."""
     return Requirements(('DecoderConfig',))
 
-  def text_length(self, length: int) -> int:
-    """Return `length` without the reserve for ends of documents."""
-    return length - self.reserve
+  @property
+  def layout(self) -> TextLayout:
+    """Any text, with the end of a document between two."""
+    return TextLayout(separators=1)
 
   def corrupt(self, key, windows, vocab):
     """Build inputs and shifted labels: tokens, segments, place, labels, weights [batch, length]."""
@@ -67,17 +65,19 @@ class CausalLM(Objective):
   def build_row(self, tokens, segments, vocab):
     """Build one sequence of packed documents, each between a start and an end token.
 
+    Windows leave room for the ends between documents (`layout`); what has no room is left out.
+
     Args:
       tokens: token ids of the window, [text].
       segments: document of each token, 0 at padding, [text].
       vocab: the tokenizer's `Vocab`.
     """
     start, end = boundary_ids(vocab)
-    length = tokens.shape[0] + self.reserve
+    length = tokens.shape[0]
     at = jnp.arange(length)
 
     # A token moves by the ends of the documents before it.
-    place = jnp.arange(tokens.shape[0]) + segments - 1
+    place = at + segments - 1
     place = jnp.where(segments > 0, place, length)
     def put(x, elsewhere):
       return jnp.full(length, elsewhere).at[place].set(x, mode='drop')

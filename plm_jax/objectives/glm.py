@@ -85,7 +85,7 @@ class BlankInfilling(Objective):
   @property
   def layout(self) -> TextLayout:
     """Sentences of one document, or any text, by the row builder."""
-    return TextLayout(self.pair.one_document)
+    return TextLayout(self.pair.one_document, separators=self.pair.document_separators)
 
   @property
   def requirements(self) -> Requirements:

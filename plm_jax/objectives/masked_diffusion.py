@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from plm_jax.errors import ConfigError
 from plm_jax.layers.chunked_cross_entropy import MIN_LOGIT
 from plm_jax.layers.heads import MaskedLMHead
-from plm_jax.objectives import PROGRESS, Objective, Requirements, StepTraits, corruption
+from plm_jax.objectives import (
+  PROGRESS,
+  Objective,
+  Requirements,
+  StepTraits,
+  TextLayout,
+  corruption,
+)
 from plm_jax.objectives.mlm import ENCODERS, classification_losses
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.validation import intervals
@@ -75,6 +82,11 @@ class MaskedDiffusion(Objective):
     return StepTraits(
         needs_progress=True,
         changes_over_run=self.frequency_power > 0 and self.frequency_curriculum)
+
+  @property
+  def layout(self) -> TextLayout:
+    """Any text, with the row builder's separators between documents."""
+    return TextLayout(separators=self.pair.document_separators)
 
   def text_length(self, length: int) -> int:
     """Return the number of raw text tokens that the row builder takes."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import MaskedLMHead
-from plm_jax.objectives import Objective, Requirements, corruption
+from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.validation import intervals
@@ -62,6 +62,11 @@ class MaskedPermutedLM(Objective):
   def requirements(self) -> Requirements:
     """An encoder whose tokens all attend to each other, and the mask token."""
     return Requirements(('EncoderConfig',), ('mask',))
+
+  @property
+  def layout(self) -> TextLayout:
+    """Any text, with the row builder's separators between documents."""
+    return TextLayout(separators=self.pair.document_separators)
 
   def text_length(self, length: int) -> int:
     """Return the number of raw text tokens that the row builder takes."""

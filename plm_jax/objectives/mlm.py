@@ -152,8 +152,9 @@ class MaskedLM(Objective):
   def layout(self) -> TextLayout:
     """Sentences of one document, pairs of texts, or any text, by the row builder."""
     if isinstance(self.pair, Translations):
-      return TextLayout(has_text_pairs=self.pair.has_text_pairs)
-    return TextLayout(self.pair.one_document)
+      return TextLayout(
+          separators=self.pair.document_separators, has_text_pairs=self.pair.has_text_pairs)
+    return TextLayout(self.pair.one_document, separators=self.pair.document_separators)
 
   @property
   def requirements(self) -> Requirements:

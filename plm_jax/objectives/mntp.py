@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from plm_jax.errors import ConfigError
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import MaskedLMHead
-from plm_jax.objectives import PROGRESS, Objective, Requirements, StepTraits, corruption
+from plm_jax.objectives import (
+  PROGRESS,
+  Objective,
+  Requirements,
+  StepTraits,
+  TextLayout,
+  corruption,
+)
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import classification_losses, compute_z_loss, scheduled_mask_rate
 from plm_jax.validation import earlier_names, intervals
@@ -57,9 +64,6 @@ class MaskedNextToken(Objective):
   replaced: Literal['token', 'span'] = 'token'
   """Whether these fractions are sampled for each masked token, or once for all tokens of a span
   (the released code)."""
-  reserve: int = 4
-  """Tokens of a sequence reserved for starts of documents. A full sequence that needs more loses
-  as many tokens at its end."""
   z_loss: float = 0.0
   """Factor of the z-loss: the squared log of the softmax denominator (GPT-BERT: 1e-4)."""
 
@@ -95,9 +99,10 @@ class MaskedNextToken(Objective):
     return StepTraits(
         needs_progress=changes, changes_over_run=self.final_mask_rate is not None)
 
-  def text_length(self, length: int) -> int:
-    """Return `length` without the reserve for starts of documents."""
-    return length - self.reserve
+  @property
+  def layout(self) -> TextLayout:
+    """That of causal language modeling."""
+    return CausalLM().layout
 
   def max_masked(self, length: int) -> int:
     """Return the maximum number of masked tokens in a sequence of `length` tokens."""
@@ -111,7 +116,7 @@ class MaskedNextToken(Objective):
       tokens, segments, place, ranks, labels, weights [batch, length]; causal [batch], 1 for a
       causal sequence. Ranks are 0 in a masked sequence, 0, 1, 2, ... in a causal one.
     """
-    rows = CausalLM(reserve=self.reserve).corrupt(key, windows, vocab)
+    rows = CausalLM().corrupt(key, windows, vocab)
     keys = corruption.example_keys(key, windows)
     keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
     causal = jax.vmap(lambda k: jax.random.bernoulli(k, float(self.causal)))(keys[:, 0])

@@ -4,7 +4,8 @@ Each row builder is a value. `arrange` makes tokens, segments, types and words [
 Words are 0 at special tokens and padding, so that whatever is not 0 may be masked. A builder with
 a sentence-pair task (next-sentence or sentence-order prediction) names it in `pair_task` and puts
 the labels [batch] under that name. `one_document`: sequences are made of sentences, so windows
-must not cross documents.
+must not cross documents. `document_separators`: special tokens between two documents of a window,
+0 or 1.
 """
 import dataclasses
 from typing import ClassVar, Literal
@@ -26,6 +27,7 @@ class Single(ValidatedConfig):
 
   pair_task: ClassVar[str | None] = None
   one_document: ClassVar[bool] = False
+  document_separators: ClassVar[int] = 0
 
   def text_length(self, length: int) -> int:
     """Return `length` without [CLS] and [SEP]."""
@@ -77,26 +79,27 @@ class FullSentences(ValidatedConfig):
   together: bool = True
   """Whether the documents of a sequence attend to each other, as in RoBERTa. False: each document
   attends only to itself."""
-  reserve: int = 2
-  """Tokens of a sequence reserved for separators. A full sequence that needs more loses as many
-  tokens at its end."""
 
   pair_task: ClassVar[str | None] = None
   one_document: ClassVar[bool] = False
+  document_separators: ClassVar[int] = 1
 
   def text_length(self, length: int) -> int:
-    """Return `length` without [CLS], [SEP] and the reserve for separators."""
-    return length - 2 - self.reserve
+    """Return `length` without [CLS] and [SEP]."""
+    return length - 2
 
   def arrange(self, keys, windows, vocab):
-    """Build sequences of text + 2 + reserve tokens, [batch, length]."""
+    """Build sequences of text + 2 tokens, [batch, length].
+
+    Windows leave room for separators between documents; what has no room is left out.
+    """
     del keys
     return jax.vmap(lambda tokens, segments, words: self.build_row(tokens, segments, words, vocab))(
         windows['tokens'], windows['segments'], windows['words'])
 
   def build_row(self, tokens, segments, words, vocab):
     """Build one sequence of tokens, segments and words [text]."""
-    length = tokens.shape[0] + 2 + self.reserve
+    length = tokens.shape[0] + 2
     at = jnp.arange(length)
     # A token moves by [CLS] and by the separators before it; past the last [SEP] it is dropped.
     place = jnp.arange(tokens.shape[0]) + jnp.maximum(segments, 1)
@@ -147,6 +150,7 @@ class NextSentence(ValidatedConfig):
 
   pair_task: ClassVar[str | None] = 'nsp'
   one_document: ClassVar[bool] = True
+  document_separators: ClassVar[int] = 0
 
   def text_length(self, length: int) -> int:
     """Return `length` without special tokens, plus `slack` tokens in which a sequence may begin
@@ -230,6 +234,7 @@ class SentenceOrder(ValidatedConfig):
 
   pair_task: ClassVar[str | None] = 'sop'
   one_document: ClassVar[bool] = True
+  document_separators: ClassVar[int] = 0
 
   def text_length(self, length: int) -> int:
     """Return `length` without special tokens, plus `slack` tokens in which a sequence may begin

@@ -38,6 +38,7 @@ class Translations(ValidatedConfig):
 
   pair_task: ClassVar[str | None] = None
   one_document: ClassVar[bool] = False
+  document_separators: ClassVar[int] = 1
 
   def conflict(self, option):
     """Explain which names are no language, or pair of languages."""
@@ -74,15 +75,20 @@ class Translations(ValidatedConfig):
     return None
 
   def text_length(self, length: int) -> int:
-    """Return `length` without the special tokens of a pair.
+    """Return `length` without the special tokens of a pair, or of running text."""
+    return length - (PAIR_SPECIAL_TOKENS if any(self.which_have_pairs) else 2)
 
-    Sequences of running text may have as many separators.
-    """
-    return length - PAIR_SPECIAL_TOKENS
+  @property
+  def which_have_pairs(self) -> list[bool]:
+    """Whether each corpus consists of translations."""
+    return [self.has_text_pairs(corpus) for corpus in range(len(self.languages))]
 
   def arrange(self, keys, windows, vocab):
-    """Build sequences [batch, text + 4]; place and languages are of the same shape."""
-    usual = RUNNING_TEXT.arrange(keys, windows, vocab)
+    """Build sequences [batch, length]; place and languages are of the same shape."""
+    spare = -2 - self.text_length(0)  # special tokens that only translations need
+    text = {name: jnp.pad(windows[name], ((0, 0), (0, spare)))
+            for name in ('tokens', 'segments', 'words')}
+    usual = RUNNING_TEXT.arrange(keys, text, vocab)
     # Language ids of columns A and B of each corpus; a corpus of one language has it twice.
     ids = []
     for name in self.languages:
@@ -91,12 +97,11 @@ class Translations(ValidatedConfig):
     languages, shape = jnp.array(ids)[windows['corpus']], usual['tokens'].shape
     usual |= dict(place=jnp.broadcast_to(jnp.arange(shape[1]), shape),
                   languages=jnp.broadcast_to(languages[:, :1], shape))
-    has_pairs = [self.has_text_pairs(corpus) for corpus in range(len(self.languages))]
-    if not any(has_pairs):
+    if not any(self.which_have_pairs):
       return usual
     pairs = jax.vmap(functools.partial(self.build_row, vocab=vocab))(
         keys, windows['tokens'], windows['sentences'], windows['words'], languages)
-    chosen = jnp.array(has_pairs)[windows['corpus'], None]
+    chosen = jnp.array(self.which_have_pairs)[windows['corpus'], None]
     return {name: jnp.where(chosen, pairs[name], usual[name]) for name in usual}
 
   def build_row(self, key, tokens, sentences, words, languages, vocab):

@@ -80,11 +80,11 @@ SIZES = {
         long_steps=400_000, batch=2560, kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
     'roberta_ext': ChineseBERTSize(
         name='roberta_wwm_ext', model=set_chinese_vocab(bert.base), parameters=102_290_312,
-        pair=FullSentences(reserve=0), steps=1_000_000, batch=384, pod='v3:8x8',
+        pair=FullSentences(), steps=1_000_000, batch=384, pod='v3:8x8',
         mesh=MeshConfig(fsdp=32)),
     'roberta_ext_large': ChineseBERTSize(
         name='roberta_wwm_ext_large', model=set_chinese_vocab(bert.large), parameters=325_545_608,
-        pair=FullSentences(reserve=0), steps=2_000_000, batch=512, pod='v3:8x16'),
+        pair=FullSentences(), steps=2_000_000, batch=512, pod='v3:8x16'),
     'macbert_base': ChineseBERTSize(
         name='macbert_base', model=set_chinese_vocab(bert.base), parameters=102_882_442,
         pair=SentenceOrder(), steps=1_000_000, batch=384, pod='v3:8x8', mesh=MeshConfig(fsdp=32)),

@@ -38,7 +38,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   objective = MixtureOfDenoisers(z_loss=1e-4, denoisers=(SpanCorruption(mean_span_length=20.0),))
-  text = TextConfig(kind='bytes')
+  text = TextConfig(kind='bytes', sentences='none')
   return apply_scale(PretrainRun(
       f'byt5_{size}', family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=objective, data=DataConfig(prepare=text, assembly='packed', temperature=1 / 0.3),

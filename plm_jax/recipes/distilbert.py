@@ -86,7 +86,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
     family, data = 'roberta', DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False))
   else:
     objective = dataclasses.replace(objective, task=CausalLM(isolated=False))
-    text = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True)
+    text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
     family, data = 'gpt2', DataConfig(prepare=text, assembly='packed')
   optim = OptimConfig(
       peak=row.peak, warmup=row.steps // 20, schedule='linear', b2=0.98, bias_correction=True,

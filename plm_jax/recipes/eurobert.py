@@ -77,7 +77,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
     pair, assembly, mask_rate, theta = Single(short=1.0), 'document', 0.1, 250_000.0
   model = validation.with_paths(row.make_model(dropout=0.0, attention_dropout=0.0), {
       'block.attention.position': Rope(theta)})
-  text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
+  text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
   return apply_scale(PretrainRun(
       f'eurobert_{size}', family='eurobert', model=model, optim=optim,
       objective=MaskedLM(pair=pair, mask_rate=mask_rate, mask_share=1.0, random_share=0.0),

@@ -26,6 +26,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.recipes import llama
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -58,9 +59,9 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  text = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True)
+  text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
   if size == 'chinese':
-    text = TextConfig(kind='sentencepiece-unigram')
+    text = llama.TEXT
   # The warmup of 375 million tokens is 715 updates with batch size 512 at sequence length 1,024.
   optim = OptimConfig(
       peak=row.peak, warmup=715, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8,

@@ -75,7 +75,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine',
       floor=0.1, b2=0.95, eps=1e-8, bias_correction=True, weight_decay=0.1)
   phases = batch_size_ramp(300_000_000_000, row.length, row.batch, row.first_batch, row.ramp_tokens)
-  text = TextConfig(kind='byte-bpe', layout='gpt2', newlines=True)
+  text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
   return apply_scale(PretrainRun(
       f'gpt3_{size}', family='gpt3', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=CausalLM(isolated=False), data=DataConfig(prepare=text, assembly='packed'),

@@ -57,7 +57,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
+  text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
   return apply_scale(PretrainRun(
       f'gpt_bert_{size}', family='gptbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=make_optimizer(row),

@@ -43,7 +43,7 @@ SIZES = {
         model=llama.llama_65b, parameters=65_285_660_672, peak=1.5e-4, steps=333_786, length=2048,
         batch=2048, accumulate=8, remat='dots', pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4),
         published_hardware='2,048 A100, 21 days')}
-TEXT = TextConfig(kind='sentencepiece-bpe', layout='llama', lowercase=False, newlines=True)
+TEXT = TextConfig(kind='sentencepiece-bpe', layout='llama', lowercase=False, sentences='none')
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

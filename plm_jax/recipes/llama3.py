@@ -50,7 +50,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   optim = OptimConfig(
       peak=row.peak, warmup=8000, schedule='cosine', horizon=1_200_000, floor=0.01, b2=0.95,
       eps=1e-8, bias_correction=True, weight_decay=0.1)
-  text = TextConfig(kind='byte-bpe', layout='gpt2', lowercase=False, newlines=True)
+  text = TextConfig(kind='byte-bpe', layout='gpt2', lowercase=False, sentences='none')
   return apply_scale(PretrainRun(
       f'llama3_{size}', family='llama', objective=CausalLM(isolated=True), optim=optim,
       model=row.make_model(dropout=0.0, attention_dropout=0.0),

@@ -157,7 +157,7 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
   pair, assembly = Single(), 'document'
   if packed:
     pair, assembly = FullSentences(together=False), 'sentences'
-  text = TextConfig(kind='byte-bpe', lowercase=False, newlines=True)
+  text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
   return apply_scale(PretrainRun(
       name, family='modernbert', model=model, optim=optim,
       objective=MaskedLM(pair=pair, mask_rate=row.mask_rate, held_out_mask_rate=0.15),

@@ -81,7 +81,7 @@ SIZES = {
     'sentence_pair': make_format_size(
         NextSentence(short=0.0, unit='sentence', separators=2), length=128, batch=2048),
     'full_sentences': make_format_size(FullSentences()),
-    'doc_sentences': make_format_size(FullSentences(reserve=0), batch=288)}
+    'doc_sentences': make_format_size(FullSentences(), batch=288)}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

@@ -65,12 +65,27 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
     wanted = 'sentencepiece'
   if text.tokenizer or config.warm_start or kind.startswith(wanted):
     return
-  recipe = config.name if config.name in recipes.all_recipes() else 'RECIPE'
+  recipe = name_recipe(config)
   option = 'sentencepiece-unigram' if kind.startswith('sentencepiece') else kind
   raise ConfigError(
       f'{folder} contains records of a {kind} tokenizer, but {config.name} needs {text.kind}: '
       f'make them with `python -m plm_jax prepare TEXT RECORDS --for={recipe}`. To train on these '
       f'records anyway, give --data.prepare.kind={option} --data.prepare.layout=bert')
+
+
+def name_recipe(config: PretrainRun) -> str:
+  """Return the recipe of a run, for a command in a message."""
+  return config.name if config.name in recipes.all_recipes() else 'RECIPE'
+
+
+def check_exact_text(config: PretrainRun, folder: epath.Path) -> None:
+  """Raise ConfigError for records without the white space of their text that the run needs."""
+  if config.data.prepare.exact and not read_meta(folder).exact:
+    raise ConfigError(
+        f'{folder} contains records without the blank lines and the indentation of their text, and '
+        f'{config.name} learns from text as it is: make them again with `python -m plm_jax prepare '
+        f'TEXT RECORDS --for={name_recipe(config)}`. To train on these records anyway, give '
+        '--data.prepare.sentences=split')
 
 
 def check_warm_start(config: RunConfig) -> None:

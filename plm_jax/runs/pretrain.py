@@ -126,6 +126,8 @@ def prepare_corpora(config: PretrainRun) -> tuple[list[epath.Path], Tokenizer]:
   hosts.check_agreement('data', facts, DIFFERENT_DATA)
   if not own:
     preflight.check_tokenizer_kind(config, folders[0], tokenizer)
+    for folder in folders:
+      preflight.check_exact_text(config, folder)
   return folders, tokenizer
 
 

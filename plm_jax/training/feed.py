@@ -394,5 +394,6 @@ def open_heldout(config: PretrainRun, records, phase: Phase) -> dict[int, Window
       split = meta.evaluation_split
     elif not meta.heldout and not meta.heldout_share:
       continue  # as its user wanted it
-    opened[corpus] = Windows(folder, split, rule.length, rule.assembly, rule.target_tokens)
+    opened[corpus] = Windows(
+        folder, split, rule.length, rule.assembly, rule.target_tokens, rule.separators)
   return opened

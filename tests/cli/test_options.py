@@ -108,7 +108,7 @@ COMMAND_LINES = (
     ['--seed=99999999999'], ['--model.block.dropout=1'], ['--train.phases.0.batch=0'], ['--data.block=0'],
     ['--mesh.data=0'], ['--objective.random-share=nan'], ['--objective.duplicates=-1'], ['--optim.warmup=9000'],
     ['--model.vocab=99999999999'], ['--train.phases.0.batch=100000000'], ['--prompts', 'no blank'], ['--scale=huge'],
-    ['--data.prepare.newlines', '--data.prepare.segmenter=jieba'], ['--name=\0'], ['--optim.eps=0'])
+    ['--data.prepare.sentences=none', '--data.prepare.segmenter=jieba'], ['--name=\0'], ['--optim.eps=0'])
 
 
 @pytest.mark.parametrize('args', COMMAND_LINES, ids=' '.join)
@@ -133,8 +133,8 @@ def test_a_mistyped_command_ends_with_one_line(args):
     (['prepare', 'TEXT', 'out', '--scale=small'], "error: --scale is paper, laptop or test, got 'small'"),
     (['prepare', 'TEXT', 'out', '--beam'],
      'error: --beam is followed by options of Beam, expected --runner=DirectRunner, FlinkRunner or another, got none'),
-    (['prepare', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--no-newlines'],
-     'error: --no-newlines is after --beam, with the options of Beam: put it in front'),
+    (['prepare', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--no-lowercase'],
+     'error: --no-lowercase is after --beam, with the options of Beam: put it in front'),
     (['clean', 'TEXT', 'out', '--beam', '--runner=FlinkRunner', '--rules=c4'],
      'error: --rules is after --beam, with the options of Beam: put it in front'),
     (['fill-mask', 'RUN'], 'error: there is no prompt: give a sentence with a [MASK] in place of the word to predict'),
@@ -163,11 +163,11 @@ def test_commands_check_what_they_are_given_before_they_begin(args, line, monkey
 def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.append(config))
-  for args in [], ['--vocab=300', '--no-newlines'], ['--scale=laptop'], ['--newlines', 'False', '--for', 't5_base']:
+  for args in [], ['--vocab=300', '--sentences=split'], ['--scale=laptop'], ['--sentences', 'split', '--for', 't5_base']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--for=gpt2_small', *args])
     cli.main()
-  paper = PrepareConfig(source='TEXT', kind='byte-bpe', layout='gpt2', newlines=True, vocab=50257)
-  assert asked[:2] == [paper, dataclasses.replace(paper, vocab=300, newlines=False)]
+  paper = PrepareConfig(source='TEXT', kind='byte-bpe', layout='gpt2', sentences='none', vocab=50257)
+  assert asked[:2] == [paper, dataclasses.replace(paper, vocab=300, sentences='split')]
   laptop = recipes.find_recipe('gpt2_small')('laptop')
   assert asked[2].vocab == laptop.model.vocab < paper.vocab and asked[2].kind == 'byte-bpe'
 

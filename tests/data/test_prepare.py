@@ -15,6 +15,7 @@ from benchmarks import kill_prepare
 from plm_jax import errors, storage, tokenizers
 from plm_jax.data import encode, prepare, records, sources
 from plm_jax.data import worker_pool as workers_lib
+from plm_jax.data.document_formats import Document
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WindowRule
@@ -183,18 +184,6 @@ def test_sentencepiece_words(corpus, tmp_path):
     for sentence in document:
       assert sentence.startswith('|')
       assert '▁' not in sentence.replace('|▁', '')  # every '▁' starts a word
-
-
-def test_newlines_make_records_the_text_byte_for_byte(tmp_path):
-  text = 'The cats sat. Dr. Big ran!\nA dog.\nThe sea.'
-  (tmp_path / 'a.txt').write_text(f'{text}\n\nThe sky.\n')
-  config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='byte-bpe', vocab=270, heldout=0, workers=1, newlines=True)
-  prepare.prepare(config, tmp_path / 'out')
-  tokenizer = tokenizers.load(tmp_path / 'out')
-  tokens = records.open_tokens(tmp_path / 'out', records.read_meta(tmp_path / 'out').shards('train')[0])['token']
-  assert tokenizer.decode(tokens) == f'{text}The sky.'
-  with pytest.raises(ValueError, match='give one of them'):
-    PrepareConfig(newlines=True, segmenter='jieba')
 
 
 def test_bytes_need_no_training(tmp_path):
@@ -659,9 +648,9 @@ def die():
 @pytest.mark.parametrize('segmenter', ['none', 'spaces'])
 def test_sentences_encoded_a_few_at_a_time_are_those_encoded_at_once(corpus, vocab, monkeypatch, segmenter):
   tokenizer = tokenizers.load(vocab)
-  unit = [document.paragraphs for document in sources.read_documents(str(corpus))] + [[]]
+  unit = [*sources.read_documents(str(corpus)), Document([], '')]
   at_once = encode.encode_documents(unit, tokenizer, 'split', segmenter)
   monkeypatch.setattr(encode, 'BATCH_CHARACTERS', 50)
   for one, other in zip(at_once, encode.encode_documents(unit, tokenizer, 'split', segmenter), strict=True):
     np.testing.assert_array_equal(one, other)
-  assert len(encode.encode_documents([[]], tokenizer, 'split', segmenter).tokens) == 0
+  assert len(encode.encode_documents([Document([], '')], tokenizer, 'split', segmenter).tokens) == 0

@@ -5,6 +5,7 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.data import encode, records, sources, word_segmentation
+from plm_jax.data.document_formats import Document
 from plm_jax.data.lines import SourceError
 from plm_jax.data.prepare_config import TextConfig
 
@@ -35,8 +36,8 @@ def words(tokenizer, tokens):
 
 
 def test_a_segmented_source_has_the_ids_of_the_text(tokenizer):
-  plain = encode.encode_documents([TEXTS[:2]], tokenizer, 'split')
-  cut = encode.encode_documents([SEGMENTED[:2]], tokenizer, 'split', 'spaces')
+  plain = encode.encode_documents([Document(TEXTS[:2], '')], tokenizer, 'split')
+  cut = encode.encode_documents([Document(SEGMENTED[:2], '')], tokenizer, 'split', 'spaces')
   np.testing.assert_array_equal(plain.tokens['token'], cut.tokens['token'])
   np.testing.assert_array_equal(plain.lengths, cut.lengths)
   assert not np.array_equal(plain.tokens['flags'], cut.tokens['flags'])
@@ -48,7 +49,7 @@ def test_masks_follow_words(tokenizer):
     tokenizer = tokenizers.ByteBPE({**tokenizer.ids}, [])  # bytes alone: no piece is of two words
   if tokenizer.kind == 'sentencepiece':
     pytest.skip('its pieces may reach over the border of two words')
-  cut = encode.encode_documents([[text] for text in SEGMENTED[:2]], tokenizer, 'split', 'spaces')
+  cut = encode.encode_documents([Document([text], '') for text in SEGMENTED[:2]], tokenizer, 'split', 'spaces')
   expected = [word.lower() for text in WORDS[:2] for word in text]
   assert [word.lower() for word in words(tokenizer, cut.tokens)] == expected
 
@@ -73,7 +74,7 @@ def test_spaces_go_beside_wide_characters_only():
 def test_sentences_keep_the_space_that_a_byte_level_piece_needs():
   tokenizer = tokenizers.train_byte_bpe(TEXTS, 300)
   paragraph = 'One is. Two  are.\tThree! 他走了。“好！”她说。'
-  encoded = encode.encode_documents([[paragraph]], tokenizer, 'split')
+  encoded = encode.encode_documents([Document([paragraph], '')], tokenizer, 'split')
   assert len(encoded.lengths) == 6
   assert tokenizer.decode(encoded.tokens['token']) == 'One is. Two  are. Three! 他走了。“好！”她说。'
 
@@ -81,8 +82,8 @@ def test_sentences_keep_the_space_that_a_byte_level_piece_needs():
 def test_jieba_marks_words_of_its_dictionary():
   pytest.importorskip('jieba')
   tokenizer = tokenizers.train_wordpiece(TEXTS * 20, 100)
-  plain = encode.encode_documents([TEXTS], tokenizer, 'split')
-  cut = encode.encode_documents([TEXTS], tokenizer, 'split', 'jieba')
+  plain = encode.encode_documents([Document(TEXTS, '')], tokenizer, 'split')
+  cut = encode.encode_documents([Document(TEXTS, '')], tokenizer, 'split', 'jieba')
   np.testing.assert_array_equal(plain.tokens['token'], cut.tokens['token'])
   assert {'我们', '喜欢', '北京', '春天'} <= set(words(tokenizer, cut.tokens))
 

@@ -336,7 +336,7 @@ def test_whole_texts(tmp_path):
   for name, content in (('a.txt', 'One.\n\n Two.\n'), ('b.JSONL', '{"text": "Three.\\nFour."}\n'), ('c_00', WIKI)):
     (tmp_path / name).write_text(content)
   assert list(sources.read_texts(str(tmp_path))) == [
-      'One.\n\n Two.', 'Three.\nFour.', *('\n'.join(article) for article in ARTICLES)]
+      'One.\n\n Two.\n', 'Three.\nFour.', 'Anarchism\n\nIt is a <b>movement</b>.\nMore.\n', 'Albedo\n\nA fraction.']
 
 
 def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):

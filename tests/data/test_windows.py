@@ -409,3 +409,36 @@ def test_a_reader_never_sees_cuts_that_another_thread_is_moving(tmp_path, monkey
     seen.set()
     assert found == want and other.result().tolist() == want
   assert cuts.window_starts(0).tolist() == want and cuts._path is None
+
+
+@pytest.mark.parametrize('assembly', ['packed', 'sentences'])
+def test_separators_between_documents_have_room_in_a_sequence(tmp_path, assembly):
+  """Every token is in one window, and no sequence has more tokens and separators than its length."""
+  rng = np.random.default_rng(0)
+  for trial in range(20):
+    sizes = [rng.integers(1, 9, rng.integers(1, 4)) for _ in range(rng.integers(1, 9))]
+    starts = np.cumsum([0, *np.concatenate(sizes)])
+    numbers = np.repeat(np.arange(len(sizes)), [len(size) for size in sizes])
+    shard = {'ids': np.arange(1, starts[-1] + 1), 'sentences': list(zip(starts[:-1], numbers, strict=True))}
+    folder, length = write(tmp_path / f'{trial}', shard, vocab=1000), int(rng.integers(2, 12))
+    found = Windows(folder, 'train', length, assembly, separators=1)
+    batch = found.read(np.arange(len(found)))
+    inside = batch['segments'] > 0
+    assert batch['tokens'][inside].tolist() == list(shard['ids'])
+    used = inside.sum(1) + batch['segments'].max(1) - 1
+    assert used.max() <= length and used.min() > 0
+    if assembly == 'packed':  # a window is full, but for a separator after it or the end of the text
+      borders = set(starts[1:][np.append(np.diff(numbers) > 0, False)])
+      last = [int(row[row > 0][-1]) for row in batch['tokens'][:-1]]
+      assert [length - 1 + (end not in borders) for end in last] <= used[:-1].tolist()
+    counts = window_rules.WindowRule(assembly, length, separators=1).count_windows(
+        np.array(shard['sentences'], records.SENTENCE_DTYPE), found.meta.train[0])
+    assert counts == (len(found), 0)
+
+
+def test_rules_are_read_back_from_their_names():
+  for rule in (window_rules.WindowRule('packed', 128, separators=1), window_rules.WindowRule('packed', 128),
+               window_rules.WindowRule('examples', 40, (10, 1))):
+    assert window_rules.WindowRule.parse(str(rule)) == rule
+  with pytest.raises(ValueError):
+    window_rules.WindowRule.parse('packed-128-1-1')

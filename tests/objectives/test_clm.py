@@ -15,8 +15,8 @@ from plm_jax.tokenizers.contract import Vocab
 ONE = Vocab(size=50, eos=1)  # GPT-2: one token ends a text and begins the next
 TWO = Vocab(size=50, pad=0, bos=2, eos=1)  # LLaMA
 WINDOWS = dict(
-    tokens=jnp.array([[5, 6, 7, 8, 9, 0], [5, 6, 7, 8, 9, 10], [0] * 6]),
-    segments=jnp.array([[1, 1, 2, 2, 3, 0], [1] * 6, [0] * 6]))
+    tokens=jnp.array([[5, 6, 7, 8, 9, 0, 0, 0], [5, 6, 7, 8, 9, 10, 11, 12], [0] * 8]),
+    segments=jnp.array([[1, 1, 2, 2, 3, 0, 0, 0], [1] * 8, [0] * 8]))
 
 
 def rows(objective, vocab, windows=None):
@@ -24,25 +24,24 @@ def rows(objective, vocab, windows=None):
 
 
 def test_every_token_is_predicted_once_and_so_is_the_end_of_each_document():
-  batch = rows(CausalLM(reserve=2), TWO)
-  np.testing.assert_array_equal(batch['tokens'], [[2, 5, 6, 2, 7, 8, 2, 0], [2, 5, 6, 7, 8, 9, 0, 0], [0] * 8])
-  np.testing.assert_array_equal(batch['labels'], [[5, 6, 1, 7, 8, 1, 9, 0], [5, 6, 7, 8, 9, 10, 0, 0], [0] * 8])
-  np.testing.assert_array_equal(batch['segments'], [[1, 1, 1, 2, 2, 2, 3, 0], [1] * 6 + [0, 0], [0] * 8])
-  np.testing.assert_array_equal(batch['place'], [[0, 1, 2, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 0, 0], [0] * 8])
+  batch = rows(CausalLM(), TWO)
+  np.testing.assert_array_equal(batch['tokens'], [[2, 5, 6, 2, 7, 8, 2, 0], [2, 5, 6, 7, 8, 9, 10, 11], [0] * 8])
+  np.testing.assert_array_equal(batch['labels'], [[5, 6, 1, 7, 8, 1, 9, 0], [5, 6, 7, 8, 9, 10, 11, 12], [0] * 8])
+  np.testing.assert_array_equal(batch['segments'], [[1, 1, 1, 2, 2, 2, 3, 0], [1] * 8, [0] * 8])
+  np.testing.assert_array_equal(batch['place'], [[0, 1, 2, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 6, 7], [0] * 8])
   np.testing.assert_array_equal(batch['weights'], np.asarray(batch['segments']) > 0)
 
 
 def test_a_row_of_documents_that_see_each_other_is_one_text():
-  batch = rows(CausalLM(isolated=False, reserve=2), ONE)
+  batch = rows(CausalLM(isolated=False), ONE)
   np.testing.assert_array_equal(batch['tokens'][0], [1, 5, 6, 1, 7, 8, 1, 0])
   np.testing.assert_array_equal(batch['segments'][0], [1] * 7 + [0])
   np.testing.assert_array_equal(batch['place'][0], [0, 1, 2, 3, 4, 5, 6, 0])
 
 
 def test_a_row_without_room_loses_its_end():
-  batch = rows(CausalLM(reserve=1), ONE)
-  np.testing.assert_array_equal(batch['labels'][0], [5, 6, 1, 7, 8, 1, 9])
-  batch = rows(CausalLM(reserve=0), ONE)
+  narrow = {name: x[:, :6] for name, x in WINDOWS.items()}
+  batch = rows(CausalLM(), ONE, narrow)
   np.testing.assert_array_equal(batch['labels'][0], [5, 6, 1, 7, 8, 1])
   np.testing.assert_array_equal(batch['tokens'][0], [1, 5, 6, 1, 7, 8])
 
@@ -50,7 +49,7 @@ def test_a_row_without_room_loses_its_end():
 @pytest.mark.slow
 def test_documents_of_a_row_do_not_see_each_other():
   """Another text in one document changes neither the other's losses nor their gradients, by a bit."""
-  objective = CausalLM(reserve=2)
+  objective = CausalLM()
   cfg = DecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2), max_length=8)
   model = objective.build(cfg, packed=True)
   first = rows(objective, ONE)

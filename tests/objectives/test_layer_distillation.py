@@ -121,7 +121,7 @@ def test_what_is_inside_is_what_the_layers_do(config):
 def test_a_decoder_learns_what_comes_next():
   """A student that is its teacher has no more to learn but of the text; another has."""
   config = DecoderConfig(vocab=96, block=tiny.block(norm_at='pre'), max_length=32, stack=TEACHER.stack)
-  objective = Distillation(model=config, task=CausalLM(isolated=False, reserve=2), inner=Relations())
+  objective = Distillation(model=config, task=CausalLM(isolated=False), inner=Relations())
   assert {*objective.terms} == {'soft', 'clm', 'cosine', 'attention', 'values'} and objective.max_predictions(16) == 16
   windows: Any = tiny.windows(3, objective.text_length(16))
   batch = objective.corrupt(jax.random.key(0), windows, tiny.VOCAB)

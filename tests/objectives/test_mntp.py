@@ -19,13 +19,13 @@ from plm_jax.optim.optimizers import OptimConfig, make_schedule
 from plm_jax.tokenizers.contract import Vocab
 
 VOCAB = Vocab(40, 0, unk=1, cls=2, sep=3, mask=4)
-ROWS, TEXT = 48, 28
+ROWS, TEXT = 48, 32
 
 
 def windows(rows=ROWS, text=TEXT):
   """Two documents in each row, and padding at its end."""
   draw = np.random.default_rng(0)
-  segments = np.repeat([1, 2, 0], [11, text - 15, 4])[None].repeat(rows, 0).astype(np.int32)
+  segments = np.repeat([1, 2, 0], [11, text - 19, 8])[None].repeat(rows, 0).astype(np.int32)
   tokens = np.where(segments > 0, draw.integers(5, 40, (rows, text)), 0).astype(np.int32)
   return {'tokens': tokens, 'segments': segments, 'words': np.arange(1, text + 1)[None].repeat(rows, 0),
           'corpus': np.zeros(rows, np.int32), 'index': np.arange(rows, dtype=np.int32),
@@ -40,14 +40,14 @@ def test_rows_are_masked_or_causal_and_labels_stand_one_place_before():
   objective, found = MaskedNextToken(causal=0.25, mask_share=1, random_share=0), windows()
   batch = corrupt(objective, found | {PROGRESS: np.float32(0)})
   causal = batch['causal'].astype(bool)
-  assert 5 <= causal.sum() <= 20 and batch['tokens'].shape == (ROWS, TEXT + 4)
+  assert 5 <= causal.sum() <= 20 and batch['tokens'].shape == (ROWS, TEXT)
   # Both documents begin with [CLS], and all tokens of both are labels.
   assert (batch['tokens'][:, [0, 12]] == VOCAB.cls).all()
   np.testing.assert_array_equal(batch['labels'][:, :11], found['tokens'][:, :11])
-  np.testing.assert_array_equal(batch['labels'][:, 12:12 + TEXT - 15], found['tokens'][:, 11:TEXT - 4])
-  assert (batch['ranks'][causal] == np.arange(TEXT + 4)).all() and not batch['ranks'][~causal].any()
+  np.testing.assert_array_equal(batch['labels'][:, 12:12 + TEXT - 19], found['tokens'][:, 11:TEXT - 8])
+  assert (batch['ranks'][causal] == np.arange(TEXT)).all() and not batch['ranks'][~causal].any()
   # A causal row is as it was, and everything in it is predicted: 24 tokens, and the end of the first document.
-  assert VOCAB.mask not in batch['tokens'][causal] and (batch['weights'][causal].sum(1) == TEXT - 4 + 1).all()
+  assert VOCAB.mask not in batch['tokens'][causal] and (batch['weights'][causal].sum(1) == TEXT - 8 + 1).all()
   # In a masked one what is hidden is predicted where the token before it stands: a share of 0.3 of 23, for the last
   # token is not read.
   hidden = batch['tokens'][~causal] == VOCAB.mask
@@ -96,7 +96,7 @@ def tiny() -> Any:
 def test_causal_rows_see_nothing_to_the_right_and_masked_rows_do():
   """By the gradient of every prediction by every token, in a row of two documents: of either kind."""
   objective = MaskedNextToken(causal=0.5, z_loss=1e-4)
-  batch = {name: x[:4] for name, x in corrupt(objective, windows(8, 22)).items()}
+  batch = {name: x[:4] for name, x in corrupt(objective, windows(8, 26)).items()}
   assert 0 < batch['causal'].sum() < 4
   model = objective.build(tiny(), packed=True)
   # Only where sums read all states can a leak of any layer show.

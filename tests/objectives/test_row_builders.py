@@ -55,10 +55,10 @@ def test_single_literal():
 def test_full_sentences_literal():
   """Three documents, two with room to spare, one that fills the row, nothing; ids 7 .. 9 are text."""
   windows = jax.tree.map(jnp.asarray, dict(
-      tokens=np.array([[7, 8, 9, 7], [7, 8, 9, 0], [7, 8, 9, 7], [0, 0, 0, 0]]),
-      segments=np.array([[1, 2, 2, 3], [1, 1, 2, 0], [1, 1, 1, 1], [0, 0, 0, 0]]),
-      words=np.array([[1, 2, 2, 3], [1, 2, 3, 0], [1, 2, 3, 4], [0, 0, 0, 0]])))
-  apart = FullSentences(together=False, reserve=1)
+      tokens=np.array([[7, 8, 9, 7, 0], [7, 8, 9, 0, 0], [7, 8, 9, 7, 0], [0] * 5]),
+      segments=np.array([[1, 2, 2, 3, 0], [1, 1, 2, 0, 0], [1, 1, 1, 1, 0], [0] * 5]),
+      words=np.array([[1, 2, 2, 3, 0], [1, 2, 3, 0, 0], [1, 2, 3, 4, 0], [0] * 5])))
+  apart = FullSentences(together=False)
   rows = lists(apart.arrange(None, windows, BIG))
   # The first has a separator more than there is room for: its last token is lost.
   assert rows == dict(
@@ -66,10 +66,10 @@ def test_full_sentences_literal():
       segments=[[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 2, 2, 0], [1] * 6 + [0], [0] * 7],
       types=[[0] * 7] * 4,
       words=[[0, 1, 0, 2, 2, 0, 0], [0, 1, 2, 0, 3, 0, 0], [0, 1, 2, 3, 4, 0, 0], [0] * 7])
-  together = lists(FullSentences(reserve=1).arrange(None, windows, BIG))
+  together = lists(FullSentences().arrange(None, windows, BIG))
   assert together.pop('segments') == [[1] * 7, [1] * 6 + [0], [1] * 6 + [0], [0] * 7]
   assert together == {name: rows[name] for name in ('tokens', 'types', 'words')}
-  assert apart.text_length(7) == 4 and FullSentences().text_length(512) == 508
+  assert apart.text_length(7) == 5 and FullSentences().text_length(512) == 510
 
 
 def test_sentence_pairs_are_of_single_sentences_with_two_separators():

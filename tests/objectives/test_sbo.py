@@ -7,6 +7,7 @@ import pytest
 import tiny
 
 from plm_jax.data import encode, records
+from plm_jax.data.document_formats import Document
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
@@ -129,7 +130,7 @@ def test_masks_follow_chinese_words():
   """A segmented source: every mask covers the characters of whole words, of which many have two or three."""
   lines = ['我们 喜欢 北京 的 春天 。 他们 学习 自然 语言 处理 。', '中国 文字 很 有趣 。 图书馆 里 没有 学生 。'] * 8
   tokenizer = train_wordpiece([line.replace(' ', '') for line in lines], 80)
-  encoded = encode.encode_documents([lines], tokenizer, 'split', 'spaces')
+  encoded = encode.encode_documents([Document(lines, '')], tokenizer, 'split', 'spaces')
   length = len(encoded.tokens)
   starts = encoded.tokens['flags'] & records.WORD_START > 0
   assert starts.sum() < 0.6 * length

@@ -67,7 +67,7 @@ def test_running_text_is_that_of_full_sentences():
   found, usual = arrange(alone), jax.device_get(FullSentences().arrange(None, windows(), BIG))
   for name, values in usual.items():
     np.testing.assert_array_equal(found[name], values)
-  assert found['languages'].tolist() == [[1] * 12, [0] * 12, [1] * 12, [1] * 12]
+  assert found['languages'].tolist() == [[1] * 10, [0] * 10, [1] * 10, [1] * 10]
 
 
 @pytest.mark.slow

@@ -87,13 +87,13 @@ def test_evaluation_of_nothing(learner, params):
 @pytest.mark.slow
 def test_bits_per_byte_are_those_of_all_labels():
   """A model of zeros says that each of 96 tokens is as likely: so many bits, for as many bytes as the labels have."""
-  objective = CausalLM(reserve=4)
+  objective = CausalLM()
   model = DecoderConfig(
       vocab=tiny.VOCAB.size, block=tiny.block(norm_at='pre'), stack=StackConfig(1), max_length=tiny.LENGTH)
   learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 0)
-  shapes = jax.eval_shape(lambda w: init_state(learner, w), window_shapes(2, 28)).params
+  shapes = jax.eval_shape(lambda w: init_state(learner, w), window_shapes(2, 32)).params
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), tiny.unbox(shapes))
-  sizes, windows = np.arange(1, 1 + tiny.VOCAB.size), tiny.windows(6, length=28)
+  sizes, windows = np.arange(1, 1 + tiny.VOCAB.size), tiny.windows(6, length=32)
   values = make_evaluator(learner, sizes)(params, [windows])
   assert values['clm'] == pytest.approx(np.log(96), rel=1e-5)
   batch = objective.corrupt(jax.random.key(0), windows, tiny.VOCAB)
