@@ -5,7 +5,8 @@
 Windows of `length` tokens begin every `stride` tokens. Each window predicts the tokens that no
 window before it has predicted, so a token sees at least `length - stride` tokens before it, if
 there are so many. A smaller stride is slower and gives a lower perplexity: compare results only at
-the same length and stride. Perplexity per token depends on the tokenizer; per word and per byte it
+the same length and stride. Of a run, each window begins with the start token, as its training
+sequences do; of another library's checkpoint, only the first window does. Perplexity per token depends on the tokenizer; per word and per byte it
 does not.
 """
 from collections.abc import Iterable
@@ -90,7 +91,7 @@ def perplexity(
                       f'{stride}: every token is predicted from one before it in its window')
   spans: list[Span] = []
   for some in ids:
-    spans += strided_spans(some, 1, length, stride)
+    spans += strided_spans(some, 1, length, stride, scorer.row_start)
   return Perplexity(
       nats=-sum(logprob for logprob, _ in scorer.predict(spans)),
       tokens=sum(len(span.ids) - span.first for span in spans),

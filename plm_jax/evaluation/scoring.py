@@ -84,6 +84,9 @@ class Scorer:
   start: bool = True
   """put the begin-of-text token before each text, as in training; otherwise only before an empty
   context, as lm-evaluation-harness and transformers do for GPT-2"""
+  starts_every_row: bool = False
+  """also put that token before each part of a text that is read alone, as in training; see
+  `LoadedModel.starts_every_row`"""
   mesh: Mesh | None = None
   """the devices of the parameters, which share the batch; None: one device"""
   tokens: int = 4096
@@ -260,11 +263,21 @@ class Scorer:
     room = len(ids)
     if self.length:
       room = self.length + 1  # the last token is not read
-    if len(ids) - first < room:
-      begin = max(0, len(ids) - room)
-      return [Span(ids[begin:], first - begin)]
-    begin = max(0, first - room // 2)
-    return strided_spans(ids[begin:], first - begin, room, max(1, room // 2))
+    fits = len(ids) - first < room
+    begin = max(0, len(ids) - room if fits else first - room // 2)
+    rest = list(ids[begin:])
+    if begin:
+      rest[:1] = self.row_start or rest[:1]
+    if fits:
+      return [Span(rest, first - begin)]
+    return strided_spans(rest, first - begin, room, max(1, room // 2), self.row_start)
+
+  @property
+  def row_start(self) -> list[int]:
+    """Token before a part of a text that begins inside it, in a list, or []."""
+    if not (self.start and self.starts_every_row):
+      return []
+    return [boundary_ids(self.tokenizer.vocab)[0]]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -340,7 +353,8 @@ def make_scorer(trained: LoadedModel, start: bool = True, mesh: Mesh | None = No
     params = replicate_params(trained, *parts)
   model = NextTokenLogits(trained.model, name, trained.heads[name])
   return Scorer(
-      model, params, trained.tokenizer, trained.model.max_length, start, mesh or local_mesh())
+      model, params, trained.tokenizer, trained.model.max_length, start, trained.starts_every_row,
+      mesh or local_mesh())
 
 
 def local_mesh() -> Mesh:
@@ -359,16 +373,19 @@ def replicate_params(trained: LoadedModel, *parts: str) -> dict[str, Any]:
   return trained.derive_once(('replicated', *parts), copy)
 
 
-def strided_spans(ids: Sequence[int], first: int, length: int, stride: int) -> list[Span]:
+def strided_spans(ids: Sequence[int], first: int, length: int, stride: int,
+                  start: Sequence[int] = ()) -> list[Span]:
   """Cut windows of `length` tokens, one every `stride` tokens, that predict ids[first:] once.
 
-  Each window predicts the tokens that no window before it has predicted.
+  Each window predicts the tokens that no window before it has predicted. `start` is put before the
+  windows after the first, and counts.
   """
   spans, done = [], first
   for begin in range(0, len(ids), stride):
-    end = min(begin + length, len(ids))
+    before = start if begin else ()
+    end = min(begin + length - len(before), len(ids))
     if end > done:
-      spans.append(Span(ids[begin:end], done - begin))
+      spans.append(Span([*before, *ids[begin:end]], done - begin + len(before)))
       done = end
     if end == len(ids):
       break

@@ -67,6 +67,10 @@ class LoadedModel:
   """Prompts that `search` puts before each 'query' and each 'document' (sentence-transformers)."""
   generates_by_unmasking: bool = False
   """Whether the masked-LM head was trained for every mask rate (masked diffusion)."""
+  starts_every_row: bool = False
+  """Whether each sequence of its pre-training began with the start token, also where its text began
+  inside a document. So do runs; other libraries' decoders have the token at the start of a document
+  alone, if at all."""
   checkpoint: str = ''
   """Name of the checkpoint of the run, such as chck_10M. Empty means the best or the newest."""
 
@@ -196,7 +200,7 @@ def load_model(
     length = config.train.phases[-1].length
     return dataclasses.replace(
         loaded, task=decision.apply(folder, objective), length=length, prompts=objective.prompts)
-  return loaded
+  return dataclasses.replace(loaded, starts_every_row=True)
 
 
 def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors: Any,

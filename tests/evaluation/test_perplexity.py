@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import itertools
 import json
@@ -91,7 +92,7 @@ def test_texts(tmp_path):
   (tmp_path / 'a.txt').write_text('One.\n\n = Two = \n')
   (tmp_path / 'b.txt.gz').write_bytes(gzip.compress(b'Three.\r\nFour.'))
   (tmp_path / 'c.jsonl').write_text('\n'.join(map(json.dumps, [{'text': 'Five.\nSix.'}, {'text': 'Seven.'}])))
-  assert read_texts(f'{tmp_path}/a.txt,{tmp_path}/b.txt.gz') == ['One.\n\n = Two = ', 'Three.\nFour.']
+  assert read_texts(f'{tmp_path}/a.txt,{tmp_path}/b.txt.gz') == ['One.\n\n = Two = \n', 'Three.\r\nFour.']
   assert read_texts(f'{tmp_path}/c.jsonl') == ['Five.\nSix.', 'Seven.']
   with pytest.raises(SourceError):
     read_texts(f'{tmp_path}/none.txt')
@@ -118,3 +119,23 @@ def test_a_gpt2_as_transformers_has_it(length, stride, nats):
   trained = LoadedModel('gpt2', imported.config, dict(imported.heads), imported.params, Squares())  # pyright: ignore
   found = perplexity(scoring.make_scorer(trained, start=False), ['120'], length, stride)
   assert (found.tokens, found.nats) == (119, pytest.approx(nats, rel=2e-6))
+
+
+def test_windows_of_a_run_begin_with_the_start_token_as_its_sequences_do():
+  """A model of pairs whose training began every sequence so: what follows the start has the start before it."""
+  table = np.random.default_rng(0).normal(size=(14, 14)).astype(np.float32)
+  text = 'fad cab bed jab ' * 3
+  ids = Letters().encode(text)
+  odds = table.astype(np.float64) - np.log(np.exp(table.astype(np.float64)).sum(1, keepdims=True))
+  run = dataclasses.replace(scorer(6, table), starts_every_row=True)
+  # Windows of 6 tokens with the start, 5 of the text: the first begins with the start, too.
+  spans = scoring.strided_spans([13, *ids], 1, 6, 5, run.row_start)
+  assert all(span.ids[0] == 13 and len(span.ids) <= 6 for span in spans)
+  assert [token for span in spans for token in span.ids[span.first:]] == ids
+  expected = -sum(odds[a, b] for span in spans for a, b in itertools.pairwise(span.ids))
+  assert perplexity(run, [text], 6, 5).nats == pytest.approx(expected, rel=1e-6)
+  assert scorer(6, table).row_start == [] == dataclasses.replace(run, start=False).row_start
+  # A context that is too long loses its beginning, and the start token stays.
+  whole = scoring.Span([13, *ids], len(ids))
+  assert [tuple(span) for span in run.rows(*whole)] == [([13, *ids[-6:]], 6)]
+  assert all(span.ids[0] == 13 for span in run.rows([13, *ids], 1))
