@@ -38,12 +38,13 @@ def filter_batch(examiner: DocumentFilter, unit: list[Document]) -> FilteredBatc
   config, report, kept, content = examiner.config, CleanReport(), [], []
   spans = [np.empty(0, disk_tables.SPAN_DTYPE)]
   for document in unit:
-    result = examiner(document.paragraphs)
+    paragraphs = ''.join(document.paragraphs).split('\n')  # and blank lines between them
+    result = examiner(paragraphs)
     report.documents += 1
-    report.characters += sum(map(len, document.paragraphs))
+    report.characters += sum(map(len, paragraphs))
     report.lines.update(result.lines)
     if result.reason:
-      report.drop(result.reason, document.paragraphs, document.where, config.samples)
+      report.drop(result.reason, paragraphs, document.where, config.samples)
       continue
     report.kept_documents += 1
     report.kept_characters += sum(map(len, result.paragraphs))

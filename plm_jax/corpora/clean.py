@@ -43,7 +43,7 @@ from plm_jax.storage import lock
 # See `clean_locally`.
 CleanWorker = Callable[
     [DocumentFilter, str, epath.Path, str, lock.Lock], tuple[CleanReport, epath.Path]]
-FORMAT = 1  # raise it when documents are judged by another rule: work then begins again
+FORMAT = 2  # raise it when documents are judged by another rule: work then begins again
 # Names that a source of text ignores.
 REPORT_FILE, DROPPED_FILE, WORK_FOLDER = '_clean.json', '_dropped.jsonl', '.work'
 

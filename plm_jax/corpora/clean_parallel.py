@@ -49,7 +49,7 @@ from plm_jax.storage import lock
 PIECE_CHARACTERS = 1 << 23  # a worker has a piece in memory
 # Raise it when pieces are cut or stored in another way: those of earlier versions are then made
 # again.
-FORMAT = 1
+FORMAT = 2
 EVALUATION_FILE = 'evaluation.npz'
 
 

@@ -75,7 +75,7 @@ class CleanConfig(FilterConfig):
   def reading(self) -> document_formats.TextReadConfig:
     """How the sources of text are read."""
     return document_formats.TextReadConfig(
-        self.on_error, self.text_field, self.documents, self.encoding)
+        self.on_error, self.text_field, self.documents, self.encoding, exact=True, parts=False)
 
   @functools.cached_property
   def minhash(self) -> MinHash:
@@ -198,14 +198,17 @@ def remove_repeated_spans(
       if place not in removed:
         rest.append(sentence)
     first += len(sentences)
-    if text := ''.join(rest).strip():
+    text = paragraph
+    if len(rest) < len(sentences):
+      text = ''.join(rest).strip()
+    if text or not sentences:
       kept.append(text)
   return kept, len(removed)
 
 
 def is_long_enough(paragraphs: list[str], config: CleanConfig) -> bool:
   """Return whether a document is long enough after repeated spans were removed."""
-  return bool(paragraphs) and not filters.has_few_sentences(paragraphs, config.min_sentences)
+  return any(map(str.strip, paragraphs)) and not filters.has_few_sentences(paragraphs, config.min_sentences)
 
 
 def hash64(content: bytes) -> int:

@@ -108,11 +108,17 @@ class RuleFilter:
     for line in paragraphs:
       if config.citations:
         line = CITATION.sub('', line)
-      if broken := broken_line_rule(line, config):
+      if line.strip() and (broken := broken_line_rule(line, config)):
         dropped[broken] += 1
       else:
         kept.append(line)
-    return RuleResult(kept, self.broken_document_rule(kept), dict(dropped))
+    if dropped:  # blank lines at the ends separate nothing now
+      while kept and not kept[0].strip():
+        del kept[0]
+      while kept and not kept[-1].strip():
+        kept.pop()
+    filled = [line for line in kept if line.strip()]
+    return RuleResult(kept, self.broken_document_rule(filled), dict(dropped))
 
   def broken_content_rule(self, paragraphs: list[str]) -> str:
     """Return the rule that a document breaks with any of its lines, '' where it breaks none.

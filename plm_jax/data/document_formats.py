@@ -50,6 +50,12 @@ class TextReadConfig:
   division: Division = 'auto'  # of plain text into documents
   encoding: str = 'utf-8'  # of the characters
   exact: bool = False  # keep every character of a document, white space and line ends, too
+  parts: bool = True  # split exact text over MAX_PARAGRAPH; False: only over MAX_DOCUMENT
+
+  @property
+  def exact_limit(self) -> int:
+    """Number of characters of an exact text, or of a part of one, at most."""
+    return MAX_PARAGRAPH if self.parts else MAX_DOCUMENT
 
 
 def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats, alone: bool
@@ -74,9 +80,10 @@ def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadSta
       yield from split_text(text, where, config, stats)
   elif reader is text_documents:
     division = resolve_division(opened, config.division, alone, stats)
-    builder = DocumentBuilder(name, stats, config.exact)
-    if config.exact and alone and division == 'files':
-      builder.limit = choose_part_size(opened)
+    builder = DocumentBuilder(name, config, stats)
+    size = len(opened.beginning) // MIN_PARTS
+    if config.parts and alone and division == 'files' and size >= MIN_PART:
+      builder.limit = size
     yield from text_documents(lines, division, builder)
   elif reader is list_documents:
     yield from list_documents(opened, config, stats)
@@ -153,7 +160,7 @@ def wiki_documents(name: str, lines: NumberedLines, config: TextReadConfig, stat
 
   Blank lines between articles are ignored, and those in an article unless the text is exact.
   """
-  builder = DocumentBuilder(name, stats, config.exact)
+  builder = DocumentBuilder(name, config, stats)
   for number, line in lines:
     if re.match(r'<doc\s+id=.*>\s*$|</doc>\s*$', line):
       yield from builder.flush()
@@ -169,9 +176,9 @@ class DocumentBuilder:
   `limit` characters.
   """
 
-  def __init__(self, name: str, stats: ReadStats, exact: bool):
-    self.name, self.stats, self.exact = name, stats, exact
-    self.limit = MAX_PARAGRAPH
+  def __init__(self, name: str, config: TextReadConfig, stats: ReadStats):
+    self.name, self.stats, self.exact = name, stats, config.exact
+    self.limit = config.exact_limit
     self.paragraphs: list[str] = []
     self.where, self.length, self.follows = '', 0, False
 
@@ -209,12 +216,6 @@ class DocumentBuilder:
     for part in parts:
       yield Document([part], self.where, self.follows)
       self.follows = True
-
-
-def choose_part_size(opened: TextFile) -> int:
-  """Return the number of characters of a part of a file that is all of an exact text."""
-  size = len(opened.beginning) // MIN_PARTS
-  return size if size >= MIN_PART else MAX_PARAGRAPH
 
 
 def json_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
@@ -339,7 +340,7 @@ def split_text(text: str, where: str, config: TextReadConfig, stats: ReadStats
                ) -> Iterator[Document]:
   """Yield a text as a document, one paragraph per line; split it if it is over MAX_DOCUMENT."""
   if config.exact:
-    for number, part in enumerate(split_exactly(text, MAX_PARAGRAPH)):
+    for number, part in enumerate(split_exactly(text, config.exact_limit)):
       yield Document([part], where, number > 0)
     return
   paragraphs, length = [], 0

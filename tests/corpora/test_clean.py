@@ -84,6 +84,20 @@ def test_reasons_add_up(tmp_path):
     clean(CleanConfig(), str(tmp_path / 'a.jsonl'), tmp_path / 'out')
 
 
+def test_text_that_is_kept_keeps_its_white_space(tmp_path):
+  code = 'def f(x):\n    if x:\n        return 1\n\n\n    return 2  \n'
+  verse = '\n   Shall I compare thee\r\n\r\n      to a summer day?\r\n'
+  mixed = 'Navigation\n\nThis line has a full stop at its end.\n\n\n  So does this one, which is indented.\n\nMore'
+  source = write(tmp_path / 'a.jsonl', [code, verse, mixed])
+  clean(CleanConfig(workers=1), source, tmp_path / 'out')
+  assert kept(tmp_path / 'out') == [code, verse, mixed]
+  report = clean(CleanConfig(workers=1, terminal=True), source, tmp_path / 'ended')
+  assert report.dropped == {'no line left': 1} and report.lines['no terminal punctuation'] == 7
+  assert kept(tmp_path / 'ended') == [
+      '      to a summer day?\r',
+      'This line has a full stop at its end.\n\n\n  So does this one, which is indented.']
+
+
 @pytest.fixture
 def small(monkeypatch):
   """Many units, files and pieces, of few documents."""
