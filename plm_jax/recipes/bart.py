@@ -20,6 +20,8 @@ document. The paper stopped dropout for the last tenth of the steps, which is le
 gives neither learning rate nor warmup. Those of large are RoBERTa-large's (Liu et al. 2019, table
 9). Those of base are fairseq's for batch size 256 (1e-4; 6e-4 would be for 8,192) with BERT's
 warmup. Weight decay applies to all parameters, as in every Adam of fairseq.
+
+RoBERTa's and BART's text has no line breaks: as in fairseq, each line is encoded alone.
 """
 import dataclasses
 

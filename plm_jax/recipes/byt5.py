@@ -10,6 +10,9 @@ An encoder-decoder on bytes, whose encoder has three times as many layers as its
 million steps with batch size 1,024 and sequences of 1,024 bytes. Spans of twenty bytes on average,
 15% of the text, are removed and form the target (section 3.1; README of google-research/byt5:
 1,048,576 tokens per batch, rsqrt_no_ramp_down). Languages are sampled as in mT5.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig

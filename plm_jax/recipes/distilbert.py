@@ -29,6 +29,9 @@ distilgpt2 is a decoder. Its teacher gives the distribution of the next token at
     python -m plm_jax train distilgpt2 --objective.teacher=GPT2 --data.path=gs://BUCKET/records
     python -m plm_jax train distilgpt2 --objective.teacher=runs/gpt2_small-laptop \\
         --scale=laptop  # 2 CPU cores
+
+For distilgpt2, documents keep their blank lines, indentation and line ends
+(--data.prepare.sentences=none), and a file of plain text is one document.
 """
 import dataclasses
 

@@ -35,6 +35,9 @@ is 50 billion tokens (1b: 16.7). The learning rate falls from half of the peak t
 
 Difference: tokens are counted as full sequences. The released runs do not count padding and take
 more updates. The text is open, in the order in which it was read (jhu-clsp/ettin-data-order).
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 from collections.abc import Callable
 from typing import Any

@@ -28,6 +28,9 @@ and random lengths. Check them before a full run.
 Differences: in annealing, a sequence is a part of one document, and about half of each batch is
 padding. Use the released tokenizer with --tokenizer; a new one is byte-level BPE, too, with
 other special tokens. The shares of the languages are those of --data.weights.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 from typing import Any

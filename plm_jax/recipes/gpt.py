@@ -11,6 +11,10 @@ batch size 64 at sequence length 512. For its billion tokens these are three mil
 paper's text continues from sequence to sequence without a separator. Here a sequence begins with
 _start_, and _delimiter_ ends a document. The weight decay of 0.01 is decoupled from Adam's
 gradient, as in the released optimizer.
+
+The published model normalized its text: spaCy divided it into words, and these became lower case.
+Here the tokenizer ignores white space and accents, too, so blank lines and indentation are left
+out.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig

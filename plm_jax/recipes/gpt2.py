@@ -13,11 +13,17 @@ peak learning rate, warmup, cosine and other Adam settings are those of GPT-3 of
 (Brown et al. 2020, table 2.1 and appendix B), for 262 billion tokens.
 
 chinese is small on Chinese text for 100,000 steps, with a SentencePiece vocabulary trained on that
-text. Documents in one sequence do not attend to each other. The text has one paragraph per line and
-an empty line between documents:
+text, which has LLaMA's special tokens and bytes. Documents in one sequence do not attend to each
+other. For a text with one paragraph per line and an empty line between documents:
 
-    python -m plm_jax train gpt2_chinese --scale=laptop --data.path=zhwiki.txt
-    python -m plm_jax train gpt2_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000
+    python -m plm_jax train gpt2_chinese --scale=laptop --data.path=zhwiki.txt \\
+        --data.prepare.documents=blank-lines
+    python -m plm_jax train gpt2_chinese --scale=test --data.path=zhwiki.txt --model.vocab=8000 \\
+        --data.prepare.documents=blank-lines
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it. Every
+character has tokens: byte-level BPE and LLaMA's SentencePiece give the text back unchanged.
 """
 import dataclasses
 

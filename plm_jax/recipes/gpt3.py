@@ -16,6 +16,9 @@ not state which model has which number. The first batches have 131 thousand toke
 as devices share, where the paper has 32 thousand. The learning rate schedule also counts tokens: it
 warms up over 375 million and falls along a cosine to a tenth over 260 billion. There is no dropout,
 because the paper names none.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 

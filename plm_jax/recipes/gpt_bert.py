@@ -28,6 +28,9 @@ either mode:
     python -m plm_jax generate runs/gpt_bert_strict 'Once upon a time'
     python -m plm_jax minimal-pairs runs/gpt_bert_strict 'blimp/*.jsonl' --how=causal
     python -m plm_jax finetune --init=runs/gpt_bert_strict --task=cola
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig

@@ -13,6 +13,9 @@ A100 GPUs. Its corpus is CommonCrawl, C4, GitHub, Wikipedia, books, arXiv and St
 
 The paper does not state the initialization of the weights or Adam's epsilon, here 0.02 and 1e-8. It
 does not state whether documents in one sequence attend to each other; here they do.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale

@@ -11,6 +11,9 @@ head (grouped-query attention). Training takes 2.0 trillion tokens in batches of
 0.9 and 0.95, a warmup of 2,000 steps, a cosine to a tenth, a weight decay of 0.1 and gradient
 clipping at 1 (section 2.2). Documents in one sequence attend to each other. The initialization of
 the weights is not published, here 0.02.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 

@@ -15,6 +15,9 @@ updates, about 99,000 more than the run has (section 3.4.1).
 Left out: sequences of up to 131,072 tokens (the last 800 billion tokens, with scaled rotary
 positions), and the annealing at the end. Adam's epsilon and the initialization of the weights are
 not published, here 1e-8 and 0.02.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig

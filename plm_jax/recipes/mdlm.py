@@ -31,6 +31,9 @@ perplexity:
     python -m plm_jax generate runs/mdlm_strict 'Once upon a time' --temperature=1
     python -m plm_jax perplexity runs/mdlm_strict held-out.txt
     python -m plm_jax minimal-pairs runs/mdlm_strict 'blimp/*.jsonl'
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 from plm_jax import validation

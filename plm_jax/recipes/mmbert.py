@@ -35,6 +35,9 @@ first run. The files halve the learning rate of small from the first run to the 
 Differences: those of modernbert. The paper decays base three times, with other mixtures, and merges
 the models; here there is one decay. Use Gemma 2's tokenizer with --tokenizer; a new one is
 byte-level BPE, which has no unknown characters either.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 from typing import Any

@@ -27,12 +27,15 @@ warm-start it from itself with --optim.peak=5e-5.
 
 30% of the tokens are masked, 15% in evaluation. The optimizer is StableAdamW. Its weight decay at
 the peak is 1e-5 of the parameter (large_long, large_decay: 1e-6), not multiplied by the learning
-rate. Dropout is 0.1 on the attention output. A sequence holds as many whole sentences as fit, and
-its documents do not attend to each other, as in the paper.
+rate. Dropout is 0.1 on the attention output. A sequence holds as many whole documents as fit, which
+do not attend to each other, as in the paper; a longer document fills several.
 
 Differences: there each document of a sequence has its own [CLS], here the sequence has one. The
 optimizer state is reset in each run; there its moments are kept. The text, from the web, code and
 science, is not published.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 from typing import Any, Literal

@@ -16,6 +16,9 @@ The optimizer is Adafactor without factoring, with momentum on its updates. The 
 multiplied by the square of the learning rate. The z loss has the coefficient 1e-4: it penalizes the
 squared logarithm of the softmax denominator. Adafactor's update clipping and parameter scaling,
 layer by layer, follow T5. The vocabulary has 256,000 tokens.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 

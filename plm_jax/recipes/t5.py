@@ -16,6 +16,9 @@ They mixed in supervised tasks; here those come after pre-training, in t5_small_
 The optimizer is Adafactor at the learning rate 1/sqrt(max(step, 10^4)), which factors the attention
 kernels with their heads joined. The z loss has the coefficient 1e-4, as in T5X's base.gin and in
 every descendant.
+
+T5's SentencePiece normalizes text (NFKC) and makes one space of any white space, as published. So
+line breaks and indentation are left out. byt5_small and others learn them.
 """
 import dataclasses
 
