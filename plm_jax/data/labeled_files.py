@@ -27,6 +27,7 @@ from plm_jax.data.lines import (
   OnError,
   ReadStats,
   SourceError,
+  TextFile,
   join_lines,
   number_lines,
   open_text_file,
@@ -40,6 +41,7 @@ SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, pla
                      'tfds:NAME:SPLIT')
 FILE_ENDING = re.compile(r'\.(jsonl|tsv|csv|json|conllu?)(\.gz|\.xz)?$')
 DECIMAL = re.compile(r'[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?')
+SEVERAL_NAMES = re.compile(r'"?[\w.-]+"?([;\t,|])(?! )[^;\t,|]+(\1(?! )[^;\t,|]+)*')
 LONE_SURROGATE = re.compile('[\ud800-\udfff]')
 
 
@@ -92,6 +94,8 @@ def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | N
         for columns, where in conll.read_conll_rows(name, lines, layout, on_error, stats):
           yield LabeledRow(columns, where)
       else:
+        if layout.header:
+          check_separator(opened, kind)
         cells = read_table(opened, lines, 'csv' if kind == 'csv' else 'tsv', on_error, stats)
         yield from table_rows(name, cells, on_error, stats, layout.header)
     stats.bytes = before + file_length(file)
@@ -158,6 +162,17 @@ def table_rows(name: str, rows: Iterator[tuple[int, list[str]]], on_error: OnErr
       has = 'names' if named else 'has'
       problem = f'{where}: {len(fields)} fields, but the first line {has} {len(header)} columns'
       report_problem(problem, on_error, stats)
+
+
+def check_separator(opened: TextFile, kind: str) -> None:
+  """Raise SourceError if the first line of a table has names with another separator."""
+  line = opened.beginning.removeprefix(b'\xef\xbb\xbf').partition(b'\n')[0].decode(errors='replace')
+  several = SEVERAL_NAMES.fullmatch(line.rstrip('\r'))
+  if several and (',' if kind == 'csv' else '\t') not in line:
+    raise SourceError(
+        f'{opened.file}:1: the first line names one column, {several[0]!r}, which looks like '
+        f'several separated by {several[1]!r}: columns of .csv are separated by commas, those of '
+        '.tsv by tabs')
 
 
 def check_header(name: str, header: Sequence[str]) -> None:

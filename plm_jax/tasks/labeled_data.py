@@ -104,14 +104,14 @@ def add_class_names(task: Task, found: LabeledExamples) -> Task:
     return task
   labels, count = found.labels, len(found.examples)
   source = found.examples[0].where.rpartition(':')[0]
+  message = ''
   if len(labels) < 2:
-    raise ConfigError(f'{source}: all examples have the label {"".join(labels)!r}: there is '
-                      'nothing to learn')
-  if len(labels) > MAX_CLASSES and 2 * len(labels) > count:
+    message = (f'{source}: all examples have the label {"".join(labels)!r}: there is nothing to '
+               'learn. Is this the column with the label?')
+  elif len(labels) > MAX_CLASSES and 2 * len(labels) > count:
     message = (f'{source}: {count:,} examples have {len(labels):,} different labels, such as '
                f'{short_repr(labels[0], 60)}: is this the column with the label?')
+  if message:
     option = format_option('columns.label=NAME')
-    if option:
-      message += f' {option} reads another'
-    raise ConfigError(message)
+    raise ConfigError(f'{message} {option} reads another' if option else message)
   return dataclasses.replace(task, labels=found.labels)

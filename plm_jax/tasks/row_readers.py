@@ -190,14 +190,6 @@ def missing_column(row: LabeledRow, names: str, field: str) -> UnreadableRow:
   for name in several:
     if name in row.columns:
       return UnreadableRow('no text', f'{row.where}: the column {name!r} is null')
-  if len(row.columns) == 1:
-    only = next(iter(row.columns))
-    for separator in ';\t,|':
-      if separator in only:
-        return UnreadableRow(
-            'no text', f'{row.where}: the first line names one column, {only!r}, '
-            f'which looks like several separated by {separator!r}: columns of .csv are separated '
-            'by commas, those of .tsv by tabs')
   wanted = ' or '.join(map(repr, several))
   others = []
   for name, value in row.columns.items():

@@ -76,8 +76,8 @@ def test_conllu_has_words_and_parts_of_speech(tmp_path):
 
 
 @pytest.mark.parametrize(('line', 'message'), [
-    ('b', r'a\.conll:2: 1 columns, but the first line has 2'), ('b O O', r'a\.conll:2: 3 columns, but'),
-    ('\tO', r'a\.conll:2: a word and its tag must not be empty'), ('b\t', r'a\.conll:2: a word and its tag must not')])
+    ('b', r'a\.conll:2: 1 columns, but most lines have 2'), ('b O O', r'a\.conll:2: 3 columns, but'),
+    ('\tO', r'a\.conll:2: a word must not be empty')])
 def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
   path = tmp_path / 'a.conll'
   path.write_text(f'a O\n{line}\nc O\n\nd O\n')
@@ -86,6 +86,63 @@ def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
   stats = ReadStats()
   assert read(path, on_error='skip', stats=stats) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]
   assert stats.skipped == 1
+
+
+def test_an_odd_first_line_is_named_itself(tmp_path):
+  """The columns are those of most lines, so that no good line is reported."""
+  path = tmp_path / 'a.conll'
+  path.write_text('My corpus, version 2\n\na O\nb O\n\nc O\n')
+  with pytest.raises(SourceError, match=r'a\.conll:1: 4 columns, but most lines have 2'):
+    read(path)
+
+
+@pytest.mark.parametrize(('name', 'comment'), [
+    ('a.conll', '#begin document (bc/x); part 000'), ('a.tsv', '# http://example.org/x [2009-10-17]'),
+    ('a.conll', '# sent_id = 3'), ('a.conll', '#\thttp://example.org\t[2009-10-17]')])
+def test_comments_are_not_words(tmp_path, name, comment):
+  path, stats = tmp_path / name, ReadStats()
+  path.write_text(f'{comment}\n#\tO\nb\tB-PER\n\n{comment}\nc\tO\n#end document\n')
+  rows = read(path, FileLayout(words=True), stats=stats)
+  assert [row['words'] for row, _ in rows] == [['#', 'b'], ['c']]
+  assert [where for _, where in rows] == [':2', ':6']
+  count = 1 if comment.startswith('#begin') else 3
+  assert stats.notes == [f"{path}: {count} lines that begin with '#' are comments and are not read"]
+
+
+def test_documents_of_ontonotes_begin_with_a_comment(tmp_path):
+  path = tmp_path / 'a.conll'
+  path.write_text('#begin document (a); part 000\na O\n\nb O\n\n#end document\n#begin document (b)\nc O\n')
+  assert [row['document'] for row, _ in read(path)] == [1, 1, 2]
+
+
+def test_a_first_line_of_names_is_no_word(tmp_path):
+  path, stats = tmp_path / 'a.conll', ReadStats()
+  path.write_text('Token\tPOS\tTag\nEU\tNNP\tB-ORG\n')
+  assert read(path, stats=stats)[0][0]['words'] == ['EU']
+  assert stats.notes == [f'{path}:1: the line names the columns and is not read as a word']
+
+
+@pytest.mark.parametrize(('name', 'line'), [
+    ('a.tsv', '{}\t{}\tB-PER\tO'), ('a.conll', '{}\t{}\tx\tNE\tNE\t_\t2\tsubj\t_\t_'), ('a.conll', '{} {} _ O')])
+def test_numbers_of_words_are_not_read_as_words(tmp_path, name, line):
+  """GermEval, CoNLL-X and CoNLL-2009 begin each line with the number of the word."""
+  path, layout = tmp_path / name, FileLayout(words=True)
+  words = [('1', 'Angela'), ('2', 'kam'), ('2-3', 'zum'), ('3', 'Fest')]
+  path.write_text(''.join(line.format(*word) + '\n' for word in words))
+  with pytest.raises(SourceError, match=rf'{name}:1: the first column has numbers, 1, 2, 2-3, and no words.*first.*1'):
+    read(path, layout)
+  found = read(path, layout._replace(word=1, tag=2))
+  assert found[0][0]['words'] == ['Angela', 'kam', 'zum', 'Fest']
+
+
+def test_the_second_of_three_columns_has_the_words_next_to_their_numbers(tmp_path):
+  path, stats = tmp_path / 'a.conll', ReadStats()
+  path.write_text('1 Angela B-PER\n2 kam O\n\n1 Sie O\n')
+  assert [row for row, _ in read(path, stats=stats)] == [
+      {'words': ['Angela', 'kam'], 'tags': ['B-PER', 'O'], 'document': 0},
+      {'words': ['Sie'], 'tags': ['O'], 'document': 1}]
+  assert stats.notes == [
+      f'{path}:1: the first column has numbers, 1, 2, 1, and no words: words are read from the second column']
 
 
 def test_a_file_without_words_is_refused(tmp_path):
@@ -104,6 +161,16 @@ def test_a_table_without_a_header_has_numbers_for_columns(tmp_path):
   with pytest.raises(SourceError, match=r'cola\.tsv:2: 1 fields, but the first line has 2 columns'):
     read(path, FileLayout(header=False))
 
+
+@pytest.mark.parametrize(('name', 'content', 'separator'), [
+    ('a.csv', 'text;label\nlong, good;pos\n', ';'), ('a.csv', 'text\tlabel\n"a, ""b"" c"\tpos\n', '\\t'),
+    ('a.csv', '"text";"label"\n"a, b";pos\n', ';'), ('a.csv', 'text|label|id\r\na|b|c\r\n', '|'), ('a.tsv', 'id,text\n1,a\tb\n', ',')])
+def test_another_separator_is_named_before_any_row(tmp_path, name, content, separator):
+  (tmp_path / name).write_text(content)
+  with pytest.raises(SourceError, match=rf"{name}:1: the first line names one column, .* several separated by '\{separator}'"):
+    read(tmp_path / name, on_error='skip')
+  (tmp_path / 'b.csv').write_text('text\n1;2\n')
+  assert read(tmp_path / 'b.csv') == [({'text': '1;2'}, ':2')]
 
 def test_lists_of_lists_of_different_lengths_become_json():
   class Lists:

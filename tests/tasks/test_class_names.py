@@ -148,7 +148,7 @@ def test_a_signed_class_is_no_index_of_a_class(write):
 @pytest.mark.parametrize(('name', 'separator'), [('r.csv', ';'), ('r.csv', '\t'), ('r.tsv', ','), ('r.tsv', '|')])
 def test_a_table_with_another_separator_is_called_one(tmp_path, name, separator):
   (tmp_path / name).write_text(f'text{separator}label\ngood{separator}1\n')
-  line = re.escape(f"{name}:2: the first line names one column, {f'text{separator}label'!r}, which looks like several "
+  line = re.escape(f"{name}:1: the first line names one column, {f'text{separator}label'!r}, which looks like several "
                    f'separated by {separator!r}: columns of .csv are separated by commas, those of .tsv by tabs')
   with pytest.raises(SourceError, match=line) as wrong:
     read_sources('classification', [f'{tmp_path}/{name}'])
