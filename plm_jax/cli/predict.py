@@ -73,9 +73,9 @@ def predict_command(
 
   Args:
     run: run folder, or transformers checkpoint with a task head
-    file: examples: .jsonl, .tsv, .csv, .json or .conll, optionally compressed (.gz, .xz); .txt with
-      one text per line; tfds:NAME:SPLIT; or - for standard input, one example per line with its
-      texts separated by tabs
+    file: examples: .jsonl, .tsv, .csv, .json or .conll, optionally compressed (.gz, .xz); .parquet;
+      .txt with one text per line; tfds:NAME:SPLIT; or - for standard input, one example per line
+      with its texts separated by tabs
     output: file for the predictions: .jsonl or .tsv; for token classification also .conll. Default,
       or -: JSON Lines on standard output
     settings: how rows are read and batched
@@ -145,7 +145,9 @@ def print_scores(
   if scores.num_labeled:
     for name, value in scores.compute().items():
       print(f'{name:18}{value:8.2f}', file=file)
-    print(f'of {scores.num_labeled:,} rows with labels', file=file)
+    others = scores.num_predictions - scores.num_labeled
+    without = f'; {others:,} rows have no known label' if others else ''
+    print(f'of {scores.num_labeled:,} rows with labels{without}', file=file)
 
 
 def training_columns(run: str) -> Columns:

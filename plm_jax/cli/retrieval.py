@@ -33,7 +33,10 @@ def mine_negatives_command(
     settings: which documents become negatives
   """
   bucket_check.check_reachable({output: 'file'})
-  examples = sources.read_sources('embedding', [pairs], use='predict').examples
+  found = sources.read_sources('embedding', [pairs], use='predict')
+  examples = found.examples
+  for line in found.report.lines():
+    print(line)
   for example in examples:
     if len(example.texts) < 2:
       raise SourceError(f'{example.where}: a row has a query and a relevant document, got one text')

@@ -1,4 +1,4 @@
-"""Labeled rows of a task's data: JSON Lines, tables, SQuAD's JSON, CoNLL, or TFDS.
+"""Labeled rows of a task's data: JSON Lines, tables, Parquet, SQuAD's JSON, CoNLL, or TFDS.
 
     read_rows('piqa/valid.jsonl.gz')    read_rows('multi30k/train.tsv.gz')
     read_rows('dev-v1.1.json')          read_rows('tfds:piqa:validation')
@@ -21,7 +21,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import conll, tfds
+from plm_jax.data import conll, parquet, tfds
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.lines import (
   OnError,
@@ -37,9 +37,9 @@ from plm_jax.data.lines import (
 from plm_jax.data.source_files import file_length, find_files
 from plm_jax.data.table_rows import read_table
 
-SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, or '
-                     'tfds:NAME:SPLIT')
-FILE_ENDING = re.compile(r'\.(jsonl|tsv|csv|json|conllu?)(\.gz|\.xz)?$')
+SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, '
+                     '.parquet, or tfds:NAME:SPLIT')
+FILE_ENDING = re.compile(r'\.(jsonl|tsv|csv|json|conllu?|parquet)(\.gz|\.xz)?$')
 DECIMAL = re.compile(r'[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?')
 SEVERAL_NAMES = re.compile(r'"?[\w.-]+"?([;\t,|])(?! )[^;\t,|]+(\1(?! )[^;\t,|]+)*')
 LONE_SURROGATE = re.compile('[\ud800-\udfff]')
@@ -66,7 +66,7 @@ def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | N
 
   .jsonl; .tsv and .csv, whose first line names the columns (in a .tsv, quotes are normal characters
   unless it `looks_quoted`); .json (SQuAD's, whose rows are questions; others: `json_file_rows`);
-  .conll and .conllu, whose rows are sentences. Each is plain, .gz or .xz.
+  .conll and .conllu, whose rows are sentences. Each is plain, .gz or .xz. And .parquet.
 
   Args:
     source: files, separated by commas, or globs; or tfds:NAME:SPLIT.
@@ -84,6 +84,11 @@ def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | N
     return
   for file in find_files(source):
     kind, name, before = file_kind(file, layout), str(file), stats.bytes
+    if kind == 'parquet':
+      for columns, where in parquet.read_rows(file):
+        yield LabeledRow(to_json_value(columns), where)
+      stats.bytes = before + file_length(file)
+      continue
     with open_text_file(file, layout.encoding) as opened:
       lines = number_lines(opened, on_error, stats)
       if kind == 'json':
@@ -105,7 +110,7 @@ def file_kind(file: epath.Path, layout: FileLayout) -> str:
   """Return the kind of a file, from its name or, failing that, from the layout.
 
   Returns:
-    'jsonl', 'json', 'tsv', 'csv' or 'words'.
+    'jsonl', 'json', 'tsv', 'csv', 'parquet' or 'words'.
 
   Raises:
     SourceError: the kind is unknown.

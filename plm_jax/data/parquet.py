@@ -1,4 +1,4 @@
-"""Parquet files with a column of text, as datatrove and the Hugging Face hub have them."""
+"""Rows of Parquet files, as datatrove and the Hugging Face hub have them."""
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +11,11 @@ from plm_jax.errors import format_option, parse_errors_as
 BATCH_ROWS = 256  # read at once: documents, each of some megabytes at most
 
 
-def read_rows(file: epath.Path, field: str) -> Iterator[tuple[dict[str, Any], str]]:
-  """Yield ({field: value}, 'file[row]') for the column `field` of each row.
+def read_rows(file: epath.Path, field: str = '') -> Iterator[tuple[dict[str, Any], str]]:
+  """Yield ({column: value}, 'file[row]') of each row; of the column `field` alone if it is given.
 
   Raises:
-    SourceError: the file is damaged, or does not have the column.
+    SourceError: the file is damaged, does not have the column, or has a column twice.
   """
   from pyarrow import parquet  # a dependency of tensorflow-datasets
 
@@ -23,15 +23,16 @@ def read_rows(file: epath.Path, field: str) -> Iterator[tuple[dict[str, Any], st
         parse_errors_as(file, 'a Parquet file', SourceError)):
     table = parquet.ParquetFile(opened)
     names = table.schema_arrow.names
-    if field not in names:
+    if field and field not in names:
       how = format_option('text-field=NAME')
       advice = f'. {how} reads another' if how else ''
       raise SourceError(
           f'{file} has no column {field!r}, only {", ".join(names)[:200]}{advice}')
-    if names.count(field) > 1:
-      raise SourceError(f'{file} has two columns {field!r}: rename one of them')
+    for name in [field] if field else names:
+      if names.count(name) > 1:
+        raise SourceError(f'{file} has two columns {name!r}: rename one of them')
     number = 0
-    for batch in table.iter_batches(BATCH_ROWS, columns=[field]):
-      for value in batch.column(0).to_pylist():
-        yield {field: value}, f'{file}[{number}]'
+    for batch in table.iter_batches(BATCH_ROWS, columns=[field] if field else None):
+      for row in batch.to_pylist():
+        yield row, f'{file}[{number}]'
         number += 1

@@ -94,7 +94,7 @@ def inspect_finetuning(config: FinetuneRun, rows: int, step: int) -> Inspection:
     shown[number] = row._replace(title=f'{row.title}: {where}', facts={**facts, **row.facts})
   note = (f'{config.name}: the first {min(rows, size)} of {size:,} rows of step {step:,} of '
           f'{config.train.steps:,}')
-  return Inspection(config, shown, [note])
+  return Inspection(config, shown, [*ready.train.report.lines(), note])
 
 
 def check_step(step: int, steps: int) -> None:

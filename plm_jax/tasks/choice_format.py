@@ -5,7 +5,7 @@ from plm_jax.tasks import row_readers
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Choice
-from plm_jax.tasks.row_readers import Columns
+from plm_jax.tasks.row_readers import Columns, UnreadableRow
 
 
 class Choices(ExampleFormat):
@@ -19,8 +19,9 @@ class Choices(ExampleFormat):
   expected_input = 'a context and a list of choices, between them a question if there is one'
   has_class_names = False
 
-  def split_row(self, row):
+  def split_row(self, row, columns):
     """Split a passage with several questions into a row per question."""
+    del columns
     return row_readers.split_questions(row)
 
   def guess_columns(self, columns, row):
@@ -30,6 +31,43 @@ class Choices(ExampleFormat):
   def read(self, row, columns):
     """Read a context, a question and its choices."""
     return row_readers.read_choice(row, columns)
+
+  def normalize_labels(self, source, part, names, notes):
+    """Replace labels by indices of choices, in the one way in which most of a source can be read.
+
+    A label that cannot be read in this way is left as it is.
+    """
+    del names
+    labeled = [item for item in part if item.label is not None]
+    found = {}
+    for reading in row_readers.CHOICE_READINGS:
+      found[reading] = [row_readers.index_choice(reading, *item.label, item.example.choices)
+                        for item in labeled]
+    best = max(found, key=lambda reading: sum(index >= 0 for index in found[reading]))
+    others = []
+    for reading in row_readers.CHOICE_READINGS[:-1]:  # all numbers could be numbers from 1
+      pairs = zip(found[reading], found[best], strict=True)
+      if any(0 <= index != chosen for index, chosen in pairs):
+        others.append(reading)
+    if others or best == row_readers.CHOICE_READINGS[-1]:
+      also = f'; some could also be {" or ".join(others)}' if others else ''
+      notes.append(f'{source}: labels are {best} of choices in all rows{also}')
+    indices = iter(found[best])
+    normalized = []
+    for item in part:
+      index = -1 if item.label is None else next(indices)
+      normalized.append(item if index < 0 else item._replace(label=index))
+    return normalized
+
+  def parse_label(self, item, classes):
+    """Return the index of the choice."""
+    del classes
+    if isinstance(item.label, int):
+      return item.label
+    raise UnreadableRow(
+        'unknown label', f'{item.example.where}: the label is a number below '
+        f'{len(item.example.choices)}, a letter, or one of the choices, as in the other rows, got '
+        f'{item.label.value!r:.80}')
 
   def parse_parts(self, given, where):
     """Make an example of (context, choices) or (context, question, choices)."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, format_option
 from plm_jax.metrics.tasks import (
   AnswerScript,
   ClassScore,
@@ -23,7 +23,7 @@ from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
 from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Label, Value
-from plm_jax.tasks.row_readers import Columns, RawExample
+from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
 from plm_jax.validation import short_repr
 
 Predictions = Sequence[tuple[Example, Any]]
@@ -64,6 +64,11 @@ class ExampleFormat:
   """whether examples to learn from and to evaluate on need a label"""
   hides_labels: ClassVar[bool] = False
   """whether a negative number is a hidden label, as in test sets of benchmarks"""
+  other_columns: ClassVar[tuple[str, ...]] = ()
+  """columns that are not named as unread: they are read in another way, or have no content"""
+  ignored_labels: ClassVar[str] = ''
+  """what follows from labels that pairs of texts have and the format does not read, and what to do;
+  empty: nothing"""
   function: ClassVar[str] = 'predict'
   """function of the API whose compiled programs predict examples"""
   writes_columns: ClassVar[bool] = False
@@ -84,12 +89,16 @@ class ExampleFormat:
     del source
     return False
 
-  def split_row(self, row: LabeledRow) -> Iterable[LabeledRow]:
-    """Split a row of a file into rows of one example each."""
+  def split_row(self, row: LabeledRow, columns: Columns) -> Iterable[LabeledRow]:
+    """Split a row of a file into rows of one example each; columns: those that the user names."""
+    del columns
     return (row,)
 
   def guess_columns(self, columns: Columns, row: LabeledRow) -> Columns:
-    """Fill in the columns that were not named from the default names that a row has."""
+    """Fill in the columns that were not named from the default names that a row has.
+
+    Raises UnreadableRow.
+    """
     del row
     return columns.fill_from(self.columns)
 
@@ -247,7 +256,7 @@ class Classification(ExampleFormat):
   name = 'classification'
   columns = Columns(
       'sentence|text|review|content|title|question',
-      label='label|gold_label|labels|class|category|sentiment')
+      label='label|gold_label|labels|class|category|sentiment|is_duplicate')
   expected_input = 'a text, or a pair of texts'
   hides_labels = True
   has_probabilities = True
@@ -299,7 +308,8 @@ class Regression(ExampleFormat):
 
   name = 'regression'
   columns = Columns(
-      'sentence|text|review|content|title', label='label|score|similarity|relatedness|labels')
+      'sentence|text|review|content|title',
+      label='label|score|similarity|relatedness|labels|is_duplicate')
   expected_input = 'a text, or a pair of texts'
   measures = ('pearson', 'spearman')
   has_class_names = False
@@ -347,6 +357,7 @@ class Answers(ExampleFormat):
   text_counts = (2,)
   measures = ('f1', 'exact')
   has_class_names = False
+  other_columns = ('title', 'is_impossible', 'plausible_answers')
   function = 'answer'
 
   def read(self, row, columns):
@@ -400,13 +411,17 @@ class RelatedTexts(ExampleFormat):
   name = 'embedding'
   columns = Columns(
       'anchor|query|sent0|sentence1|premise|question1|question|sentence|text',
-      'positive|passage|answer|sent1|sentence2|hypothesis|question2|translation', '',
-      'negatives|negative|hard_neg')
+      'positive|pos|positives|passage|document|answer|sent1|sentence2|hypothesis|question2|'
+      'translation|positive_passages|positive_ctxs', '',
+      'negatives|negative|neg|hard_neg|negative_passages|hard_negative_ctxs')
   expected_input = 'two texts'
   text_counts = (2,)
   measures = ('spearman',)
   has_class_names = False
   is_labeled = False
+  ignored_labels = (
+      'and every pair would be a positive one. --loss=softmax learns classes of pairs, '
+      '--loss=cosent numbers, and --objective.entailment=NAME takes the pairs of one class')
   function = 'encode'
 
   def has_text_lines(self, source):
@@ -414,8 +429,23 @@ class RelatedTexts(ExampleFormat):
     return bool(TEXT_FILE.search(source.lower()))
 
   def guess_columns(self, columns, row):
-    """Fill in the columns; a single text, and texts without negatives, are examples too."""
-    return columns.fill_from(row_readers.drop_missing_columns(self.columns, row))
+    """Fill in the columns; texts without negatives are examples too, as are texts alone."""
+    usual = row_readers.find_negative_columns(self.columns, row)
+    found = columns.fill_from(row_readers.drop_missing_columns(usual, row))
+    others = row_readers.find_unread_columns(row, found, ())
+    values = [row.columns[name] for name in others]
+    if columns.first or found.second or not any(
+        isinstance(value, list) or ' ' in str(value) for value in values):
+      return found
+    first = row_readers.find_column(row, found.first)
+    second, alone = format_option('columns.second=NAME'), format_option(f'columns.first={first}')
+    raise UnreadableRow(
+        'no such column', f'{row.where}: no column with the positive of {first!r}, only {others}',
+        f'{second} reads one, {alone} alone pairs each text with itself' if second else '')
+
+  def split_row(self, row, columns):
+    """Split a row with several positives into a row per positive."""
+    return row_readers.split_positives(row, columns.fill_from(self.columns).second)
 
   def read(self, row, columns):
     """Read an anchor, its positive and its negatives."""

@@ -84,7 +84,11 @@ class MultiLabel(Classification):
     """Read a text, or a pair of texts, and its labels."""
     if ',' in columns.label:
       item = row_readers.read_sequence(row, dataclasses.replace(columns, label=''))
-      return item._replace(label=read_indicators(row, columns.label.split(',')))
+      try:
+        return item._replace(label=read_indicators(row, columns.label.split(',')))
+      except UnreadableRow as error:
+        error.unlabeled = item
+        raise
     item = row_readers.read_sequence(row, columns)
     if columns.separator and isinstance(item.label, str):
       return item._replace(label=split_labels(item.label, columns.separator))

@@ -1,11 +1,9 @@
 """Format of queries with documents, each with its relevance or with a teacher's score."""
 import dataclasses
-import re
 from typing import Any
 
 import numpy as np
 
-from plm_jax.data import labeled_files
 from plm_jax.metrics.ranking import RANKING_METRICS
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import is_missing
@@ -15,8 +13,6 @@ from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
 
-NEGATIVE_COLUMN = re.compile(r'(hard_)?neg(ative)?_?\d+')
-
 
 class QueryDocuments(ExampleFormat):
   """A query with documents; a document's label is its relevance."""
@@ -24,8 +20,10 @@ class QueryDocuments(ExampleFormat):
   name = 'rerank'
   columns = Columns(
       'query|question|anchor|sentence1|text_a',
-      'documents|docs|document|passages|passage|positive|answer|sentence2|text_b|text',
-      'relevance|labels|label|scores|score', 'negatives|negative|hard_neg')
+      'documents|docs|document|passages|passage|positive|pos|positives|positive_passages|'
+      'positive_ctxs|answer|sentence2|text_b|text',
+      'relevance|labels|label|scores|score',
+      'negatives|negative|neg|hard_neg|negative_passages|hard_negative_ctxs')
   expected_input = 'a query and a document, or a list of documents'
   text_counts = (2,)
   measures = RANKING_METRICS
@@ -34,21 +32,21 @@ class QueryDocuments(ExampleFormat):
 
   def guess_columns(self, columns, row):
     """Fill in the columns; negatives may have a column each."""
-    usual = self.columns
-    if row_readers.column_value(row, usual.choices) is None:
-      names = [name for name in row.columns if NEGATIVE_COLUMN.fullmatch(name)]
-      usual = dataclasses.replace(usual, choices=','.join(names))
+    usual = row_readers.find_negative_columns(self.columns, row)
+    if row_readers.column_value(row, usual.choices.split(',')[0]) is None:
+      usual = dataclasses.replace(usual, choices='')
     return columns.fill_from(usual)
 
   def read(self, row, columns):
     """Read a query, its documents and their relevance."""
     query = row_readers.read_text(row, columns.first)
-    documents = read_documents(row, columns.second, 'second')
+    documents = row_readers.read_text_list(row, columns.second, 'second')
     negatives: list[str] = []
     for name in filter(None, columns.choices.split(',')):
-      negatives += read_documents(row, name, 'choices')
+      if row_readers.column_value(row, name) not in (None, '', []):
+        negatives += row_readers.read_text_list(row, name, 'choices')
     label = row_readers.column_value(row, columns.label)
-    if negatives and is_missing(label):
+    if columns.choices and is_missing(label):
       label = [1.0] * len(documents) + [0.0] * len(negatives)
     example = Example(
         (query,), choices=tuple(documents + negatives), where=row.where,
@@ -138,18 +136,6 @@ class QueryDocuments(ExampleFormat):
 
 
 RERANK = QueryDocuments()
-
-
-def read_documents(row: Any, names: str, field: str) -> list[str]:
-  """Read a document or a list of documents. Raises UnreadableRow."""
-  value = row_readers.column_value(row, names)
-  if not isinstance(value, list):
-    return [row_readers.read_text(row, names, field)]
-  if not value or not all(labeled_files.is_valid_text(one) and one.strip() for one in value):
-    raise UnreadableRow(
-        'no documents', f'{row.where}: the column {row_readers.find_column(row, names)!r} must '
-        f'hold texts, got {value!r:.80}')
-  return [one.strip() for one in value]
 
 
 def relevance_errors(task: Any, example: Example, prediction: Any) -> np.ndarray:

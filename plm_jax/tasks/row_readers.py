@@ -5,6 +5,7 @@ it. `tasks.example_formats` has the default columns and names the reader of each
 """
 from collections.abc import Iterator, Sequence
 import dataclasses
+import itertools
 import re
 from typing import Any, NamedTuple
 
@@ -21,17 +22,20 @@ from plm_jax.validation import ValidatedConfig
 class UnreadableRow(SourceError):
   """A row that is not an example; `reason` in a word or two, for counting."""
 
-  def __init__(self, reason: str, problem: str, remedy: str = ''):
+  def __init__(
+      self, reason: str, problem: str, remedy: str = '', unlabeled: 'RawExample | None' = None):
     """Store the reason and the remedy.
 
     Args:
       reason: a word or two.
       problem: the message.
       remedy: what to do if all rows of a source have the same problem.
+      unlabeled: the example without its label, if only the label cannot be read.
     """
     super().__init__(problem)
     self.reason = reason
     self.remedy = remedy
+    self.unlabeled = unlabeled
 
 
 class RawExample(NamedTuple):
@@ -86,17 +90,27 @@ class Columns(ValidatedConfig):
 PAIR_COLUMNS = (
     ('sentence1', 'sentence2'), ('premise', 'hypothesis'), ('question1', 'question2'),
     ('sentence_A', 'sentence_B'), ('text_a', 'text_b'), ('text1', 'text2'),
-    ('question', 'sentence'), ('question', 'passage'), ('query', 'passage'))
-CHOICE_COLUMNS = (
-    'ending0,ending1,ending2,ending3', 'answer0,answer1,answer2,answer3', 'sol1,sol2',
-    'choice1,choice2', 'option1,option2')
+    ('question', 'sentence'), ('question', 'passage'), ('query', 'passage'),
+    ('query', 'document'))
+# Names of columns with a choice each: a prefix, and the numbers or letters that follow it.
+CHOICE_PREFIXES = ('ending', 'answer', 'sol', 'choice', 'option', '')
+CHOICE_SUFFIXES = ('0123456789', '123456789', 'ABCDEFGHIJ')
+NEGATIVE_COLUMN = re.compile(r'(hard_)?neg(ative)?_?\d+')
+CHOICE_READINGS = ('keys', 'texts', 'numbers from 0', 'letters', 'numbers from 1')
+"""what labels of choices may be, in the order of preference"""
 MAX_VALUE = 1e18  # of a regression label
 MAX_SHOWN = 20  # class names in a message
 # Default columns of labels, of all kinds of tasks.
 LABEL_COLUMNS = {
     'label', 'gold_label', 'labels', 'class', 'category', 'sentiment', 'score', 'similarity',
-    'relatedness', 'tags', 'ner_tags', 'ner', 'pos_tags', 'pos', 'answers', 'answer', 'answerKey'}
+    'relatedness', 'tags', 'ner_tags', 'ner', 'pos_tags', 'pos', 'answers', 'answer', 'answerKey',
+    'is_duplicate'}
+# Of these, the columns that say how two texts are related.
+RELATION_COLUMNS = {
+    'label', 'gold_label', 'labels', 'score', 'similarity', 'relatedness', 'is_duplicate'}
 KEY_COLUMNS = ('id', 'idx', 'guid', 'example_id', 'index')
+# Names of columns without content.
+KEY_NAME = re.compile(r'|Unnamed.*|(.*_|doc|q|p)?(id|idx|index|guid)|.*(ID|Id)|__index_level_\d+__')
 # The questions of COPA, as jiant words them.
 COPA_QUESTIONS = {
     'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
@@ -112,17 +126,55 @@ def find_pair_columns(usual: Columns, row: LabeledRow) -> Columns:
 
 def find_choice_columns(usual: Columns, row: LabeledRow) -> Columns:
   """Return default columns, with a column per choice where a row has them in place of a list."""
-  if column_value(row, usual.choices) is None:
-    for names in CHOICE_COLUMNS:
-      if all(name in row.columns for name in names.split(',')):
-        return dataclasses.replace(usual, choices=names)
+  if column_value(row, usual.choices) is not None:
+    return usual
+  for prefix, suffixes in itertools.product(CHOICE_PREFIXES, CHOICE_SUFFIXES):
+    names = [f'{prefix}{suffix}' for suffix in suffixes]
+    found = list(itertools.takewhile(row.columns.__contains__, names))
+    if len(found) > 1 and (prefix or suffixes[0] == 'A'):
+      return dataclasses.replace(usual, choices=','.join(found))
   return usual
+
+
+def find_negative_columns(usual: Columns, row: LabeledRow) -> Columns:
+  """Return default columns, with a column per negative where a row has them in place of a list."""
+  names = [name for name in row.columns if NEGATIVE_COLUMN.fullmatch(name)]
+  if column_value(row, usual.choices) is not None or not names:
+    return usual
+  return dataclasses.replace(usual, choices=','.join(names))
+
+
+def merge_rows(rows: Sequence[LabeledRow]) -> LabeledRow:
+  """Return the first row, with all columns of the rows; of each, the first value that is no gap."""
+  merged: dict[str, Any] = {}
+  for row in rows:
+    for name, value in row.columns.items():
+      if merged.get(name) in (None, '', []):
+        merged[name] = value
+  return LabeledRow(merged, rows[0].where)
+
+
+def find_unread_columns(row: LabeledRow, columns: Columns, others: Sequence[str]) -> list[str]:
+  """List the columns with content that an example is not read from.
+
+  Args:
+    row: the columns, from `merge_rows`.
+    columns: columns that are read.
+    others: columns that are read in another way, or have no content for the kind of task.
+  """
+  read = set(others)
+  for names in (columns.first, columns.second, columns.label, columns.choices):
+    for name in re.split('[+,]', names):
+      found = find_column(row, name)
+      read.add(found if found in row.columns else found.split('.')[0])
+  return [name for name, value in row.columns.items()
+          if name not in read and value not in (None, '', []) and not KEY_NAME.fullmatch(name)]
 
 
 def drop_missing_columns(usual: Columns, row: LabeledRow) -> Columns:
   """Return default columns without those of second texts and choices that a row does not have."""
   for name in ('second', 'choices'):
-    if column_value(row, getattr(usual, name)) is None:
+    if column_value(row, getattr(usual, name).split(',')[0]) is None:
       usual = dataclasses.replace(usual, **{name: ''})
   return usual
 
@@ -212,6 +264,29 @@ def read_sequence(row: LabeledRow, columns: Columns) -> RawExample:
   return RawExample(Example(texts, where=row.where, key=row_key(row)), label)
 
 
+def read_text_list(row: LabeledRow, names: str, field: str) -> list[str]:
+  """Read a text, or a list of texts or of passages, objects with a text and perhaps a title.
+
+  Raises UnreadableRow, as `read_text`.
+  """
+  value = column_value(row, names)
+  if not isinstance(value, list):
+    return [read_text(row, names, field)]
+  texts = []
+  for one in value:
+    text = one
+    if isinstance(one, dict) and isinstance(one.get('text'), str):
+      text = f'{one.get("title") or ""} {one["text"]}'
+    if not labeled_files.is_valid_text(text) or not text.strip():
+      break
+    texts.append(text.strip())
+  if not texts or len(texts) < len(value):
+    raise UnreadableRow(
+        'no text', f'{row.where}: the column {find_column(row, names)!r} must hold texts, got '
+        f'{value!r:.80}')
+  return texts
+
+
 def read_tagging(row: LabeledRow, columns: Columns) -> RawExample:
   """Read words and their tags."""
   words, tags = column_value(row, columns.first), column_value(row, columns.label)
@@ -224,16 +299,20 @@ def read_tagging(row: LabeledRow, columns: Columns) -> RawExample:
   stripped = [word.strip() for word in words]
   if not all(stripped):
     raise UnreadableRow('empty word', f'{row.where}: word {stripped.index("") + 1} is empty')
-  if tags is not None and (not isinstance(tags, list) or len(tags) != len(words)):
-    raise UnreadableRow('tags that do not fit',
-                        f'{row.where}: {len(words)} words need a tag each, got {tags!r:.80}')
-  for tag in tags or ():
+  example = Example(tuple(words), where=row.where, key=row_key(row))
+  item = RawExample(example, None, row.columns.get('document'))
+  if tags is None or (isinstance(tags, list) and all(map(is_missing, tags))):
+    return item
+  if not isinstance(tags, list) or len(tags) != len(words):
+    raise UnreadableRow(
+        'tags that do not fit', f'{row.where}: {len(words)} words need a tag each, got '
+        f'{tags!r:.80}', unlabeled=item)
+  for number, tag in enumerate(tags, 1):
     if type(tag) not in (str, int) or is_missing(tag):
       raise UnreadableRow(
           'tags that do not fit', f'{row.where}: a tag must be a text or a number, got '
-          f'{describe_type(tag)}, {tag!r:.60}')
-  example = Example(tuple(words), where=row.where, key=row_key(row))
-  return RawExample(example, tags, row.columns.get('document'))
+          f'{describe_type(tag)}, {tag!r:.60}, for word {number}', unlabeled=item)
+  return item._replace(label=tags)
 
 
 def read_question(row: LabeledRow, columns: Columns) -> RawExample:
@@ -257,15 +336,21 @@ def read_question(row: LabeledRow, columns: Columns) -> RawExample:
   if label is None:
     return RawExample(example)
   answers, moved = [], 0
-  for text, start in parse_answers(label, row.where):
+  try:
+    given = parse_answers(label, row.where)
+  except UnreadableRow as error:
+    error.unlabeled = RawExample(example)
+    raise
+  for text, start in given:
     place = find_nearest(context, text, start)
     if place < 0 and (trimmed := text.strip()) != text:
       text, place = trimmed, find_nearest(context, trimmed, start)
     moved += place not in (-1, start) and start >= 0
     answers.append(Answer(text, place))
   if answers and all(answer.start < 0 for answer in answers):
-    raise UnreadableRow('answer not in its context', f'{row.where}: the answer '
-                        f'{answers[0].text!r:.80} is not in its context')
+    raise UnreadableRow(
+        'answer not in its context', f'{row.where}: the answer {answers[0].text!r:.80} is not in '
+        'its context', unlabeled=RawExample(example))
   answers.sort(key=lambda answer: answer.start < 0)
   example = dataclasses.replace(example, answers=tuple(answers))
   return RawExample(example, label, moved_answers=moved)
@@ -296,6 +381,13 @@ def parse_answers(label: Any, where: str) -> list[tuple[str, int]]:
           'no answers', f"{where}: answers are texts with their 'answer_start', got {shown!r:.80}")
     pairs.append((text, start))
   return pairs
+
+
+class ChoiceLabel(NamedTuple):
+  """The label of a multiple-choice row as in the file, and the names of its choices."""
+
+  value: Any
+  keys: tuple[str, ...]
 
 
 def find_nearest(context: str, text: str, start: int) -> int:
@@ -337,46 +429,47 @@ def read_choice(row: LabeledRow, columns: Columns) -> RawExample:
   label = column_value(row, columns.label)
   if is_missing(label) or label == -1:
     return RawExample(example)
-  return RawExample(example, parse_choice(label, example, keys))
+  return RawExample(example, ChoiceLabel(label, tuple(keys)))
 
 
-def parse_choice(label: Any, example: Example, keys: Sequence[str]) -> int:
-  """Return the index of the correct choice: by its key, its text, its index or its letter.
-
-  Raises UnreadableRow if the label matches no choice.
-  """
+def index_choice(reading: str, label: Any, keys: Sequence[str], choices: Sequence[str]) -> int:
+  """Return the index of the choice that a label means in one of CHOICE_READINGS; -1: none."""
   if isinstance(label, float) and label.is_integer():
     label = int(label)  # pandas writes integers as floats in a column with missing values
-  text, count = str(label).strip(), len(example.choices)
-  indices = [str(number) for number in range(count)]
-  if text in keys and list(keys) != indices:
-    return list(keys).index(text)
-  if isinstance(label, str) and example.choices.count(text) == 1:
-    return example.choices.index(text)
-  if re.fullmatch('[0-9]{1,4}', text) and int(text) < count:
-    return int(text)
-  if re.fullmatch('[A-Z]', text) and ord(text) - ord('A') < count:
-    return ord(text) - ord('A')
-  raise UnreadableRow(
-      'unknown label', f'{example.where}: the label is a number below {count}, a letter, or one of '
-      f'the choices, got {label!r:.80}')
+  text, found = str(label).strip(), -1
+  if reading == 'keys' and text in keys and list(keys) != list(map(str, range(len(keys)))):
+    found = list(keys).index(text)
+  elif reading == 'texts' and isinstance(label, str) and choices.count(text) == 1:
+    found = choices.index(text)
+  elif reading == 'letters' and re.fullmatch('[A-Z]', text):
+    found = ord(text) - ord('A')
+  elif reading.startswith('numbers') and re.fullmatch('[0-9]{1,4}', text):
+    found = int(text) - (reading == 'numbers from 1')
+  return found if found < len(choices) else -1
 
 
 def read_related_texts(row: LabeledRow, columns: Columns) -> RawExample:
-  """Read an anchor, its positive and its negatives, as far as there are columns for them."""
-  chosen = ('first', columns.first), ('second', columns.second)
-  texts = [read_text(row, names, field) for field, names in chosen if names]
+  """Read an anchor, its positive and its negatives, as far as there are columns for them.
+
+  A row may have no negatives.
+  """
+  texts = [read_text(row, columns.first)]
+  if columns.second:
+    texts += read_text_list(row, columns.second, 'second')[:1]
   for name in filter(None, columns.choices.split(',')):
-    value = column_value(row, name)
-    if not isinstance(value, list):
-      texts.append(read_text(row, name, 'choices'))
-      continue
-    if not all(labeled_files.is_valid_text(one) and one.strip() for one in value):
-      raise UnreadableRow(
-          'no text', f'{row.where}: the column {find_column(row, name)!r} must hold texts, got '
-          f'{value!r:.80}')
-    texts += [one.strip() for one in value]
+    if column_value(row, name) not in (None, '', []):
+      texts += read_text_list(row, name, 'choices')
   return RawExample(Example(tuple(texts), where=row.where, key=row_key(row)))
+
+
+def split_positives(row: LabeledRow, names: str) -> Iterator[LabeledRow]:
+  """Yield a row per positive of a list of positives; other rows unchanged."""
+  value, name = column_value(row, names), find_column(row, names)
+  if not isinstance(value, list) or name not in row.columns:
+    yield row
+    return
+  for one in value or [None]:
+    yield LabeledRow(row.columns | {name: one and [one]}, row.where)
 
 
 def split_questions(row: LabeledRow) -> Iterator[LabeledRow]:

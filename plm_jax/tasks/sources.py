@@ -4,9 +4,9 @@
     found.examples[0].texts, found.labels[found.examples[0].label], found.report.lines()
 
 A source is what `data.labeled_files` reads: .jsonl, .tsv, .csv, .conll, .conllu or SQuAD's .json,
-plain, .gz or .xz, several separated by commas or a glob; or tfds:NAME:SPLIT; or embedded:KIND and
-embedded:KIND:dev, which are built in. For tagging, any other file and a .tsv hold one word per
-line; IOB1 tags are converted to BIO. For embedding, a .txt holds one text per line.
+plain, .gz or .xz, or .parquet, several separated by commas or a glob; or tfds:NAME:SPLIT; or
+embedded:KIND and embedded:KIND:dev, which are built in. For tagging, any other file and a .tsv hold
+one word per line; IOB1 tags are converted to BIO. For embedding, a .txt holds one text per line.
 """
 import collections
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ from plm_jax.data.lines import (
   report_problem,
 )
 from plm_jax.data.source_files import find_files
-from plm_jax.errors import ConfigError
-from plm_jax.tasks import builtin_tasks
+from plm_jax.errors import ConfigError, format_option
+from plm_jax.tasks import builtin_tasks, row_readers
 from plm_jax.tasks.class_names import Classes, get_classes, is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example
@@ -36,6 +36,8 @@ from plm_jax.validation import ValidatedConfig
 
 Use = Literal['train', 'dev', 'predict']
 PURPOSE = {'train': 'to learn from', 'dev': 'to measure by', 'predict': 'to predict'}
+SAMPLE_ROWS = 100  # by which columns are chosen
+MAX_UNREAD = 8  # names of columns in a note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +74,19 @@ class ReadReport:
   """the first ten of them, 'file:line: reason'"""
   moved_answers: int = 0
   """answers at another position of their context than the source states"""
+  unknown_labels: int = 0
+  """rows to predict whose labels cannot be used: they are read without them"""
+  unknown_label: str = ''
+  """why the first of these labels cannot be used"""
   notes: list[str] = dataclasses.field(default_factory=list)
   """values that were interpreted, such as converted tags"""
 
   def lines(self) -> list[str]:
     """Describe the report for the user; empty if nothing was unusual."""
-    lines = list(self.notes)
+    lines = list(dict.fromkeys(self.notes))
+    if self.unknown_labels:
+      lines.append(f'{self.unknown_labels:,} rows have labels that cannot be compared. They are '
+                   f'predicted, and do not count in the scores. The first: {self.unknown_label}')
     if self.moved_answers:
       lines.append(f'{self.moved_answers:,} answers are not at the position that their source '
                    'states, and were found by their text')
@@ -85,6 +94,11 @@ class ReadReport:
       reasons = [f'{count:,} {reason}' for reason, count in self.skipped.most_common()]
       lines.append(f'{sum(self.skipped.values()):,} rows were left out: {", ".join(reasons)}')
     return lines + [f'  {problem}' for problem in self.problems]
+
+  def add_unknown(self, count: int, error: SourceError) -> None:
+    """Count rows that are read without their labels; error: why."""
+    self.unknown_labels += count
+    self.unknown_label = self.unknown_label or str(error)
 
   def finish(self, stats: ReadStats) -> None:
     """Add the problems and notes of reading files, and drop reasons without rows."""
@@ -114,7 +128,8 @@ def read_sources(
     columns: columns that an example is read from.
     labels: names of the classes or tags in the order of their indices; empty: those that occur,
       numbers in numeric order, others sorted. A file may also hold the indices.
-    use: for train and dev, every example needs a label; for predict, labels are optional.
+    use: for train and dev, every example needs a label; for predict, labels are optional, and those
+      that cannot be used are dropped and counted.
     on_error: refuse or skip unreadable rows.
     encoding: of the files.
 
@@ -129,7 +144,7 @@ def read_sources(
   raw: list[RawExample] = []
   for source in sources:
     part = list(read_raw_examples(
-        example_format, source, columns, on_error, stats, report, encoding))
+        example_format, source, columns, use, on_error, stats, report, encoding))
     if not part:
       raise SourceError(f'{source} has no examples{describe_skipped(stats)}')
     needs_labels = use != 'predict' and example_format.is_labeled
@@ -137,7 +152,7 @@ def read_sources(
       names = columns.fill_from(example_format.columns).label.split('|')
       wanted = ' or '.join(map(repr, names))
       raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}')
-    raw += example_format.normalize_labels(source, part, tuple(labels), report.notes)
+    raw += normalize_labels(example_format, source, part, labels, use, report)
   class_names = tuple(labels) or example_format.list_labels(raw, report.notes)
   examples = number_labels(example_format, raw, class_names, use, on_error, stats, report)
   if not examples:
@@ -158,9 +173,10 @@ def read_chunks(
   those of `read_sources` with use='predict'.
   """
   example_format, report, stats, empty = get_format(kind), report or ReadReport(), ReadStats(), True
-  raw = read_raw_examples(example_format, source, columns, on_error, stats, report, encoding)
+  raw = read_raw_examples(
+      example_format, source, columns, 'predict', on_error, stats, report, encoding)
   while part := list(itertools.islice(raw, size)):
-    part = example_format.normalize_labels(source, part, tuple(labels), report.notes)
+    part = normalize_labels(example_format, source, part, labels, 'predict', report)
     chunk = number_labels(example_format, part, labels, 'predict', on_error, stats, report)
     if chunk:
       report.examples += len(chunk)
@@ -169,6 +185,22 @@ def read_chunks(
   if empty:
     raise SourceError(f'{source} has no examples{describe_skipped(stats)}')
   report.finish(stats)
+
+
+def normalize_labels(
+    example_format: ExampleFormat, source: str, part: list[RawExample], names: Sequence[str],
+    use: Use, report: ReadReport) -> list[RawExample]:
+  """Rewrite the labels of examples in the common form; to predict, drop those that have none.
+
+  Raises SourceError.
+  """
+  try:
+    return example_format.normalize_labels(source, part, tuple(names), report.notes)
+  except SourceError as error:
+    if use != 'predict':
+      raise
+    report.add_unknown(len(part), error)
+    return [item._replace(label=None) for item in part]
 
 
 def number_labels(
@@ -183,8 +215,11 @@ def number_labels(
     try:
       label = parse_label(example_format, item, classes, use)
     except UnreadableRow as error:
-      refuse_or_skip(error, on_error, stats, report)
-      continue
+      if use != 'predict':
+        refuse_or_skip(error, on_error, stats, report)
+        continue
+      label = None
+      report.add_unknown(1, error)
     file = item.example.where.rpartition(':')[0]
     # Without a document id, every example is a document.
     own_number = position if item.document is None else None
@@ -195,28 +230,68 @@ def number_labels(
 
 
 def read_raw_examples(
-    example_format: ExampleFormat, source: str, columns: Columns, on_error: OnError,
+    example_format: ExampleFormat, source: str, columns: Columns, use: Use, on_error: OnError,
     stats: ReadStats, report: ReadReport, encoding: str = charsets.UTF_8) -> Iterator[RawExample]:
-  """Yield the raw examples of a source; unnamed columns are guessed from its first row."""
-  chosen: Columns | None = None
+  """Yield the raw examples of a source.
+
+  Columns that are not named are guessed from its first rows, and those that are not read are noted.
+  """
+  rows = read_rows(example_format, source, columns, on_error, stats, encoding)
+  head = list(itertools.islice(rows, SAMPLE_ROWS))
+  if not head:
+    return
+  chosen = choose_columns(example_format, source, columns, head, use, report)
   class_names: tuple[str, ...] = ()
-  for row in read_rows(example_format, source, columns, on_error, stats, encoding):
-    first = chosen is None
-    if chosen is None:
-      chosen = example_format.guess_columns(columns, row)
-      if source.startswith('tfds:') and example_format.has_class_names:
-        for name in chosen.label.split('|'):
-          class_names = tfds.class_names(source, name)
-          if class_names:
-            break
+  if source.startswith('tfds:') and example_format.has_class_names:
+    for name in chosen.label.split('|'):
+      class_names = tfds.class_names(source, name)
+      if class_names:
+        break
+  for row in itertools.chain(head, rows):
     try:
       item = example_format.read(row, chosen)
     except SourceError as error:
-      refuse_or_skip(error, on_error, stats, report, first)
-      continue
+      item = error.unlabeled if isinstance(error, UnreadableRow) and use == 'predict' else None
+      if item is None:
+        refuse_or_skip(error, on_error, stats, report, row is head[0])
+        continue
+      report.add_unknown(1, error)
     if class_names:
       item = item._replace(label=name_tfds_labels(item.label, class_names))
     yield item
+
+
+def choose_columns(
+    example_format: ExampleFormat, source: str, columns: Columns, rows: Sequence[LabeledRow],
+    use: Use, report: ReadReport) -> Columns:
+  """Return the columns to read, and note those that are not read.
+
+  Raises SourceError if an example would be read without what its row has: the second text, or a
+  label by which pairs differ.
+  """
+  row = row_readers.merge_rows(rows)
+  try:
+    chosen = example_format.guess_columns(columns, row)
+  except UnreadableRow as error:
+    raise SourceError(f'{error}: {error.remedy}' if error.remedy else str(error)) from error
+  unread = row_readers.find_unread_columns(row, chosen, example_format.other_columns)
+  if not unread or (columns.are_numbers and columns.first):
+    return chosen
+  are_pairs = chosen.second and not chosen.choices and not columns.first
+  for name in unread if are_pairs and use != 'predict' else ():
+    values = sorted({str(one.columns.get(name)) for one in rows})
+    if example_format.ignored_labels and name in row_readers.RELATION_COLUMNS and len(values) > 1:
+      names = [row_readers.find_column(row, name) for name in (chosen.first, chosen.second)]
+      first = format_option(f'columns.first={names[0]}')
+      second = format_option(f'columns.second={names[1]}')
+      raise SourceError(
+          f'{source}: the labels in the column {name!r}, such as {values[0]} and {values[1]}, are '
+          f'not read, {example_format.ignored_labels}'
+          + (f'. {first} with {second} reads the texts without labels' if first else ''))
+  shown = ', '.join(map(repr, unread[:MAX_UNREAD]))
+  more = f' and {len(unread) - MAX_UNREAD} more' if len(unread) > MAX_UNREAD else ''
+  report.notes.append(f'{source}: columns that are not read: {shown}{more}')
+  return chosen
 
 
 def read_rows(
@@ -234,7 +309,7 @@ def read_rows(
     return
   layout = example_format.file_layout(columns, encoding)
   for row in labeled_files.iterate_rows(source, on_error, stats, layout):
-    yield from example_format.split_row(row)
+    yield from example_format.split_row(row, columns)
 
 
 def parse_lines(

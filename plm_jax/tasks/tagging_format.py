@@ -36,6 +36,7 @@ class Tagging(ExampleFormat):
   expected_input = 'a text, or a list of its words'
   measures = ('entities',)
   function = 'tag'
+  other_columns = ('document',)
   writes_columns = True
 
   def file_layout(self, columns, encoding):

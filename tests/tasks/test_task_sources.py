@@ -6,7 +6,7 @@ import pytest
 from plm_jax.data.lines import SourceError
 from plm_jax.tasks.examples import Answer, Example
 from plm_jax.tasks.row_readers import Columns
-from plm_jax.tasks.sources import ReadReport, SourceConfig, read_sources
+from plm_jax.tasks.sources import ReadReport, SourceConfig, read_chunks, read_sources
 
 
 @pytest.fixture
@@ -301,3 +301,145 @@ def test_tfds_has_names_for_its_numbers(tmp_path):
   race = read_sources('choice', [source], Columns('text', 'question', 'answer', 'options')).examples
   assert [(*example.texts, example.choices, example.label) for example in race] == [
       ('Fine.', 'q', ('x', 'y', 'z'), 1), ('Fine.', 'r', ('v', 'w'), 0), ('Bad.', 's', ('x', 'y', 'z'), 2)]
+
+
+# Columns that are read, and those that are not.
+
+def test_a_list_of_positives_is_an_example_of_each(write):
+  """FlagEmbedding's layout, with a list of positives and a list of negatives, which may be empty."""
+  path = write([{'query': 'q', 'pos': ['a', 'b'], 'neg': ['x', 'y']}, {'query': 'r', 'pos': ['c'], 'neg': []}])
+  found = read_sources('embedding', [path])
+  assert [example.texts for example in found.examples] == [('q', 'a', 'x', 'y'), ('q', 'b', 'x', 'y'), ('r', 'c')]
+  assert found.report.notes == []
+  ranked = read_sources('rerank', [path]).examples
+  assert next((example.choices, example.label) for example in ranked) == (('a', 'b', 'x', 'y'), (1.0, 1.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize('row', [
+    {'query': 'q', 'positive_passages': [{'docid': '1', 'title': 'T', 'text': 'a'}], 'negative_passages': [{'text': 'x'}]},
+    {'question': 'q', 'positive_ctxs': [{'title': 'T', 'text': 'a'}], 'hard_negative_ctxs': [{'title': '', 'text': 'x'}]},
+    {'anchor': 'q', 'positive': 'T a', 'negative_1': 'x'}, {'sent0': 'q', 'sent1': 'T a', 'hard_neg': 'x'}])
+def test_related_texts_in_the_layouts_of_other_libraries(write, row):
+  assert read_sources('embedding', [write([row])]).examples[0].texts == ('q', 'T a', 'x')
+
+
+def test_columns_are_chosen_by_the_first_rows_together(write):
+  path = write([{'query': 'q', 'pos': 'a'}, {'query': 'r', 'pos': 'b', 'neg': 'x'}])
+  assert [example.texts for example in read_sources('embedding', [path]).examples] == [('q', 'a'), ('r', 'b', 'x')]
+
+
+def test_a_text_is_not_paired_with_itself_where_its_row_has_more(write):
+  path = write([{'query': 'where is it', 'relevant': 'it is on the mat'}])
+  with pytest.raises(SourceError, match=r"no column with the positive of 'query', only \['relevant'\]: columns.*second.*"
+                     'pairs each text with itself'):
+    read_sources('embedding', [path])
+  assert read_sources('embedding', [path], Columns('query')).examples[0].texts == ('where is it',)
+  found = read_sources('embedding', [path], Columns('query', 'relevant'))
+  assert found.examples[0].texts == ('where is it', 'it is on the mat') and found.report.notes == []
+
+
+RELATIONS = [
+    ({'premise': 'a', 'hypothesis': 'b'}, 'label', ['entailment', 'contradiction']),
+    ({'question1': 'a', 'question2': 'b'}, 'is_duplicate', ['0', '1']),
+    ({'sentence1': 'a', 'sentence2': 'b'}, 'score', [0.5, 4.5])]
+
+
+@pytest.mark.parametrize(('texts', 'label', 'values'), RELATIONS)
+@pytest.mark.parametrize('ending', ['jsonl', 'tsv', 'csv', 'parquet'])
+def test_pairs_with_labels_are_not_all_positive(tmp_path, texts, label, values, ending):
+  rows = [{**texts, label: value} for value in values]
+  path = tmp_path / f'a.{ending}'
+  if ending == 'parquet':
+    arrow, parquet = pytest.importorskip('pyarrow'), pytest.importorskip('pyarrow.parquet')
+    parquet.write_table(arrow.Table.from_pylist(rows), path)
+  elif ending == 'jsonl':
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  else:
+    separator = '\t' if ending == 'tsv' else ','
+    path.write_text(''.join(separator.join(map(str, row)) + '\n' for row in ([*rows[0]], *(row.values() for row in rows))))
+  with pytest.raises(SourceError, match=f"labels in the column '{label}', such as .* are not read, and every pair would "
+                     'be a positive one.*--loss=softmax'):
+    read_sources('embedding', [str(path)])
+  first, second = texts
+  found = read_sources('embedding', [str(path)], Columns(first, second))
+  assert [example.texts for example in found.examples] == [('a', 'b')] * 2
+  assert found.report.notes == [f"{path}: columns that are not read: '{label}'"]
+  kind = 'regression' if label == 'score' else 'classification'
+  assert read_sources(kind, [str(path)]).report.notes == []
+
+
+def test_labels_that_are_all_equal_are_no_contradiction(write):
+  found = read_sources('embedding', [write([{'sentence1': 'a', 'sentence2': 'b', 'label': 1}] * 2)])
+  assert found.report.notes[0].endswith("a.jsonl: columns that are not read: 'label'")
+
+
+def test_columns_without_content_are_not_named(write):
+  path = write([{'text': 'x', 'label': 1, 'id': 3, 'pairID': '7e', 'note': '', 'Unnamed: 0': 1, 'title': 'A title'}])
+  assert read_sources('classification', [path]).report.notes == [f"{path}: columns that are not read: 'title'"]
+  path = write([{'text': 'x', 'label': 1} | {f'c{number}': 'y' for number in range(11)}], 'b.jsonl')
+  assert read_sources('classification', [path]).report.notes[0].endswith("'c6', 'c7' and 3 more")
+
+
+# Labels of choices: one reading for all rows of a file.
+
+LETTERS = [(['B', 'O', 'AB', 'A'], 'B'), (['3', '2', '1', '0'], 'B'), (['3', '2', '1', '0'], 'A')]
+NUMBERS = [(['0', '1', '2', '3'], '2'), (['1', '3', '0', '2'], '1'), (['5', '6', '7', '0'], '3')]
+
+
+@pytest.mark.parametrize(('rows', 'right', 'note'), [
+    (LETTERS, ['O', '2', '3'], 'letters of choices in all rows; some could also be texts'),
+    (NUMBERS, ['2', '3', '0'], 'numbers from 0 of choices in all rows; some could also be texts'),
+    ([(['a', 'b'], '1'), (['c', 'd'], '2')], ['a', 'd'],
+     'numbers from 1 of choices in all rows; some could also be numbers from 0'),
+    ([(['1', '2', '0'], '2'), (['7', '8', '0'], '8')], ['2', '8'],
+     'texts of choices in all rows; some could also be numbers from 0'),
+    ([(['a', 'b'], 1), (['c', 'd'], 0)], ['b', 'c'], ''), ([(['a', 'b'], 'B'), (['c', 'd'], 'A')], ['b', 'c'], '')])
+def test_all_rows_of_a_file_are_read_in_one_way(write, rows, right, note):
+  path = write([{'question': 'q', 'choices': choices, 'answer': label} for choices, label in rows])
+  found = read_sources('choice', [path])
+  assert [example.choices[example.label] for example in found.examples] == right
+  assert found.report.notes == ([f'{path}: labels are {note}'] if note else [])
+
+
+def test_all_numbered_columns_of_choices_are_read(write):
+  for names in ('option1,option2,option3', 'ending0,ending1,ending2', 'A,B,C,D,E', 'answerA,answerB,answerC'):
+    row = {name: f'choice {name}' for name in names.split(',')}
+    found = read_sources('choice', [write([{'question': 'q', **row, 'label': 0}], f'{names[0]}.jsonl')])
+    assert found.examples[0].choices == tuple(row.values())
+
+
+# Prediction needs no label.
+
+UNKNOWN = [
+    ('classification', [{'text': 'x', 'label': 'a'}, {'text': 'y', 'label': '?'}, {'text': 'z', 'label': '-1'}], 2),
+    ('regression', [{'text': 'x', 'label': 1}, {'text': 'y', 'label': 'unknown'}], 1),
+    ('multilabel', [{'text': 'x', 'labels': ['a']}, {'text': 'y', 'labels': ['new']}], 1),
+    ('multilabel', [{'text': 'x', 'a': '1', 'b': '0'}, {'text': 'y', 'a': '?', 'b': '?'}], 1),
+    ('tagging', [{'tokens': ['x'], 'tags': ['a']}, {'tokens': ['y'], 'tags': ['_']}, {'tokens': ['y'], 'tags': ['a', 'a']}], 2),
+    ('answers', [{'question': 'q', 'context': 'c', 'answer': 'c'}, {'question': 'q', 'context': 'c', 'answer': 'x'}], 1),
+    ('choice', [{'question': 'q', 'choices': ['x', 'y'], 'label': 'A'}, {'question': 'q', 'choices': ['x', 'y'], 'label': '?'}], 1),
+    ('rerank', [{'query': 'q', 'document': 'd', 'label': 1}, {'query': 'q', 'document': 'd', 'label': 'hidden'}], 1)]
+
+
+@pytest.mark.parametrize(('kind', 'rows', 'count'), UNKNOWN)
+def test_rows_with_unknown_labels_are_predicted(write, kind, rows, count):
+  path, names = write(rows), ('a', 'b') if kind in ('classification', 'multilabel', 'tagging') else ()
+  columns = Columns(label='a,b') if 'a' in rows[0] else Columns()
+  found = read_sources(kind, [path], columns, names, 'predict')
+  known = [example.label is not None or example.answers is not None for example in found.examples]
+  assert known == [True] * (len(rows) - count) + [False] * count
+  assert found.report.lines() == [
+      f'{count} rows have labels that cannot be compared. They are predicted, and do not count in the scores. The '
+      f'first: {found.report.unknown_label}']
+  chunk, = read_chunks(kind, path, columns, names)
+  assert chunk == found.examples
+  with pytest.raises(SourceError, match=r'a\.jsonl'):
+    read_sources(kind, [path], columns, names, 'dev')
+
+
+def test_hidden_tags_of_a_test_file(write):
+  """A file of words with an empty column of tags, as test sets without labels have it."""
+  path = write('x\t\ny\t\n', 'a.conll')
+  assert read_sources('tagging', [path], labels=('O',), use='predict').examples[0].label is None
+  with pytest.raises(SourceError, match=r'a\.conll has no labels to measure by'):
+    read_sources('tagging', [path], labels=('O',), use='dev')
