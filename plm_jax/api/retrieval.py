@@ -210,7 +210,7 @@ def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -
 def retrieve(
     retriever: similarity.Model | str, data: RetrievalData, depth: int = 100
 ) -> dict[str, list[tuple[str, float]]]:
-  """Retrieve documents for the queries of a data set.
+  """Retrieve documents for the queries of a data set; never the one with the id of the query.
 
   Args:
     retriever: a model with text vectors, or 'bm25'.
@@ -222,10 +222,14 @@ def retrieve(
   """
   keys, found = list(data.documents), {}
   texts = list(data.documents.values())
-  searched = search_documents(retriever, list(data.queries.values()), texts, depth)
+  searched = search_documents(retriever, list(data.queries.values()), texts, depth + 1)
   for query, (numbers, scores, _) in zip(data.queries, searched, strict=True):
-    pairs = zip(numbers.tolist(), scores.tolist(), strict=True)
-    found[query] = [(keys[number], score) for number, score in pairs]
+    hits = []
+    for number, score in zip(numbers.tolist(), scores.tolist(), strict=True):
+      # A document that shares no word with the query is not found by BM25.
+      if keys[number] != query and (score > 0 or retriever != BM25):
+        hits.append((keys[number], score))
+    found[query] = hits[:depth]
   return found
 
 

@@ -82,11 +82,15 @@ def evaluate_retrieval_command(
   bucket_check.check_reachable({output: 'file'})
   data = retrieval.read_beir(folder, split)
   print(f'{len(data.queries):,} queries, {len(data.documents):,} documents')
+  if own := len(data.queries.keys() & data.documents.keys()):
+    print(f'{own:,} queries have the id of a document, which is left out of their ranking, as in '
+          'BEIR')
   found = retrieval.retrieve(retriever, data, depth)
   if reranker:
     found = retrieval.rerank_found(reranker, data, found, batch)
   for name, value in retrieval.score_retrieval(data, found).items():
-    print(f'{name:18}{value:8.2f}')
+    shown = f'{name}_{depth}' if name in ('map', 'recall') else name
+    print(f'{shown:18}{value:8.2f}')
   if output:
     with output_files.open_text(output) as write:
       for query, hits in found.items():

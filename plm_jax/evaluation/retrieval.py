@@ -115,7 +115,10 @@ def read_judgments(
 
 def score_retrieval(
     data: RetrievalData, found: Mapping[str, Sequence[tuple[str, float]]]) -> dict[str, float]:
-  """Compute the metrics of retrieved documents, in percent.
+  """Compute the metrics of retrieved documents, in percent, as BEIR's evaluator does.
+
+  The document with the id of the query is left out of its ranking. Of documents with equal scores,
+  the one with the larger id ranks first, as in trec_eval.
 
   Args:
     data: the data set.
@@ -123,16 +126,19 @@ def score_retrieval(
 
   Returns:
     The metrics of `metrics.ranking`, and recall, the share of relevant documents that were
-    retrieved. Means over the queries with a relevant document.
+    retrieved. Means over the queries with judgments; a query without a relevant document has 0.
   """
   truth, scores, missed, recalls = [], [], [], []
   for query, known in data.relevance.items():
-    hits = list(found.get(query, ()))
-    names = {name for name, _ in hits}
-    truth.append([known.get(name, 0.0) for name, _ in hits])
-    scores.append([score for _, score in hits])
+    hits = [(score, name.encode(), name) for name, score in found.get(query, ()) if name != query]
+    ranked = [name for _, _, name in sorted(hits, reverse=True)]
+    names = set(ranked)
+    truth.append([known.get(name, 0.0) for name in ranked])
+    scores.append(range(len(ranked), 0, -1))
     missed.append([value for name, value in known.items() if name not in names])
     relevant = {name for name, value in known.items() if value > 0}
     if relevant:
       recalls.append(len(relevant & names) / len(relevant))
-  return ranking_metrics(truth, scores, missed) | {'recall': 100 * float(np.mean(recalls))}
+  metrics = ranking_metrics(truth, scores, missed) | {'recall': 100 * float(np.mean(recalls))}
+  share = len(recalls) / len(data.relevance)
+  return {name: share * value for name, value in metrics.items()}

@@ -14,6 +14,7 @@ from plm_jax.tasks.labeled_data import (
   LabeledDataset,
   add_class_names,
   encode_examples,
+  note_repeated_texts,
   read_examples,
 )
 from plm_jax.tokenizers import Tokenizer
@@ -47,10 +48,12 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   found = read_examples(config.objective, data.train, 'train', data)
   task = add_class_names(config.objective, found)
   task = with_label_words(task, config.family, tokenizer).fit_to_training(found.examples)
+  labeled = found
   found = found._replace(examples=list(task.training_examples(found.examples)))
   train = encode_examples(task, found, tokenizer, phase.length, 'train')
   train = add_teacher_vectors(task, config.model, train)
   dev = read_dev_sets(config, task, tokenizer)
+  note_repeated_texts(task, labeled, dev.values())
   if task.fits_development and not dev:
     raise ConfigError('--objective.tune-thresholds and --objective.calibrate need a development '
                       'set: give --dev')

@@ -8,20 +8,21 @@ from plm_jax.errors import ConfigError
 from plm_jax.metrics.nearest import find_nearest
 
 RECALL_CUTOFFS = (1, 10)
+RETRIEVAL_DEPTH = 100  # ranks that count
 # Metrics of `retrieval_metrics`, the main one first.
 RETRIEVAL_METRICS = ('ndcg_10', 'mrr', 'recall_1', 'recall_10')
 
 
 def retrieval_metrics(
-    queries: np.ndarray, corpus: np.ndarray, relevant: Sequence[Set[int]], depth: int = 100
-) -> dict[str, float]:
+    queries: np.ndarray, corpus: np.ndarray, relevant: Sequence[Set[int]],
+    own: Sequence[int] = ()) -> dict[str, float]:
   """Compute nDCG@10, MRR and recall of exact cosine search, in percent.
 
   Args:
     queries: vectors [Q, D].
     corpus: vectors [N, D].
     relevant: indices of the relevant corpus vectors of each query, one or more.
-    depth: number of ranks that count.
+    own: of each query, the index of the corpus vector that is left out of its ranking; -1: none.
 
   Returns:
     ndcg_10 (Järvelin and Kekäläinen 2002, gains 0 and 1), mrr (reciprocal rank of the first
@@ -34,21 +35,24 @@ def retrieval_metrics(
     raise ConfigError(
         f'retrieval needs queries that each have relevant texts, got {len(queries)} queries and '
         f'{sum(1 for wanted in relevant if wanted)} with relevant texts')
-  _, ranks = find_nearest(queries, corpus, min(depth, len(corpus)))
-  return ranking_metrics(ranks, relevant)
+  _, ranks = find_nearest(queries, corpus, min(RETRIEVAL_DEPTH + 1, len(corpus)))
+  return ranking_metrics(ranks, relevant, own)
 
 
-def ranking_metrics(ranks: np.ndarray, relevant: Sequence[Set[int]]) -> dict[str, float]:
+def ranking_metrics(
+    ranks: np.ndarray, relevant: Sequence[Set[int]], own: Sequence[int] = ()) -> dict[str, float]:
   """Compute the metrics of `retrieval_metrics` of given rankings, in percent.
 
   Args:
-    ranks: indices of the vectors that were found, best first [Q, depth].
+    ranks: indices of the vectors that were found, best first [Q, N]; RETRIEVAL_DEPTH count.
     relevant: relevant indices of each query.
+    own: index that is left out of the ranking of each query; -1: none.
   """
-  hits = []
-  for row, wanted in zip(ranks.tolist(), relevant, strict=True):
-    hits.append([number in wanted for number in row])
-  right = np.array(hits)
+  right = np.zeros(ranks.shape, bool)
+  for place, (row, wanted) in enumerate(zip(ranks.tolist(), relevant, strict=True)):
+    kept = [number in wanted for number in row if not own or number != own[place]]
+    right[place, :len(kept)] = kept
+  right = right[:, :RETRIEVAL_DEPTH]
   gains = 1 / np.log2(np.arange(2, 12))
   sizes = np.array([len(wanted) for wanted in relevant])
   ideal = np.cumsum(gains)[np.minimum(sizes, 10) - 1]

@@ -7,7 +7,7 @@ Simple baselines learn from word counts alone, in seconds on a CPU: TF-IDF with 
 for classes, with ridge regression for numbers; a linear tagger for token classification; BM25 for
 retrieval; cosines of TF-IDF for similarity and multiple choice. They need scikit-learn (the extra
 `baselines`). Large data sets are limited: MAX_TRAIN_EXAMPLES sampled examples, MAX_CHARACTERS of
-each text, and MAX_FEATURES words.
+each text for TF-IDF, and MAX_FEATURES words.
 """
 import collections
 from collections.abc import Callable, Iterator, Sequence
@@ -21,17 +21,19 @@ import warnings
 import numpy as np
 from scipy import sparse
 
-from plm_jax.metrics.embeddings import ranking_metrics
+from plm_jax.metrics.embeddings import RETRIEVAL_DEPTH, ranking_metrics
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD
-from plm_jax.tasks.bm25 import MAX_CHARACTERS, QUERY_BLOCK, Bm25, rank_bm25, split_words
+from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
 from plm_jax.tasks.reranking import RelevancePrediction
+from plm_jax.tasks.sentence_embedding import group_queries
 from plm_jax.tasks.sequence_classification import ClassPrediction
 from plm_jax.tasks.token_classification import TagPrediction
 
 MAX_TRAIN_EXAMPLES, MAX_FEATURES = 10_000, 50_000
+MAX_CHARACTERS = 2_000  # of a text whose words are counted
 MAX_WEIGHTS = 20_000_000  # of a linear classifier: features times classes
 MAX_DEV_EXAMPLES = 20_000  # larger development sets have no simple baseline
 
@@ -203,15 +205,11 @@ def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Base
 
 
 def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
-  """Retrieve the second text of each development example by BM25 (Robertson and Zaragoza 2009)."""
+  """Retrieve the second texts of each query by BM25 (Robertson and Zaragoza 2009)."""
   del task, train
-  numbers: dict[str, int] = {}
-  relevant = []
-  for example in dev:
-    number = numbers.setdefault(example.texts[1], len(numbers))
-    relevant.append({number})
-  ranks = rank_bm25([example.texts[0] for example in dev], list(numbers), 100)
-  return Baseline('BM25', ranking_metrics(ranks, relevant))
+  search = group_queries(dev)
+  ranks = rank_bm25(list(search.queries), search.corpus, RETRIEVAL_DEPTH + 1)
+  return Baseline('BM25', ranking_metrics(ranks, search.relevant, search.own))
 
 
 def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:

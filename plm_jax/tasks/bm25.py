@@ -14,7 +14,6 @@ from scipy import sparse
 
 from plm_jax import unicode_words
 
-MAX_CHARACTERS = 2_000  # of a text whose words are counted
 K1, B = 0.9, 0.4  # as in Anserini
 QUERY_BLOCK = 256  # queries that are scored at a time
 WORD = re.compile(f'{unicode_words.word_pattern(divided=True)}')
@@ -54,4 +53,4 @@ def rank_bm25(queries: Sequence[str], corpus: Sequence[str], depth: int) -> np.n
 
 def split_words(text: str) -> list[str]:
   """Split a text into lower-case words; in scripts without spaces, into characters."""
-  return WORD.findall(text[:MAX_CHARACTERS].lower()) or ['']
+  return WORD.findall(text.lower()) or ['']

@@ -1,6 +1,7 @@
 """Labeled data sets of a downstream task: `config.data`, class names, and features."""
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 import dataclasses
+import unicodedata
 
 from plm_jax.errors import ConfigError, format_option
 from plm_jax.tasks.contract import Task
@@ -93,6 +94,43 @@ def encode_examples(
   make = task.training_features if use == 'train' else task.features
   features = make(found.examples, tokenizer, length)
   return LabeledDataset(found.examples, features, found.report)
+
+
+def note_repeated_texts(
+    task: Task, train: LabeledExamples, dev: Iterable[LabeledDataset]) -> None:
+  """Note equal texts with different labels, and development examples that are in training.
+
+  Texts are equal if they differ only in case, white space and Unicode normalization.
+  """
+  known = note_conflicts(task, train)
+  for some in dev:
+    note_conflicts(task, some)
+    found = [one for one in some.examples if hash_texts(task, one) in known]
+    if found:
+      some.report.notes.append(f'{len(found):,} of {len(some.examples):,} are also training '
+                               f'examples, such as {found[0].where}')
+
+
+def note_conflicts(task: Task, data: LabeledExamples | LabeledDataset) -> Set[int]:
+  """Note equal texts with different labels -> hashes of all texts."""
+  first: dict[int, Example] = {}
+  pairs = []
+  for example in data.examples:
+    other = first.setdefault(hash_texts(task, example), example)
+    if other.label != example.label:
+      pairs.append((other, example))
+  if pairs:
+    one, other = pairs[0]
+    data.report.notes.append(f'{len(pairs):,} examples have the text of another one and a '
+                             f'different label, such as {one.where} and {other.where}')
+  return first.keys()
+
+
+def hash_texts(task: Task, example: Example) -> int:
+  """Hash the normalized texts of an example; of related texts, the anchor and its positive."""
+  texts = example.texts if task.example_kind == 'tagging' else example.texts[:2]
+  return hash(tuple(' '.join(unicodedata.normalize('NFC', text).casefold().split())
+                    for text in texts + example.choices))
 
 
 def add_class_names(task: Task, found: LabeledExamples) -> Task:

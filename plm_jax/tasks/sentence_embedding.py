@@ -309,16 +309,42 @@ class EmbeddingTask(GroupedTask):
     """Compute Spearman and Pearson correlation, or retrieval metrics of the second texts."""
     if self.measured_by == 'similarity':
       return compute_label_metrics(STS_METRICS, examples, predictions)
-    corpus = {}
+    search = group_queries(examples)
+    vectors: dict[str, np.ndarray] = {}
     for example, prediction in zip(examples, predictions, strict=True):
-      corpus[example.texts[1]] = prediction.vectors[1]
-    numbers = {text: number for number, text in enumerate(corpus)}
-    relevant = collections.defaultdict(set)  # first text -> all second texts that belong to it
-    for example in examples:
-      relevant[example.texts[0]].add(numbers[example.texts[1]])
-    queries = np.stack([prediction.vectors[0] for prediction in predictions])
-    return retrieval_metrics(queries, np.stack(list(corpus.values())),
-                             [relevant[example.texts[0]] for example in examples])
+      vectors[example.texts[1]] = prediction.vectors[1]
+    queries = np.stack([predictions[number].vectors[0] for number in search.queries.values()])
+    corpus = np.stack([vectors[text] for text in search.corpus])
+    return retrieval_metrics(queries, corpus, search.relevant, search.own)
+
+
+class QueryGroups(NamedTuple):
+  """Queries with their relevant texts, from pairs."""
+
+  queries: dict[str, int]
+  """distinct queries; of each, the index of its first pair"""
+  corpus: list[str]
+  """distinct second texts"""
+  relevant: list[set[int]]
+  """of each query, the indices of its second texts in the corpus"""
+  own: list[int]
+  """of each query, the index of the same text in the corpus if it is not relevant, else -1: it is
+  left out of the ranking, as BEIR leaves out the document with the id of the query"""
+
+
+def group_queries(examples: Sequence[Example]) -> QueryGroups:
+  """Group pairs by their query, so that a query with several relevant texts counts once."""
+  queries: dict[str, int] = {}
+  numbers: dict[str, int] = {}
+  relevant: dict[str, set[int]] = collections.defaultdict(set)
+  for place, example in enumerate(examples):
+    query, text = example.texts[:2]
+    queries.setdefault(query, place)
+    relevant[query].add(numbers.setdefault(text, len(numbers)))
+  own = [numbers.get(query, -1) for query in queries]
+  own = [-1 if number in relevant[query] else number
+         for query, number in zip(queries, own, strict=True)]
+  return QueryGroups(queries, list(numbers), [relevant[query] for query in queries], own)
 
 
 def pad_scores(examples: Sequence[Example], size: int) -> np.ndarray:

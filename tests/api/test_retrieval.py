@@ -110,7 +110,91 @@ def test_a_data_set_is_read_and_measured(tmp_path, monkeypatch, capsys):
   said = capsys.readouterr().out
   assert said.startswith('2 queries, 3 documents\nndcg_10') and re.search(r'mrr_10 +100\.00', said)
   lines = (tmp_path / 'run.txt').read_text().splitlines()
-  assert len(lines) == 4 and re.fullmatch(r'q Q0 a 1 [\d.]+ plm_jax', lines[0])
+  assert len(lines) == 3 and re.fullmatch(r'q Q0 a 1 [\d.]+ plm_jax', lines[0])
+
+
+# Conventions of BEIR's evaluator.
+
+def test_the_document_with_the_id_of_the_query_is_left_out(tmp_path, monkeypatch, capsys):
+  """As in ArguAna and Quora, whose queries are documents."""
+  corpus = [{'_id': f'{name}-{side}', 'text': f'{name} {name}{side}'} for name in ('sugar', 'space') for side in ('pro', 'con')]
+  queries = [row for row in corpus if row['_id'].endswith('pro')]
+  folder = written(tmp_path / 'set', corpus, queries, ['sugar-pro\tsugar-con\t1', 'space-pro\tspace-con\t1'])
+  data = retrieval.read_beir(folder)
+  found = retrieval.retrieve('bm25', data, 1)
+  assert {query: [name for name, _ in hits] for query, hits in found.items()} == {
+      'sugar-pro': ['sugar-con'], 'space-pro': ['space-con']}
+  given = {query: [(query, 2.0), (query.replace('pro', 'con'), 1.0)] for query in data.queries}
+  assert set(retrieval.score_retrieval(data, given).values()) == {100.0}
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate-retrieval', 'bm25', folder, '--depth=1'])
+  commands.main()
+  said = capsys.readouterr().out
+  assert '2 queries have the id of a document, which is left out' in said and re.search(r'recall_1 +100\.00', said)
+
+
+def score(relevance, found):
+  queries = dict.fromkeys(relevance, 'x')
+  return retrieval.score_retrieval(retrieval.RetrievalData({}, queries, relevance), found)
+
+
+def test_of_equal_scores_the_larger_id_ranks_first():
+  """trec_eval sorts by score, then by id, both descending; ids compare as bytes."""
+  tied = [('10', 1.0), ('9', 1.0), ('a', 0.5), ('\u00e4', 0.5)]
+  ranks = {'9': 1, '10': 2, '\u00e4': 3, 'a': 4}
+  for name, rank in ranks.items():
+    for order in (tied, tied[::-1]):
+      assert score({'q': {name: 1.0}}, {'q': order})['mrr_10'] == pytest.approx(100 / rank)
+
+
+def test_a_query_without_a_relevant_document_counts_as_zero():
+  found = score({'q': {'a': 1.0}, 'r': {'a': 0.0}}, {'q': [('a', 1.0)], 'r': [('a', 1.0)]})
+  assert found == {'ndcg_10': 50.0, 'mrr_10': 50.0, 'map': 50.0, 'recall': 50.0}
+
+
+def draw_rankings(seed):
+  """Draw judgments with several levels and rankings with ties, in which some queries are documents."""
+  rng = np.random.default_rng(seed)
+  relevance, found = {}, {}
+  for number in range(20):
+    judged = rng.choice(60, 8, replace=False)
+    relevance[str(number)] = {str(name): int(rng.integers(0, 4)) for name in judged}
+    some = rng.choice(60, 30, replace=False)
+    found[str(number)] = [(str(name), float(np.round(rng.random(), 1))) for name in some]
+  return relevance, found
+
+
+def reference(relevance, found):
+  """Compute nDCG@10, MAP and recall by the definitions of trec_eval, query by query."""
+  rows = []
+  for query, known in relevance.items():
+    ranked = sorted(((value, name) for name, value in found[query] if name != query), reverse=True)
+    gains = [known.get(name, 0) for _, name in ranked]
+    discounts = 1 / np.log2(np.arange(2, 12))
+    best = sorted(known.values(), reverse=True)[:10]
+    count = sum(gain > 0 for gain in known.values())
+    right = np.array(gains) > 0
+    precisions = np.cumsum(right) / np.arange(1, len(right) + 1)
+    rows.append((discounts @ gains[:10] / (discounts[:len(best)] @ best), (precisions * right).sum() / count,
+                 right.sum() / count) if count else (0, 0, 0))
+  return 100 * np.mean(rows, axis=0)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_scores_are_those_of_the_definitions(seed):
+  relevance, found = draw_rankings(seed)
+  scores = score(relevance, found)
+  assert [scores[name] for name in ('ndcg_10', 'map', 'recall')] == pytest.approx(reference(relevance, found))
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_scores_are_those_of_pytrec_eval(seed):
+  pytrec_eval = pytest.importorskip('pytrec_eval')
+  relevance, found = draw_rankings(seed)
+  results = {query: {name: value for name, value in hits if name != query} for query, hits in found.items()}
+  official = pytrec_eval.RelevanceEvaluator(relevance, {'ndcg_cut.10', 'map_cut.100', 'recall.100'}).evaluate(results)
+  means = [100 * np.mean([row[name] for row in official.values()]) for name in ('ndcg_cut_10', 'map_cut_100', 'recall_100')]
+  scores = score(relevance, found)
+  assert [scores[name] for name in ('ndcg_10', 'map', 'recall')] == pytest.approx(means)
 
 
 def test_documents_are_reranked_by_a_cross_encoder():

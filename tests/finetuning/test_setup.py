@@ -41,3 +41,25 @@ def test_few_examples_are_read_more_often(tmp_path):
     config = labelled.run(tmp_path, data__epochs=3.0, data__least_steps=least, optim__warmup=0)
     found = resolve_run(config, labelled.tokenizer()).config
     assert (found.train.steps, found.train.eval_every, found.optim.warmup) == (steps, 4, round(0.1 * steps))
+
+
+def test_equal_texts_are_counted(tmp_path):
+  """Texts differ only in case and white space: with other labels, or in both parts."""
+  train, dev = tmp_path / 'train.tsv', tmp_path / 'dev.tsv'
+  train.write_text('text\tlabel\nA good film\tpos\na  GOOD film\tneg\na good film\tpos\nbad\tneg\n')
+  dev.write_text('text\tlabel\nBad\tneg\na good film\tpos\nfine\tpos\n')
+  config = labelled.run(tmp_path, data__train=(str(train),), data__dev=(str(dev),))
+  found = resolve_run(config, labelled.tokenizer())
+  assert found.train.report.notes == [
+      f'1 examples have the text of another one and a different label, such as {train}:2 and {train}:3']
+  assert found.dev[''].report.notes == [f'2 of 3 are also training examples, such as {dev}:2']
+
+
+def test_tags_of_equal_sentences_are_compared(tmp_path):
+  train, dev = tmp_path / 'train.conll', tmp_path / 'dev.conll'
+  train.write_text('Ann B-PER\nsat O\n\nAnn O\nsat O\n\nAnn B-PER\nran O\n')
+  dev.write_text('Ann B-PER\nsat O\nthere O\n')
+  config = labelled.run(tmp_path, 'tagging', data__train=(str(train),), data__dev=(str(dev),))
+  found = resolve_run(config, labelled.tokenizer())
+  assert found.train.report.notes[-1].startswith('1 examples have the text of another one')
+  assert found.dev[''].report.notes == []

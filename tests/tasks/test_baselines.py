@@ -68,7 +68,8 @@ def test_bm25_is_that_of_its_formula():
   second = idf * 2 * 1.9 / (2 + 0.9 * (1 - 0.4 + 0.4 * 4 / 3))
   assert second > first
   np.testing.assert_array_equal(order, [[1, 0], [1, 0], [0, 1]])
-  dev = [Example((query, text)) for query, text in (('fox', texts[0]), ('red', texts[1]), ('red', texts[0]))]
+  dev = [Example((query, text)) for query, text in (('fox', texts[0]), ('red', texts[1]), ('red', texts[0]),
+                                                   ('cat', texts[0]))]
   found = measured(EmbeddingTask(measured_by='retrieval'), dev, dev)
   assert found.name == 'BM25' and found.scores['mrr'] == pytest.approx(100 * 2.5 / 3)
   assert tuple(found.scores) == EmbeddingTask(measured_by='retrieval').metric_names

@@ -19,7 +19,7 @@ from plm_jax.runs.run import run
 from plm_jax.tasks.embedding_losses import LOSSES, CosineRegression, InBatch, Triplet
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.labeled_data import read_examples
-from plm_jax.tasks.sentence_embedding import EmbeddingTask, make_triplets
+from plm_jax.tasks.sentence_embedding import EmbeddingPrediction, EmbeddingTask, group_queries, make_triplets
 from plm_jax.tasks.sources import SourceError, read_sources
 
 PAIRS = [('the film is good', 'a fine film', 5), ('the film is good', 'a poor book', 0),
@@ -207,3 +207,15 @@ def test_pairs_that_measure_may_call_their_similarity_as_it_is(tmp_path):
     path.write_text(f'sentence1\tsentence2\t{column}\na cat\ta dog\t2.5\na cat\ta car\t0.5\n')
     found = read_examples(config.objective, [str(path)], 'dev', config.data)
     assert [example.label for example in found.examples] == [2.5, 0.5]
+
+
+def test_a_query_with_several_positives_counts_once_and_does_not_find_itself():
+  """The queries are q, with b and c, and b, with c; b is left out of the ranking for itself."""
+  vectors = {'q': [1, 0], 'b': [0.6, 0.8], 'c': [-1, 0.1]}
+  pairs = [('q', 'b'), ('q', 'c'), ('b', 'c')]
+  examples = [Example(pair) for pair in pairs]
+  predictions = [EmbeddingPrediction(0, np.array([vectors[text] for text in pair], np.float32)) for pair in pairs]
+  search = group_queries(examples)
+  assert search.corpus == ['b', 'c'] and search.relevant == [{0, 1}, {1}] and search.own == [-1, 0]
+  found = EmbeddingTask(measured_by='retrieval').scores(examples, predictions)
+  assert found == {'ndcg_10': 100.0, 'mrr': 100.0, 'recall_1': 75.0, 'recall_10': 100.0}
