@@ -26,6 +26,7 @@ from plm_jax.storage import journal as journal_file
 from plm_jax.tokenizers.wordpiece import is_chinese
 
 log = logging.getLogger(__name__)
+MAX_FILES = 10  # that are named in the report
 
 
 @dataclasses.dataclass
@@ -95,6 +96,23 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
   if stats.workers:
     per_worker = f', {rate / stats.workers:,.0f} per worker ({stats.workers})'
   print(f'{seconds:.1f} s, {rate:,.0f} tokens/s{per_worker}')
+
+  # Documents of each file, and files with the same text.
+  if len(read.files) <= MAX_FILES:
+    for name, (count, _) in read.files.items():
+      print(f'  {name}: {count:,} document{"" if count == 1 else "s"}')
+  else:
+    counts = [count for count, _ in read.files.values()]
+    print(f'  {len(counts):,} files gave {min(counts):,} to {max(counts):,} documents each')
+  copies: dict[str, list[str]] = {}
+  for name, (count, digest) in read.files.items():
+    if count:
+      copies.setdefault(digest, []).append(name)
+  for names in copies.values():
+    first, *others = sorted(names, key=len)
+    if others:
+      log.warning('%s has copies with the same text, which is read %d times: %s', first,
+                  1 + len(others), ', '.join(others[:MAX_FILES]))
 
   # How the text was read.
   if read.split_documents:

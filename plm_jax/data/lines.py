@@ -37,6 +37,8 @@ class ReadStats:
   # Files in which every line is a document:
   line_divided: list[str] = dataclasses.field(default_factory=list)
   notes: list[str] = dataclasses.field(default_factory=list)  # unusual ways of reading a file
+  # Of each of several files: number of documents, and digest of their text.
+  files: dict[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
   encoding_guessed: bool = False  # an example already has a guess of the text's encoding
 
   def add_skipped(self, problem: str) -> None:

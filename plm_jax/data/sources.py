@@ -67,8 +67,19 @@ def read_parts(source: str, config: TextReadConfig, stats: ReadStats
   found = find_files(source)
   for file, length in zip(found, map_in_threads(file_length, found), strict=True):
     before = stats.bytes
-    yield read_file(file, config, stats, len(found) == 1)
+    documents = read_file(file, config, stats, len(found) == 1)
+    yield documents if len(found) == 1 else count_documents(documents, str(file), stats)
     stats.bytes = before + length
+
+
+def count_documents(documents: Iterator[Document], name: str, stats: ReadStats
+                    ) -> Iterator[Document]:
+  """Yield the documents of a file; then add their number and a digest of their text to `stats`."""
+  count, digest = 0, hashlib.sha256()
+  for count, document in enumerate(documents, 1):
+    digest.update('\n'.join((*document.paragraphs, '')).encode())
+    yield document
+  stats.files[name] = count, digest.hexdigest()
 
 
 def list_parts(source: str) -> list[str]:

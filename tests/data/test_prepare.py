@@ -375,6 +375,27 @@ def test_skipped_lines_are_reported(vocab, tmp_path, caplog):
   assert f'1 lines were left out:\n  {tmp_path}/a.txt:2: not UTF-8' in caplog.text
 
 
+def test_the_documents_of_each_file_and_copies_are_reported(vocab, tmp_path, caplog, capsys):
+  """A file without a blank line is one document next to others; a packed copy has the same text."""
+  folder = tmp_path / 'text'
+  folder.mkdir()
+  text = 'The cat sat.\n\nA dog ran.\n\nThe sea.\n'
+  for name in ('a.txt', 'a.txt~', 'a (1).txt'):
+    (folder / name).write_text(text)
+  (folder / 'a.txt.gz').write_bytes(gzip.compress(text.encode()))
+  (folder / 'README.md').write_text('The house.\nThe tree.\n')
+  config = PrepareConfig(source=str(folder), tokenizer=str(vocab), heldout=0.5)
+  prepare.prepare(config, tmp_path / 'out')
+  said = capsys.readouterr().out
+  assert f'  {folder}/README.md: 1 document\n' in said and f'  {folder}/a.txt: 3 documents\n' in said
+  assert (f'{folder}/a.txt has copies with the same text, which is read 4 times: {folder}/a.txt~, {folder}/a.txt.gz, '
+          f'{folder}/a (1).txt') in caplog.text
+  for number in range(10):
+    (folder / f'b{number}.txt').write_text(f'The cat of number {number}.\n')
+  prepare.prepare(config, tmp_path / 'more')
+  assert '  15 files gave 1 to 3 documents each\n' in capsys.readouterr().out
+
+
 def test_unknown_tokens_are_reported(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_text('The cat. Ж ж ж.\n')
   prepare_text(tmp_path, vocab)

@@ -19,7 +19,12 @@ from plm_jax.runs.run import run
 from plm_jax.tasks.embedding_losses import LOSSES, CosineRegression, InBatch, Triplet
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.labeled_data import read_examples
-from plm_jax.tasks.sentence_embedding import EmbeddingPrediction, EmbeddingTask, group_queries, make_triplets
+from plm_jax.tasks.sentence_embedding import (
+  EmbeddingPrediction,
+  EmbeddingTask,
+  group_queries,
+  make_triplets,
+)
 from plm_jax.tasks.sources import SourceError, read_sources
 
 PAIRS = [('the film is good', 'a fine film', 5), ('the film is good', 'a poor book', 0),
