@@ -76,7 +76,8 @@ def count_documents(documents: Iterator[Document], name: str, stats: ReadStats
                     ) -> Iterator[Document]:
   """Yield the documents of a file; then add their number and a digest of their text to `stats`."""
   count, digest = 0, hashlib.sha256()
-  for count, document in enumerate(documents, 1):
+  for document in documents:
+    count += 1
     digest.update('\n'.join((*document.paragraphs, '')).encode())
     yield document
   stats.files[name] = count, digest.hexdigest()
