@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 import optax
 

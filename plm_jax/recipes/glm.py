@@ -31,10 +31,11 @@ text has one paragraph per line and an empty line between documents:
 
 10b is GLM-10B: 48 layers of width 4,096, for 250,000 steps. The learning rate falls for 175,000
 steps after a warmup of 7,000. Half of the sequences have short spans as blanks, 30% whole
-sentences, and 20% one blank of a quarter of a document or more. The peak learning rate is 1e-4, betas 0.9 and 0.95, epsilon 1e-8 (config/ds_block_10B.sh and config_block_10B.json of
-THUDM/GLM). The original vocabulary is GPT-2's byte-level BPE; here it is a SentencePiece vocabulary
-of the same size. The text was the Pile and CC-News, in sequences with 512 tokens of text. The files
-name 21 sequences per GPU and no number of GPUs: the batch size of large is an assumption.
+sentences, and 20% one blank of a quarter of a document or more. The peak learning rate is 1e-4,
+betas 0.9 and 0.95, epsilon 1e-8 (config/ds_block_10B.sh and config_block_10B.json of THUDM/GLM).
+The original vocabulary is GPT-2's byte-level BPE; here it is a SentencePiece vocabulary of the same
+size. The text was the Pile and CC-News, in sequences with 512 tokens of text. The files name 21
+sequences per GPU and no number of GPUs: the batch size of large is an assumption.
 """
 import dataclasses
 

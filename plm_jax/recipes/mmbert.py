@@ -19,8 +19,8 @@ a run has one base of the rotary positions. The second run starts from the first
 - base_long, small_long: sequence length 8,192, rope base 160,000 in all layers. The first phase has
   600 billion tokens of 110 languages, power 0.5, 15% masked. The second phase has 100 billion
   tokens of 1,833 languages, power 0.3, 5% masked, and the learning rate falls along 1 - sqrt to
-  0.02 of the peak (small: along a line to 0.04). List the 110 languages of the first phase first. A data mixture
-  has at most 1,024 corpora: join the smallest languages with commas into one corpus.
+  0.02 of the peak (small: along a line to 0.04). List the 110 languages of the first phase first. A
+  data mixture has at most 1,024 corpora: join the smallest languages with commas into one corpus.
 
 The optimizer is StableAdamW with betas 0.9 and 0.95 and epsilon 1e-8. Its weight decay is
 8e-5 per update at the peak learning rate (small_long: 4e-5); --optim.weight-decay is this value
@@ -66,7 +66,8 @@ BASE = ModernBERTSize(
 SIZES = {
     'small': SMALL,
     'base': BASE,
-    'small_long': dataclasses.replace(SMALL, peak=4e-4, decay=4e-5, floor=0.04, schedule='trapezoid', **LONG),
+    'small_long': dataclasses.replace(
+        SMALL, peak=4e-4, decay=4e-5, floor=0.04, schedule='trapezoid', **LONG),
     'base_long': dataclasses.replace(BASE, floor=0.02, **LONG)}
 
 

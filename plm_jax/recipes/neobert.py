@@ -10,7 +10,8 @@ Two runs; the second starts from the first:
 
 - base: a million updates of 2.1 million tokens of RefinedWeb at sequence length 1,024. 20% of the
   tokens are masked, and all of these become [MASK]. The optimizer is AdamW, and all parameters
-  decay, norms too (optimizer/optimizer.py). The learning rate warms up for 2,000 updates, falls along a cosine to a tenth over 900,000, and then stays constant.
+  decay, norms too (optimizer/optimizer.py). The learning rate warms up for 2,000 updates, falls
+  along a cosine to a tenth over 900,000, and then stays constant.
 - base_long: 50,000 updates with batch size 512 at sequence length 4,096, at the learning rate at
   which base ended.
 
