@@ -15,6 +15,7 @@ from plm_jax.inference import generate
 from plm_jax.loading import generation_config
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.metrics import generation as metrics
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import bucket_check
 
@@ -127,6 +128,11 @@ def text_to_text_command(
   print(f'{task}, {len(result.predictions):,} examples')
   for name, value in result.metrics.items():
     print(f'{name:18}{value:8.2f}')
+  references = [prediction.example.targets for prediction in result.predictions]
+  if 'bleu' in result.metrics:
+    print(f"BLEU has sacreBLEU's tokenizer {metrics.choose_bleu_tokenizer(references)}")
+  if 'rougeL' in result.metrics and not metrics.is_english(references):
+    print('ROUGE compares words of all scripts; only English words are stemmed')
   if result.truncated_inputs:
     print(f'{result.truncated_inputs:,} inputs were longer than {reading.length} tokens and lost '
           'their ends')

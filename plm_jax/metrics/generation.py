@@ -2,7 +2,9 @@
 
 Each has its usual name and is in percent, over a whole corpus. ROUGE is Google's rouge-score; BLEU
 and chrF are sacreBLEU's: pip install "plm_jax[metrics]". Exact match and F1 are those of SQuAD's
-official evaluation.
+official evaluation. English is divided into words as these programs do. Their rules know the
+letters a to z and words between spaces, so text of other languages and scripts is divided by
+`unicode_words` (ROUGE, exact match, F1), or by sacreBLEU's tokenizer for the script (BLEU).
 """
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,13 +14,20 @@ import itertools
 import re
 import string
 from typing import Any
+import unicodedata
 
 import numpy as np
 
+from plm_jax import unicode_words
 from plm_jax.errors import ConfigError
 
 References = Sequence[str] | Sequence[Sequence[str]]  # one per prediction, or several
 ARTICLES = re.compile(r'\b(a|an|the)\b')
+OTHER_WORDS = 0.05
+"""share of words with letters outside of a to z above which text is not English"""
+WORD = re.compile(unicode_words.word_pattern(divided=True))
+KANA = re.compile('[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]')
+IDEOGRAPH = re.compile(f'[{unicode_words.IDEOGRAPH}]')
 
 
 def rouge(predictions: Sequence[str], references: References) -> dict[str, float]:
@@ -27,11 +36,17 @@ def rouge(predictions: Sequence[str], references: References) -> dict[str, float
   Of several references, the best counts. rougeL reads a text as one sentence, as T5 reports it.
   rougeLsum reads it line by line (Lin 2004, section 3.2); papers on CNN/DailyMail call this
   ROUGE-L, and it needs each sentence on its own line. ROUGE-1.5.5 also stems.
+
+  rouge_score's words have only the letters a to z. If more than OTHER_WORDS of the references'
+  words have other letters, words are those of `unicode_words`, and the English stemmer sees only
+  words of a to z.
   """
   kinds = ['rouge1', 'rouge2', 'rougeL', 'rougeLsum']
-  scorer = import_library(LIBRARIES['rouge']).RougeScorer(kinds, use_stemmer=True)
-  best = []
   lists = reference_lists(predictions, references)
+  tokenizer = None if is_english(lists) else WordTokenizer()
+  scorer = import_library(LIBRARIES['rouge']).RougeScorer(
+      kinds, use_stemmer=True, tokenizer=tokenizer)
+  best = []
   for text, several in zip(predictions, lists, strict=True):
     scores = [scorer.score(reference, text) for reference in several]
     own = []
@@ -45,18 +60,68 @@ def rouge(predictions: Sequence[str], references: References) -> dict[str, float
   return scores_by_kind
 
 
-def bleu(predictions: Sequence[str], references: References, tokenize: str = '13a',
+class WordTokenizer:
+  """Tokenizer of rouge_score with words of any script, in NFC and lower case.
+
+  A letter of a script without spaces is a word. Text of the letters a to z has the same words as
+  with rouge_score's own tokenizer.
+  """
+
+  def __init__(self):
+    self.english = import_library('rouge_score.tokenizers').DefaultTokenizer(use_stemmer=True)
+
+  def tokenize(self, text: str) -> list[str]:
+    """Return the words of a text; those of a to z are stemmed."""
+    words = []
+    for word in WORD.findall(unicodedata.normalize('NFC', text).lower()):
+      words += self.english.tokenize(word) if word.isascii() else [word]
+    return words
+
+
+def is_english(references: Iterable[Sequence[str]]) -> bool:
+  """Tell whether at most OTHER_WORDS of the words have letters outside of a to z."""
+  words = other = 0
+  for text in itertools.chain.from_iterable(references):
+    found = WORD.findall(text)
+    words += len(found)
+    other += sum(not word.isascii() for word in found)
+  return other <= OTHER_WORDS * words
+
+
+def choose_bleu_tokenizer(references: Iterable[Sequence[str]]) -> str:
+  """Choose sacreBLEU's tokenizer for the script of most letters of the references.
+
+  Returns:
+    zh for Chinese; ja-mecab for Japanese, or char if MeCab is not installed; char for Thai, Lao,
+    Khmer, Burmese and other scripts without spaces; 13a for all others, whose words have spaces.
+  """
+  text = ''.join(itertools.chain.from_iterable(references))
+  unspaced = len(unicode_words.UNSPACED_LETTER.findall(text))
+  ideographs = len(IDEOGRAPH.findall(text))
+  if 2 * unspaced <= sum(map(str.isalpha, text)):
+    return '13a'
+  if 2 * ideographs <= unspaced:
+    return 'char'
+  # Japanese text is about half kana; a Chinese text may quote a few.
+  if 20 * len(KANA.findall(text)) < ideographs:
+    return 'zh'
+  return 'char' if importlib.util.find_spec('MeCab') is None else 'ja-mecab'
+
+
+def bleu(predictions: Sequence[str], references: References, tokenize: str = '',
          lowercase: bool = False) -> float:
   """Compute sacreBLEU of detokenized text, with exponential smoothing, as WMT does.
 
   Args:
     predictions: generated texts.
     references: one or several per prediction.
-    tokenize: tokenizer of sacreBLEU: 13a, intl (T5's), zh, ja-mecab; none for tokenized text
-      (tokenized BLEU, as fairseq reports it).
+    tokenize: tokenizer of sacreBLEU: 13a, intl (T5's), zh, ja-mecab, char, flores200; none for
+      tokenized text (tokenized BLEU, as fairseq reports it). Empty: by the script of the
+      references (`choose_bleu_tokenizer`).
     lowercase: case.lc instead of case.mixed.
   """
   texts = reference_streams(predictions, references)
+  tokenize = tokenize or choose_bleu_tokenizer(reference_lists(predictions, references))
   # force: no warning about text that looks tokenized.
   score = import_library(LIBRARIES['bleu']).corpus_bleu(
       list(predictions), texts, tokenize=tokenize, lowercase=lowercase, force=tokenize == 'none')
@@ -102,9 +167,12 @@ def words_f1(text: str, reference: str) -> float:
 def normalize_answer(text: str) -> str:
   """Normalize a text as SQuAD does: lower case, no ASCII punctuation, no English articles.
 
-  Words are separated by one space.
+  Words are separated by one space. In text of a script without spaces, each letter is a word, and
+  there is no punctuation (as in MLQA and CMRC 2018).
   """
   text = ''.join(c for c in text.lower() if c not in string.punctuation)
+  if unicode_words.UNSPACED_LETTER.search(text):
+    text = ' '.join(WORD.findall(text))
   return ' '.join(ARTICLES.sub(' ', text).split())
 
 
