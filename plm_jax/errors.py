@@ -131,6 +131,31 @@ class ConfigError(UserError):
   """A configuration that cannot work, found before anything is computed or written."""
 
 
+class NotFiniteError(UserError):
+  """Numbers of a model that are not finite, from which nothing can be predicted."""
+
+
+def check_finite(values: Any, what: str = 'outputs of the model') -> Any:
+  """Check that all numbers are finite, where the outputs of a model leave the device.
+
+  Args:
+    values: a number or an array on the host.
+    what: the numbers, in the plural.
+
+  Returns:
+    The values.
+
+  Raises:
+    NotFiniteError: some are NaN or infinite.
+  """
+  import numpy as np
+  if not np.isfinite(values).all():
+    raise NotFiniteError(
+        f'{what} are not finite (NaN or infinite): the parameters in its files are damaged, or '
+        'numbers overflow in a dtype such as float16. Use another checkpoint, or convert it again')
+  return values
+
+
 class UsageError(ConfigError):
   """A command or an option that does not exist. The command ends with `EXIT_USAGE`."""
 

@@ -22,7 +22,7 @@ import numpy as np
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import row_steps, split_by_length
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.evaluation.perplexity import Perplexity, keep_texts
 from plm_jax.evaluation.pseudo_likelihood import MaskedLogits
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
@@ -79,7 +79,8 @@ class BoundEstimator:
         placed = jax.device_put((batch, labels, weights), batch_sharding(self.mesh))
         with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
           nats = weighted_losses(self.logits, self.params, *placed, self.vocab.mask)
-        for i, value in zip(numbers, np.asarray(nats, np.float64), strict=False):
+        nats = check_finite(np.asarray(nats, np.float64)[:len(numbers)])
+        for i, value in zip(numbers, nats, strict=True):
           found[i // samples] += value / samples
         done.update(len(numbers))
     return found

@@ -22,7 +22,7 @@ import numpy as np
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import row_steps, split_by_length
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
 from plm_jax.layers.heads import ModelWithHeads
@@ -105,8 +105,8 @@ class PseudoScorer:
             self.make_batch(ids, own, rows, length), batch_sharding(self.mesh))
         with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
           scores = compute_target_logprobs(self.logits, self.params, *batched)
-        scores = np.asarray(scores, np.float64)
-        for (number, place), logprob in zip(own, scores, strict=False):
+        scores = check_finite(np.asarray(scores, np.float64)[:len(own)])
+        for (number, place), logprob in zip(own, scores, strict=True):
           found[number][place] = logprob
         done.update(len(own))
     return found

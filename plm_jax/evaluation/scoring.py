@@ -32,7 +32,7 @@ from plm_jax.data.bucketing import (
   round_up,
   row_steps,
 )
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import prompts
 from plm_jax.inference.encoder_steps import causal_ranks
 from plm_jax.layers.heads import ModelWithHeads
@@ -176,7 +176,7 @@ class Scorer:
             for column, number in enumerate(numbers):
               size = spans[number].predicted
               logprob = np.asarray(logprobs[row, :size, column], np.float64)
-              yield number, logprob, hits[row, :size, column]
+              yield number, check_finite(logprob), hits[row, :size, column]
           done.update(len(some))
 
   def calls(

@@ -166,18 +166,11 @@ def make_item(row: Mapping[str, Any], task: TaskName, file: str) -> RankedItem:
 
 
 def rank_items(score: ScoreTexts, items: Sequence[RankedItem]) -> list[RankedResult]:
-  """Score the completions of items, each distinct one once.
-
-  Raises:
-    ConfigError: a score is not finite.
-  """
+  """Score the completions of items, each distinct one once."""
   parts: dict[ScoredPart, None] = {}
   for item in items:
     parts |= dict.fromkeys(item.parts)
   scores = dict(zip(parts, score(list(parts)), strict=True))
-  if not all(map(math.isfinite, scores.values())):
-    raise ConfigError('the model gives log-likelihoods that are not finite: its parameters are '
-                      'damaged, or its compute dtype is too small')
   results = []
   for item in items:
     results.append(RankedResult(item, tuple(scores[part] for part in item.parts)))

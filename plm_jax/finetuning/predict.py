@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax import progress, sharding, truncation
 from plm_jax.data.bucketing import next_power_of_two
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
@@ -106,6 +106,9 @@ def compute_outputs(
     mesh: of devices.
     unit: unit of the outputs, see `Task.output_unit`.
     advance: called with the number of finished units, for a progress bar.
+
+  Raises:
+    NotFiniteError: an output is not finite.
   """
   found: list[Any] = [None] * len(batches.features)
   sizes, losses = batches.features.tokens.lengths, []
@@ -120,7 +123,7 @@ def compute_outputs(
     numbers = placement.number
     own = gather_outputs(np.asarray(values), placement, sizes[numbers], unit)
     for number, value in zip(numbers, own, strict=True):
-      found[number] = value
+      found[number] = check_finite(value)
     advance(len(numbers) // batches.features.group)
   for windows, placement in batches.iterate_sorted():
     pending.append((outputs(params, put_on_mesh(windows, mesh)), placement))

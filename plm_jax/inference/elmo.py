@@ -9,7 +9,7 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.architectures.elmo import Elmo, ElmoConfig
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.layers import char_ids
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.validation import short_repr
@@ -58,7 +58,7 @@ def word_layers(
           characters[row, :len(words)] = char_ids.encode_words(words, spelling_length)
       layers = np.asarray(apply_elmo(config, params, jax.device_put(characters)))
       for row, number in enumerate(some):
-        found[number] = layers[:, row, 1:len(sentences[number]) + 1]
+        found[number] = check_finite(layers[:, row, 1:len(sentences[number]) + 1])
       done.update(len(some))
   return found
 

@@ -11,7 +11,7 @@ import numpy as np
 from plm_jax import progress, truncation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import split_by_length
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference.prompts import Prompt, check_text_prompts, encode_prompt, prompt_ids
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
@@ -91,10 +91,10 @@ def encode(
     for some, batch in iterate_batches(rows, trained.model, tokens, max(tokenizer.vocab.pad, 0)):
       encoded = np.asarray(compute_vectors(config, params, batch, layer, pooling), np.float32)
       for place, number in enumerate(some):
+        vectors = encoded[place]
         if pooling == 'none':
-          found[number] = encoded[place, :len(rows[number])].copy()
-        else:
-          found[number] = encoded[place]
+          vectors = vectors[:len(rows[number])].copy()
+        found[number] = check_finite(vectors)
       done.update(len(some))
   if pooling == 'none':
     return found

@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax import unicode_words
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import next_power_of_two
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference.prompts import BERT_TOKENS, check_prompts, missing_tokens
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.layers.heads import ModelWithHeads
@@ -91,7 +91,7 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
       jax.device_put(batch)))
   filled = []
   for number, some in enumerate(blanks):
-    rows = probabilities[number, :len(some)]
+    rows = check_finite(probabilities[number, :len(some)])
     filled.append([top_candidates(row, tokenizer, top) for row in rows])
   return filled
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax.architectures.decoder import empty_cache, extend_cache
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import engine
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.fill_mask import sample_heldout_blanks
@@ -144,7 +144,7 @@ def score_blanks(
     batch |= jax.device_put({
         'positions': np.broadcast_to(places, part_b.shape), 'labels': labels,
         'weights': part_b > 0})
-    found.append(np.asarray(compute_logprobs(steps, params, batch))[:len(some)])
+    found.append(check_finite(np.asarray(compute_logprobs(steps, params, batch))[:len(some)]))
   return np.concatenate(found)
 
 

@@ -4,11 +4,13 @@ The state of a search is a pytree: `initial_search` makes it, `choose` adds one 
 and `result` reads the generated tokens.
 """
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import check_finite
 from plm_jax.inference import sampling as of
 from plm_jax.loading.generation_config import GenerationConfig
 
@@ -44,14 +46,14 @@ def init_search(config: GenerationConfig, tokens, real, keys) -> SearchState:
   Returns:
     A dictionary with `tokens` [rows, prompt length + max_new], where rows = prompts * config.rows
     and the rows of a prompt are adjacent; `seen`, bool of that shape, True at real tokens; `count`,
-    the number of generated tokens; and `going`, bool [rows], or [prompts] for beam search: False
-    where the search has ended.
+    the number of generated tokens; `going`, bool [rows], or [prompts] for beam search: False
+    where the search has ended; and `finite`, whether all logits so far were finite.
   """
   prompts = len(tokens)
   def expand(x):
     return jnp.repeat(jnp.pad(x, ((0, 0), (0, config.max_new))), config.rows, 0)
   search = {'tokens': expand(tokens), 'seen': expand(real), 'count': jnp.zeros((), jnp.int32),
-            'last': tokens[:, -1]}
+            'last': tokens[:, -1], 'finite': jnp.array(True)}
   if config.beams == 1:
     going = jnp.ones(prompts * config.rows, bool)
     return search | {'going': going, 'lengths': going * config.max_new, 'keys': keys}
@@ -74,6 +76,7 @@ def choose_tokens(
   Returns:
     The new state, and for beam search the row that each row continues, [rows]; else None.
   """
+  search = search | {'finite': search['finite'] & jnp.isfinite(logits).all()}
   if config.beams > 1:
     return advance_beams(config, ids, search, jax.nn.log_softmax(suppress_unused_ids(ids, logits)))
   logits = apply_constraints(config, ids, search, suppress_unused_ids(ids, logits))
@@ -91,14 +94,28 @@ def choose_tokens(
   return search | written | {'lengths': lengths, 'going': going}, None
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def collect_result(config: GenerationConfig, search: SearchState) -> dict[str, jax.Array]:
   """Read the generated sequences of a search, best first.
 
   Returns:
     `tokens` [prompts, number, max_new]; `lengths` [prompts, number], end included; and for beam
     search `scores` [prompts, number]. Tokens beyond a length are undefined.
+
+  Raises:
+    NotFiniteError: the logits of a step were not finite.
   """
+  check_logits(search['finite'])
+  return gather_result(config, search)
+
+
+def check_logits(finite: jax.Array) -> None:
+  """Check that the logits from which tokens were chosen were finite. Raises NotFiniteError."""
+  check_finite(0.0 if finite else math.nan)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def gather_result(config: GenerationConfig, search: SearchState) -> dict[str, jax.Array]:
+  """Gather the arrays of `collect_result`."""
   if config.beams > 1:
     best = search['best']
     kept = {}

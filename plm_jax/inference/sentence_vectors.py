@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from plm_jax import progress, truncation
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference.encode import split_rows
 from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
@@ -69,7 +69,7 @@ def encode_sentences(
   def fetch(done: Progress) -> None:
     numbers, vectors = pending.pop(0)
     for number, vector in zip(numbers, np.asarray(vectors), strict=False):
-      found[number] = vector
+      found[number] = check_finite(vector)
     done.update(len(numbers))
   lengths = [len(row.tokens) for row in rows]
   with progress.progress_bar('texts', len(rows)) as done:

@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax.conversion import files, folders, tokenizer_files
 from plm_jax.conversion.sentence_transformers import read_modules, write_module_list
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import encode
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.metrics.embeddings import normalize_vectors
@@ -53,6 +53,7 @@ class StaticVectors:
       starts = np.cumsum(sizes[nonempty]) - sizes[nonempty]
       sums = np.add.reduceat(self.table[flat], starts, axis=0)
       out[nonempty] = sums / sizes[nonempty, None]
+    check_finite(out)
     if self.normalize:
       return normalize_vectors(out).astype(np.float32)
     return out

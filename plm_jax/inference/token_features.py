@@ -7,7 +7,7 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import elmo, encode
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.examples import Example
@@ -132,7 +132,7 @@ def iterate_rows(
       for place, number in enumerate(numbers):
         size = len(rows[number].tokens)
         if attention:
-          yield rows[number], found[:, place, :, :size, :size]
+          yield rows[number], check_finite(found[:, place, :, :size, :size])
         else:
-          yield rows[number], found[:, place, :size]
+          yield rows[number], check_finite(found[:, place, :size])
       done.update(len(numbers))

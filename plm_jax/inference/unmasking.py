@@ -111,10 +111,11 @@ def generate_tokens(
   settings = (order, config.temperature, config.top_k, config.top_p, config.min_p)
   barred = tuple(sorted({*vocab.specials} - {vocab.unk, -1}))
   counts = tokens_per_step(config.max_new, config.steps or config.max_new)
-  found = unmask(
+  found, finite = unmask(
       model, trained.heads['mlm'], settings, (vocab.size, barred),
       trained.device_params('backbone', 'heads_mlm'), jax.device_put(batch),
       jax.device_put(counts), jax.device_put(engine.check_seed(seed)))
+  search.check_logits(finite)
   return given, np.asarray(found)
 
 
@@ -126,7 +127,7 @@ def tokens_per_step(number: int, steps: int) -> np.ndarray:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def unmask(
     model: Any, head: nn.Module, settings: tuple, vocab: tuple[int, tuple[int, ...]], params: Any,
-    batch: Any, counts, seed) -> jax.Array:
+    batch: Any, counts, seed) -> tuple[jax.Array, jax.Array]:
   """Unmask the tokens at the positions of a batch, in a loop on the device.
 
   A row depends on the seed and its index, not on the other rows.
@@ -142,7 +143,7 @@ def unmask(
     seed: random seed.
 
   Returns:
-    the new tokens [rows, new].
+    (the new tokens [rows, new], whether all logits were finite).
   """
   order, temperature, top_k, top_p, min_p = settings
   size, barred = vocab
@@ -153,8 +154,9 @@ def unmask(
   keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(jnp.arange(rows))
 
   def step(number, state):
-    tokens, masked = state
+    tokens, masked, finite = state
     outputs: Any = network.apply({'params': params}, {**batch, 'tokens': tokens})
+    finite &= jnp.isfinite(outputs['mlm']).all()
     logits = of.mask_unused_ids(outputs['mlm'], size)
     logits = of.suppress_tokens(logits.reshape(rows * new, -1), barred, True)
     step_keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, number), 2))(keys)
@@ -177,8 +179,8 @@ def unmask(
     old = jnp.take_along_axis(tokens, batch['positions'], 1)
     tokens = tokens.at[each, batch['positions']].set(
         jnp.where(kept, predicted.astype(tokens.dtype), old))
-    return tokens, masked & ~kept
+    return tokens, masked & ~kept, finite
 
-  state = batch['tokens'], jnp.ones((rows, new), bool)
-  tokens, _ = jax.lax.fori_loop(0, len(counts), step, state)
-  return jnp.take_along_axis(tokens, batch['positions'], 1)
+  state = batch['tokens'], jnp.ones((rows, new), bool), jnp.array(True)
+  tokens, _, finite = jax.lax.fori_loop(0, len(counts), step, state)
+  return jnp.take_along_axis(tokens, batch['positions'], 1), finite

@@ -1,7 +1,7 @@
 """Exact nearest-neighbor search by cosine, without an index."""
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, check_finite
 
 BLOCK_VECTORS = 16384  # corpus vectors that are compared at once
 BLOCK_SCORES = 1 << 22  # maximum scores of a block: about what a processor's cache holds
@@ -24,6 +24,7 @@ def find_nearest(
 
   Raises:
     ConfigError: widths differ, the corpus is empty, or count is below 1.
+    NotFiniteError: a vector is not finite.
   """
   same_width = queries.ndim == 2 and corpus.ndim == 2 and queries.shape[1] == corpus.shape[1]
   if not same_width or not len(corpus) or count < 1:
@@ -56,6 +57,7 @@ def search_queries(
     scores = queries @ block.T
     if not normalised:
       scores /= np.maximum(np.sqrt(np.einsum('nd,nd->n', block, block)), 1e-12)
+    check_finite(scores, 'vectors of the queries or of the corpus')
     # Few blocks improve a query's result; one comparison finds the queries that they improve.
     for row in np.flatnonzero(scores.max(1) > best[:, -1]):
       places = np.flatnonzero(scores[row] > best[row, -1])
