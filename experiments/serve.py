@@ -5,20 +5,25 @@
     curl localhost:8000/encode -H 'content-type: application/json' \\
       -d '{"texts": ["Returns the array."]}'
 
-The paths are /encode, /fill_mask and /predict, as far as the model supports them, and /health.
+The paths are /encode, /fill_mask and /predict, as far as the model supports them, and /health. A
+text that is longer than the model reads is refused with status 422, not truncated.
 """
 import argparse
 from collections.abc import Callable, Sequence
 import concurrent.futures
+import functools
 import queue
 import threading
 import time
 from typing import Any
 
 import plm_jax
-from plm_jax.errors import UserError
+from plm_jax import truncation
+from plm_jax.errors import ConfigError, NotFiniteError, UserError
 
 Request = tuple[list[str], concurrent.futures.Future]
+MAX_BODY = 1 << 20
+"""largest body of a request, in bytes"""
 
 
 class Batcher:
@@ -68,9 +73,19 @@ class Batcher:
       results = results[len(texts):]
 
 
+def refuse_truncation(function: Callable[[list[str]], Sequence[Any]], texts: list[str]):
+  """Return function(texts). Raises ConfigError if the function truncates a text."""
+  with truncation.count() as found:
+    results = function(texts)
+  if found.truncated:
+    raise ConfigError(f'{found}: send shorter texts, or the parts of a text')
+  return results
+
+
 def make_app(model: Any) -> Any:
   """Make the FastAPI application of a model from `plm_jax.load`."""
   import fastapi
+  import fastapi.exceptions
   import pydantic
 
   class Texts(pydantic.BaseModel):
@@ -83,17 +98,37 @@ def make_app(model: Any) -> Any:
   names = [name for name in functions if name in model.capabilities]
   app = fastapi.FastAPI(title=f'{model.source or "a model"} of plm_jax')
 
+  @app.exception_handler(fastapi.exceptions.RequestValidationError)
+  def describe_request(request, error):
+    # The default answer repeats the input, and NaN is no JSON.
+    del request
+    found = error.errors()[0]
+    where = '.'.join(map(str, found['loc']))
+    return fastapi.responses.JSONResponse({'detail': f'{where}: {found["msg"]}'}, 422)
+
+  @app.middleware('http')
+  async def limit_body(request, call_next):
+    size = request.headers.get('content-length', '')
+    if request.method == 'POST' and ('transfer-encoding' in request.headers or not size):
+      return fastapi.responses.JSONResponse({'detail': 'Content-Length is needed'}, 411)
+    if size and int(size) > MAX_BODY:
+      detail = f'a request has at most {MAX_BODY:,} bytes, got {int(size):,}'
+      return fastapi.responses.JSONResponse({'detail': detail}, 413)
+    return await call_next(request)
+
   @app.get('/health')
   def health() -> dict[str, Any]:
     return {'model': model.source, 'functions': names}
 
   def add(name: str) -> None:
-    batcher = Batcher(functions[name])
+    batcher = Batcher(functools.partial(refuse_truncation, functions[name]))
 
     @app.post(f'/{name}')
     def respond(request: Texts) -> dict[str, Any]:
       try:
         return {'results': batcher(request.texts)}
+      except NotFiniteError as error:  # a damaged model
+        raise fastapi.HTTPException(500, str(error)) from error
       except UserError as error:  # such as a text that is too long
         raise fastapi.HTTPException(422, str(error)) from error
 

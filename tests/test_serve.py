@@ -1,5 +1,6 @@
 """The example of a service, `experiments.serve`: batches of requests, and its answers over HTTP."""
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 import http.client
 import json
 import threading
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import ready
 
-from experiments.serve import Batcher, make_app
+from experiments.serve import MAX_BODY, Batcher, make_app
 import plm_jax
 
 
@@ -43,12 +44,12 @@ def test_a_request_that_fails_fails_alone():
   assert batcher(['d']) == ['d']
 
 
-@pytest.fixture(scope='module')
-def port():
-  """The port of a server with a small BERT."""
+@contextlib.contextmanager
+def serve(model):
+  """Serves a model -> port."""
   uvicorn = pytest.importorskip('uvicorn', reason='needs the extra serve')
   pytest.importorskip('fastapi', reason='needs the extra serve')
-  server = uvicorn.Server(uvicorn.Config(make_app(ready.model('bert')), port=0, log_level='error'))
+  server = uvicorn.Server(uvicorn.Config(make_app(model), port=0, log_level='error'))
   thread = threading.Thread(target=server.run, daemon=True)
   thread.start()
   while not server.started:
@@ -58,9 +59,17 @@ def port():
   thread.join()
 
 
-def post(port, path, value):
+@pytest.fixture(scope='module')
+def port():
+  """The port of a server with a small BERT."""
+  with serve(ready.model('bert')) as found:
+    yield found
+
+
+def post(port, path, value, **headers):
   connection = http.client.HTTPConnection('127.0.0.1', port, timeout=60)
-  connection.request('POST', path, json.dumps(value), {'content-type': 'application/json'})
+  body = value if isinstance(value, bytes) else json.dumps(value)
+  connection.request('POST', path, body, {'content-type': 'application/json', **headers})
   response = connection.getresponse()
   return response.status, json.loads(response.read())
 
@@ -83,3 +92,35 @@ def test_masks_are_filled_and_errors_are_one_line(port):
   assert status == 422 and 'MASK' in value['detail'] and '\n' not in value['detail']
   assert post(port, '/encode', {'texts': []})[0] == 422
   assert post(port, '/predict', {'texts': ['a']})[0] == 404  # this model has learned no task
+
+
+def test_a_request_that_is_no_list_of_texts_is_refused_in_one_line(port):
+  for value in ({'texts': [float('nan')]}, {'texts': 'a'}, {}, [], b'{"texts": ['):
+    status, answer = post(port, '/encode', value)
+    assert status == 422 and answer['detail'].startswith('body') and '\n' not in answer['detail']
+  assert post(port, '/encode', b'\xff')[0] == 400
+  assert post(port, '/encode', {'texts': ['\ud800']})[0] == 422
+
+
+def test_a_large_body_is_refused(port):
+  status, answer = post(port, '/encode', {'texts': ['a' * MAX_BODY]})
+  assert status == 413 and 'at most 1,048,576 bytes' in answer['detail']
+  status, answer = post(port, '/encode', b'2\r\n{}\r\n0\r\n\r\n', **{'transfer-encoding': 'chunked'})
+  assert status == 411
+
+
+def test_a_text_that_is_too_long_is_not_truncated_by_any_function():
+  for kind in ('classification', 'embedding', 'bert'):
+    name = 'predict' if kind == 'classification' else 'encode'
+    with serve(ready.model(kind)) as port:
+      assert post(port, f'/{name}', {'texts': ['a film', 'a ' * 10]})[0] == 200
+      status, answer = post(port, f'/{name}', {'texts': ['a film', 'a ' * 40_000]})
+      assert status == 422 and ('too long' in answer['detail'] or '40002 tokens' in answer['detail'])
+
+
+def test_a_damaged_model_is_an_error_of_the_server():
+  model = ready.model('classification')
+  model.params['heads_label']['dense']['bias'] = np.array([np.nan, 0], np.float32)
+  with serve(model) as port:
+    status, answer = post(port, '/predict', {'texts': ['a film']})
+  assert status == 500 and 'not finite' in answer['detail']
