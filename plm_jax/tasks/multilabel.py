@@ -315,17 +315,20 @@ class MultiLabelTask(SequenceTask):
     return {name: found[name] for name in self.measures}
 
   def fit_to_development(self, examples, predictions):
-    """Return tuned thresholds, if they are wanted."""
+    """Return tuned thresholds, if they are wanted.
+
+    A fitted temperature changes probabilities. Other thresholds than 0.5 change with them, so that
+    the predicted labels stay the same.
+    """
     fields = super().fit_to_development(examples, predictions)
-    if self.tune_thresholds == 'no':
-      return fields
-    probabilities = np.stack([prediction.probabilities for prediction in predictions])
-    if 'temperature' in fields:
-      both = np.stack([probabilities, 1 - probabilities], -1)
-      logs = log_probabilities(both) * (self.temperature / fields['temperature'])
-      probabilities = sigmoid(logs[..., 0] - logs[..., 1])
-    return fields | {'thresholds': metrics.tune_thresholds(
-        self.label_values(examples), probabilities, self.tune_thresholds)}
+    factor = self.temperature / fields.get('temperature', self.temperature)
+    if self.tune_thresholds != 'no':
+      probabilities = np.stack([prediction.probabilities for prediction in predictions])
+      return fields | {'thresholds': metrics.tune_thresholds(
+          self.label_values(examples), scale_logits(probabilities, factor), self.tune_thresholds)}
+    if fields and set(self.thresholds) != {DEFAULT_THRESHOLD}:
+      fields['thresholds'] = tuple(scale_logits(np.array(self.thresholds), factor).tolist())
+    return fields
 
   def decisions(self, examples, predictions):
     """Return a decision per label of each example: it has the label (class 0), or not."""
@@ -478,6 +481,12 @@ def indicate(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
   for row, some in zip(values, labels, strict=True):
     row[list(some)] = True
   return values
+
+
+def scale_logits(probabilities: np.ndarray, factor: float) -> np.ndarray:
+  """Return the probabilities whose logits are those of `probabilities`, times a factor."""
+  logs = factor * log_probabilities(np.stack([probabilities, 1 - probabilities], -1))
+  return np.where(probabilities > 0, sigmoid(logs[..., 0] - logs[..., 1]), 0.0)
 
 
 def thresholds_of(labels: Sequence[str], given: Any) -> tuple[float, ...]:

@@ -252,7 +252,7 @@ def compute_gradient(learner: Learner, params, batch, dropout_key):
 
 
 def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
-  """Compute the weight of each term over the whole batch, at least 1.
+  """Compute the weight of each term over the whole batch, as a divisor.
 
   Weights depend on the batch alone, so outputs of zeros replace the model's; the compiler drops
   the sums.
@@ -260,10 +260,15 @@ def term_weights(learner: Learner, params, batch) -> Mapping[str, jax.Array]:
   outputs = jax.eval_shape(lambda: learner.model.apply({'params': params}, batch))
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), outputs)
   losses = learner.objective.loss(zeros, batch)
-  return {name: jnp.maximum(losses[name][1], 1) for name in learner.objective.terms}
+  return {name: nonzero(losses[name][1]) for name in learner.objective.terms}
 
 
 def total_loss(terms: Mapping[str, float], losses):
   """Compute the number that training minimizes, from (sum, weight) pairs."""
   return sum(
-      factor * losses[name][0] / jnp.maximum(losses[name][1], 1) for name, factor in terms.items())
+      factor * losses[name][0] / nonzero(losses[name][1]) for name, factor in terms.items())
+
+
+def nonzero(weight):
+  """Return a sum of weights as a divisor: 1 in place of 0, where there is nothing to learn."""
+  return jnp.where(weight > 0, weight, 1)

@@ -26,6 +26,7 @@ from plm_jax.tasks.regularizers import RDrop
 from plm_jax.tasks.row_readers import Columns
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.sources import read_chunks, read_sources
+from plm_jax.training import step
 
 NAMES = ('bad', 'good', 'place')
 EXAMPLES = [('fine film', (1,)), ('dull berlin', (0, 2)), ('fine berlin', (1, 2)), ('a film', ())]
@@ -172,6 +173,22 @@ def test_class_weights_and_focal_loss_of_single_labels():
   assert np.isfinite(jax.grad(lambda x: task.task_loss({'label': x}, batch)['label'][0])(certain)).all()
 
 
+@pytest.mark.parametrize('factor', [1.0, 0.01])
+def test_the_loss_is_a_mean_also_of_small_weights(factor):
+  """Class weights and the weights of many windows (1 / windows) may sum to less than 1 in a batch."""
+  logits, label = jnp.array([[[1.0, -1.0]], [[0.5, 0.0]]]), jnp.array([[0], [1]])
+  p = np.exp(np.asarray(logits, np.float64))
+  first, second = -np.log((p / p.sum(-1, keepdims=True))[[0, 1], 0, [0, 1]])
+  batch = {'label': label, 'weight': jnp.ones((2, 1))}
+  weighted = SequenceTask(labels=('a', 'b'), class_weights=(factor, 3 * factor))
+  windows = {**batch, 'weight': factor * jnp.array([[0.1], [0.3]])}
+  for task, some in ((weighted, batch), (SequenceTask(labels=('a', 'b')), windows)):
+    loss = step.total_loss(task.terms, task.task_loss({'label': logits}, some))
+    assert float(loss) == pytest.approx((first + 3 * second) / 4, rel=1e-5)
+  empty = {**batch, 'weight': jnp.zeros((2, 1))}
+  assert step.total_loss(weighted.terms, weighted.task_loss({'label': logits}, empty)) == 0
+
+
 def test_balanced_weights_come_from_the_training_examples():
   single = [Example(('x',), label) for label in (0, 0, 0, 1)]
   task = SequenceTask(labels=('a', 'b', 'c'), balanced=True).fit_to_training(single)
@@ -238,6 +255,21 @@ def test_predictions_metrics_and_report(trained):
   assert 'Most confident mistakes' in text and 'is bad, good' in text and 'Scores by class' in text
   assert plm_jax.predict(trained, 'fine berlin')[0] == Labels(['good', 'place'], found[2:3] and name_labels(
       task, examples[2], found[2]).probabilities)
+
+
+@pytest.mark.parametrize('thresholds', [(0.2,), (0.9,), (0.5,), (0.0,), (0.1, 0.5, 0.95)])
+def test_calibration_keeps_the_predicted_labels(thresholds):
+  draw = np.random.default_rng(0)
+  logits = draw.normal(0, 6, (200, 3)).astype(np.float32)
+  truth = logits + draw.normal(0, 9, logits.shape) > 0
+  examples = [Example(('x',), tuple(np.flatnonzero(row).tolist())) for row in truth]
+  task = MultiLabelTask(labels=NAMES, thresholds=thresholds, calibrate=True)
+  before = task.predict(examples, None, list(logits))
+  fields = task.fit_to_development(examples, before)
+  assert fields['temperature'] > 2 and ('thresholds' in fields) == (thresholds != (0.5,))
+  after = dataclasses.replace(task, **fields).predict(examples, None, list(logits))
+  assert [one.label for one in after] == [one.label for one in before]
+  assert not np.allclose(after[0].probabilities, before[0].probabilities, atol=0.01)
 
 
 def test_thresholds_are_tuned_kept_and_exported(trained, tmp_path):
