@@ -11,7 +11,7 @@ integer must fit 32 bits. Conditions on several fields are in `conflict`. Code t
 line or a file knows better names for the fields: it defers the checks (`defer_checks`), and then
 calls `check` on the complete configuration.
 """
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 import contextlib
 import contextvars
 import dataclasses
@@ -54,6 +54,10 @@ class ValidatedConfig:
   includes negative numbers."""
   renamed: ClassVar[Mapping[str, str]] = earlier_names()
   """Earlier names of fields, which options and config.json may still have."""
+  counts_with: ClassVar[Mapping[str, tuple[str, Container[Any] | None]]] = {}
+  """Fields that change nothing beside some values of another field: field -> (the other field,
+  values beside which it counts). None: any value but 0, False and an empty one. Both fields may be
+  paths, such as 'train.early'."""
 
   def __post_init__(self):
     if not _deferred.get():
@@ -103,7 +107,7 @@ def check(config: Any, named: FieldNamer = flag_name, path: str = '', deep: bool
     return f'{path}.{name}'.lstrip('.')
 
   cls = type(config)
-  limits = field_limits(cls)
+  limits = inherited_table(cls, 'limits')
   for name, kind in field_types(cls).items():
     if deep or not contains_configs(kind):
       check_value(getattr(config, name), kind, limits.get(name), named, path_of(name))
@@ -344,21 +348,12 @@ def field_paths(kind: Any, path: str = '') -> set[str]:
 
 
 @functools.cache
-def field_limits(cls: type) -> dict[str, str]:
-  """Return the limits of a class and of its base classes."""
-  limits = {}
+def inherited_table(cls: type, name: str) -> dict[str, Any]:
+  """Return a table about fields, such as `limits`, of a class and of its base classes."""
+  table = {}
   for base in reversed(cls.__mro__):
-    limits |= vars(base).get('limits', {})
-  return limits
-
-
-@functools.cache
-def renamed_fields(cls: type) -> dict[str, str]:
-  """Return the renamed fields of a class and of its base classes: earlier name -> name."""
-  renamed = {}
-  for base in reversed(cls.__mro__):
-    renamed |= vars(base).get('renamed', {})
-  return renamed
+    table |= vars(base).get(name, {})
+  return table
 
 
 def current_path(config: Any, path: str) -> str:
@@ -366,22 +361,30 @@ def current_path(config: Any, path: str) -> str:
   found, rest = [], path.split('.')
   while rest:
     name, *rest = rest
-    if name in renamed_fields(type(config)):
-      name, *inner = renamed_fields(type(config))[name].split('.')
+    renamed = inherited_table(type(config), 'renamed')
+    if name in renamed:
+      name, *inner = renamed[name].split('.')
       rest = inner + rest
     found.append(name)
+    config = get_field(config, name)
+  return '.'.join(found)
+
+
+def get_field(config: Any, path: str) -> Any:
+  """Return the value at a path like 'train.phases.0.steps'; None where there is no such field."""
+  for name in path.split('.'):
     if isinstance(config, tuple):
       config = dict(enumerate(config)).get(int(name)) if name.isdecimal() else None
     else:
       config = getattr(config, name, None)
-  return '.'.join(found)
+  return config
 
 
 def with_current_names(config: Any, options: Mapping[str, Any]) -> dict[str, Any]:
   """Replace earlier names of fields in {field: value}, with one line for each."""
   found: dict[str, Any] = {}
   for given, value in options.items():
-    now = renamed_fields(type(config)).get(given, given)
+    now = inherited_table(type(config), 'renamed').get(given, given)
     if now != given:
       warn_of_rename(f'{type(config).__name__}.{given}', now)
     name, _, inner = now.partition('.')
@@ -424,9 +427,47 @@ def with_overrides(config: Config, options: Mapping[str, Any]) -> Config:
       value = with_overrides(known[name], value)
     values[name] = value
   new: Any = dataclasses.replace(config, **values)  # pyright: ignore
-  if hasattr(new, 'check_tokenizer_options'):
-    new.check_tokenizer_options(options)
+  check_unused(new, nested_paths(options), lambda path: path)
   return new
+
+
+def nested_paths(options: Mapping[str, Any], path: str = '') -> set[str]:
+  """Collect the paths of the values in nested mappings."""
+  paths = set()
+  for name, value in options.items():
+    if isinstance(value, Mapping):
+      paths |= nested_paths(value, f'{path}{name}.')
+    else:
+      paths.add(path + name)
+  return paths
+
+
+def check_unused(config: Any, given: Iterable[str], named: FieldNamer = flag_name) -> None:
+  """Check that fields that were given count beside the other values (`counts_with`).
+
+  Args:
+    config: the configuration.
+    given: paths of the fields that the user has set.
+    named: names fields in messages.
+
+  Raises:
+    ConfigError: a field would change nothing.
+  """
+  for path in sorted(given):
+    parts = path.split('.')
+    for depth in range(len(parts)):
+      outer = ''.join(f'{name}.' for name in parts[:depth])
+      section = get_field(config, outer[:-1]) if outer else config
+      table = inherited_table(type(section), 'counts_with')
+      other, values = table.get('.'.join(parts[depth:]), ('', None))
+      if not other:
+        continue
+      value = get_field(section, other)
+      if bool(value) if values is None else value in values:
+        continue
+      wanted = f', not {" or ".join(map(str, values))}' if isinstance(values, tuple) else ''
+      raise ConfigError(f'{named(path)} would change nothing: {named(outer + other)} is '
+                        f'{"empty" if value in ("", ()) else value}{wanted}')
 
 
 def differences(old: Any, new: Any, free: Container[str] = (), path: str = '') -> list[str]:

@@ -124,6 +124,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     config = tyro.cli(
         FinetuneRun, default=default, args=rest, prog=called, description=about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+    validation.check_unused(config, options.given_fields(rest))
   return check_start(config, init), int(seeds)
 
 

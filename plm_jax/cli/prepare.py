@@ -64,7 +64,7 @@ def prepare_arguments(args: list[str]) -> list[str]:
   args = options.join_beam_options(args, {'for', 'scale', *PrepareConfig.__dataclass_fields__})
   with errors.option_scope(None):
     text = TextConfig(options.option_value('--tokenizer', args))
-    text.check_tokenizer_options(options.given_fields(args))
+    validation.check_unused(text, options.given_fields(args))
   recipe, scale = options.option_value('--for', args), options.scale_option(args)
   if recipe or scale != 'paper':
     args = ['prepare', *recipe_options(recipe or 'bert_base', scale), *args[1:]]

@@ -59,6 +59,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
     config = tyro.cli(
         PretrainRun, default=default, args=args, prog=called, description=recipe.description,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+    validation.check_unused(config, options.given_fields(args))
     preflight.check_text_options(config, options.given_fields(args, 'data.prepare.'))
     # A mesh that is given is used as it is. Axes that are left out do not come from the recipe.
     given = {}

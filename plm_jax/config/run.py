@@ -6,7 +6,7 @@ fields, and the docstring of a field is its `--help`.
 from collections.abc import Sequence
 import dataclasses
 import os
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from plm_jax import storage, validation
 from plm_jax.architectures.deberta import DebertaConfig
@@ -153,6 +153,7 @@ class TrainConfig(ValidatedConfig):
       accumulate='[1, inf)', log_every='[1, inf)', eval_every='[1, inf)', eval_batches='[1, inf)',
       save_every='[1, inf)', keep='[1, inf)', max_nonfinite_steps='[1, inf)')
   renamed = earlier_names(patience='max_nonfinite_steps')
+  counts_with: ClassVar = {'early': ('best', None)}
 
   phases: tuple[Phase, ...] = (Phase(900_000, 128, 256), Phase(100_000, 512, 256))
   """parts of the run, one after another, under one learning-rate schedule"""
@@ -201,6 +202,7 @@ class RunConfig(ValidatedConfig):
   """A training run. The same command again resumes it from its newest checkpoint."""
 
   limits = intervals(seed='[0, 4294967295]')
+  counts_with: ClassVar = {'tuning.expand': ('warm_start', None)}
 
   name: str
   """name of the run"""
@@ -291,6 +293,12 @@ class PretrainRun(RunConfig):
 @dataclasses.dataclass(frozen=True)
 class FinetuneRun(RunConfig):
   """A fine-tuning run, which learns a task from labeled examples."""
+
+  counts_with: ClassVar = {
+      'train.phases.0.steps': ('data.epochs', (0,)), 'train.eval_every': ('data.epochs', (0,)),
+      'train.save_every': ('data.epochs', (0,)), 'train.best': ('data.dev', None),
+      'train.early': ('data.dev', None), 'data.warmup': ('optim.warmup', (0,)),
+      'optim.unfreeze': ('data.unfreeze', (False,))}
 
   family: str = 'bert'
   """model_type of transformers: sets the task heads, the input format and the type of the exported

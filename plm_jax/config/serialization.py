@@ -320,7 +320,7 @@ def build_config(value: Any, where: str, path: str = '') -> Any:
     return value
   place = f'{where}: {path.lstrip(".") or "the configuration"}'
   cls = find_class(value.get('is'), place, value)
-  renamed = validation.renamed_fields(cls)
+  renamed = validation.inherited_table(cls, 'renamed')
   fields = {}
   for key, item in value.items():
     if key != 'is':

@@ -1,13 +1,15 @@
 """Configuration of `prepare`: which text to read, and how it becomes token records."""
-from collections.abc import Iterable
 import dataclasses
 from typing import Literal, get_args
 
 from plm_jax import tokenizers
 from plm_jax.data import charsets, document_formats, encode, lines, word_segmentation
 from plm_jax.data.text_to_text_tasks import TASK_PREFIX
-from plm_jax.errors import ConfigError, format_option
 from plm_jax.validation import ValidatedConfig, intervals
+
+# Options of training a tokenizer, which have no effect on a finished one.
+TOKENIZER_OPTIONS = (
+    'kind', 'vocab', 'lowercase', 'strip_accents', 'layout', 'sentinels', 'coverage', 'sample')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +19,7 @@ class TextConfig(ValidatedConfig):
   limits = intervals(
       sentinels='[1, 100000]', coverage='[0, 1]', sample='[1, 1e15]', heldout='[0, 1)',
       shard_tokens='[1, inf)', workers='[0, 4096]')
+  counts_with = dict.fromkeys(TOKENIZER_OPTIONS, ('tokenizer', ('',)))
 
   tokenizer: str = ''
   """Existing tokenizer to use: a vocab.txt, a vocab.json, a SentencePiece .model, a tokenizer.json,
@@ -97,23 +100,6 @@ class TextConfig(ValidatedConfig):
               f'got {self.layout}: it is the layout of other tokenizers')
     return None
 
-  def check_tokenizer_options(self, given: Iterable[str]) -> None:
-    """Raise ConfigError for options of training a tokenizer next to a finished tokenizer.
-
-    given: names of the fields that the user has set.
-    """
-    if not self.tokenizer:
-      return
-    unused = []
-    for name in TOKENIZER_OPTIONS:
-      if name in given:
-        unused.append(name)
-    if unused:
-      options = ' and '.join(format_option(name) or name for name in unused)
-      raise ConfigError(f'{options} would change nothing: '
-                        f'{format_option(f"tokenizer={self.tokenizer}")} is there already, and is '
-                        'not trained')
-
   @property
   def exact(self) -> bool:
     """Whether every character of a document is kept."""
@@ -127,9 +113,6 @@ class TextConfig(ValidatedConfig):
         self.on_error, self.text_field, division, self.encoding, self.exact)
 
 
-# Options of training a tokenizer, which have no effect on a finished one.
-TOKENIZER_OPTIONS = (
-    'kind', 'vocab', 'lowercase', 'strip_accents', 'layout', 'sentinels', 'coverage', 'sample')
 COVERAGE_KINDS = 'wordpiece', 'sentencepiece-unigram', 'sentencepiece-bpe'
 
 

@@ -40,6 +40,7 @@ class GenerationConfig(ValidatedConfig):
       max_new='[1, 1048576]', top_p='(0, 1]', min_p='[0, 1]', beams='[1, 4096]',
       length_penalty='[-100, 100]', number='[1, 65536]', repetition_penalty='(0, inf)',
       forced_first='[-1, inf)', forced_last='[-1, inf)', steps='[0, 1048576]')
+  counts_with = dict.fromkeys(('length_penalty', 'early_stopping'), ('beams', range(2, 4097)))
 
   max_new: int = 64
   """Maximum number of new tokens."""
@@ -192,7 +193,7 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
     del options['max_new']
   options = non_default_options(options)
   try:
-    validation.with_overrides(GenerationConfig(), options)
+    dataclasses.replace(GenerationConfig(), **options)
   except ValueError as error:
     raise ConvertError(
         f'the generation settings of the checkpoint cannot be used: {error}') from error
@@ -248,4 +249,6 @@ def resolve_generation_config(
   if options.get('max_new', base.get('max_new', GenerationConfig.max_new)) < base.get('min_new', 0):
     dropped.add('min_new')
   base = {name: value for name, value in base.items() if name not in dropped}
-  return validation.with_overrides(GenerationConfig(), {**base, **options})
+  with validation.defer_checks():
+    config = dataclasses.replace(GenerationConfig(), **base)
+  return validation.with_overrides(config, options)

@@ -30,6 +30,8 @@ class AdapterConfig(ValidatedConfig):
   """Adapters of frozen kernels."""
 
   limits = intervals(rank='[1, 65536]', alpha='(0, 1e6]', dropout='[0, 1)')
+  counts_with = dict.fromkeys(
+      ('rank', 'alpha', 'targets', 'dropout'), ('kind', ('lora', 'rslora', 'dora')))
 
   kind: Literal['none', 'lora', 'rslora', 'dora'] = 'none'
   """Kind of adapter. lora: LoRA (Hu et al. 2022); rslora: rsLoRA, scaled for higher ranks

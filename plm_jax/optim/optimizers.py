@@ -4,7 +4,7 @@
 """
 from collections.abc import Callable, Sequence
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from plm_jax.validation import ValidatedConfig, intervals
 Schedule = Literal[
     'bert', 'electra', 'linear', 'slanted', 'gpt1', 'cosine', 'inverse_sqrt', 't5', 'constant',
     'wsd', 'trapezoid']
+ADAMS = 'adamw', 'stable_adamw', 'lamb', 'muon'
+"""optimizers with Adam's two means"""
 Pace = Sequence[tuple[int, int]]
 """For each phase of a run: updates, and tokens per update."""
 
@@ -29,6 +31,18 @@ class OptimConfig(ValidatedConfig):
       warmup_start='[0, 1]', b1='[0, 1)', b2='[0, 1)', ema='[0, 1)', eps='[0, 1]',
       decay_power='[0, 10]', momentum='[0, 1)', muon_momentum='[0, 1)', muon_rms='[0, 10]',
       muon_rate='(0, 1e6]', layer_decay='(0, 1]')
+  counts_with: ClassVar = {
+      **dict.fromkeys(
+          ('factored', 'heads', 'parameter_scale', 'momentum'), ('kind', ('adafactor',))),
+      **dict.fromkeys(('muon_momentum', 'muon_rms', 'muon_rate'), ('kind', ('muon',))),
+      'accumulator': ('kind', ('adagrad',)), 'bias_correction': ('kind', ADAMS),
+      'b1': ('kind', (*ADAMS, 'lion')), 'b2': ('kind', (*ADAMS, 'lion')),
+      'eps': ('kind', (*ADAMS, 'adagrad')), 'clip_by': ('clip', None),
+      'decay_power': ('weight_decay', None),
+      'power': ('schedule', ('bert', 'electra', 'linear', 'slanted')),
+      'cooldown': ('schedule', ('wsd', 'trapezoid', 'cosine', 'gpt1')),
+      **dict.fromkeys(('floor', 'horizon'), ('schedule', (
+          'bert', 'electra', 'linear', 'slanted', 'gpt1', 'cosine', 'wsd', 'trapezoid')))}
 
   kind: Literal[
       'adamw', 'stable_adamw', 'lamb', 'adafactor', 'adagrad', 'lion', 'muon'] = 'adamw'

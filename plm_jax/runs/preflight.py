@@ -110,7 +110,6 @@ def check_text_options(config: PretrainRun, given: Collection[str]) -> None:
     ConfigError: options of a new tokenizer next to one that exists, such as that of a warm start.
   """
   text = config.data.prepare
-  text.check_tokenizer_options(given)
   unused = sorted({*given} - FREE_TEXT_OPTIONS)
   sources = config.data.path
   finished = bool(given) and all(finished_records(source) for source in sources)

@@ -24,6 +24,7 @@ class LabeledConfig(SourceConfig):
 
   limits = intervals(epochs='[0, 1e6]', least_steps='[0, inf)', warmup='[0, 1]',
                      evaluations='(0, 1e6]')
+  counts_with = dict.fromkeys(('least_steps', 'evaluations', 'unfreeze'), ('epochs', None))
 
   epochs: float = 3.0
   """number of epochs; 0: train for the steps of --train.phases"""

@@ -43,6 +43,9 @@ class SequenceTask(CalibratedTask):
   """names of metrics that `measures` may have"""
   resolved_fields: ClassVar = ('labels', 'words', 'class_weights')
   limits = intervals(class_weights='(0, 1e6]', focal='[0, 100]')
+  counts_with: ClassVar = {
+      'stride': ('windows', ('mean', 'max')), 'balanced': ('class_weights', [()]),
+      'temperature': ('calibrate', (False,))}
 
   regression: bool = False
   """whether the label is a number, learned by the squared error"""

@@ -18,6 +18,7 @@ class AugmentConfig(ValidatedConfig):
 
   limits = intervals(share='[0, 1]', substitute='[0, 1]', insert='[0, 1]', swap='[0, 1]',
                      delete='[0, 1]')
+  counts_with = dict.fromkeys(('substitute', 'insert', 'swap', 'delete'), ('share', None))
 
   share: float = 0.0
   """probability that an example is augmented in an epoch"""

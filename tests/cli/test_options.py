@@ -19,7 +19,7 @@ from plm_jax.corpora import clean_parallel as parallel_cleaning
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data import beam, parallel_prepare
 from plm_jax.data import prepare as preparation
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data.prepare_config import PrepareConfig, TextConfig
 from plm_jax.errors import UserError, option_scope
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.loading.generation_config import GenerationConfig
@@ -179,14 +179,14 @@ def test_options_of_a_tokenizer_to_train_are_refused_next_to_one_that_is_there(o
   name = option.removeprefix('--').removeprefix('no-').partition('=')[0].replace('_', '-')
   args = ['prepare', 'embedded', str(tmp_path / 'out'), '--tokenizer=vocab', option]
   monkeypatch.setattr(sys, 'argv', ['plm_jax', *args])
-  with pytest.raises(SystemExit, match=f'--{name} would change nothing: --tokenizer=vocab is there already'):
+  with pytest.raises(SystemExit, match=f'--{name} would change nothing: --tokenizer is vocab'):
     cli.main()
   if name != 'vocab':
     typed = option.replace('--no-', '--data.prepare.no-') if '--no-' in option else f'--data.prepare.{option[2:]}'
     with option_scope(None), pytest.raises(ConfigError, match=f'{name} would change nothing'):
       parse(recipes.find_recipe('bert_base'), ['--scale=test', '--data.prepare.tokenizer=vocab', typed])
   field = name.replace('-', '_')
-  with pytest.raises(ConfigError, match=f"^{field} would change nothing: tokenizer='vocab' is there already"):
+  with pytest.raises(ConfigError, match=f'^{field} would change nothing: tokenizer is vocab'):
     validation.with_overrides(PrepareConfig(), {'tokenizer': 'vocab', field: getattr(PrepareConfig(), field)})
 
 
@@ -250,8 +250,56 @@ def test_limits_are_of_fields_that_there_are():
     return [cls, *(inner for some in cls.__subclasses__() for inner in every(some))]
   for cls in every(validation.ValidatedConfig):
     if dataclasses.is_dataclass(cls):
-      assert set(validation.field_limits(cls)) <= {field.name for field in dataclasses.fields(cls)}, cls
+      assert set(validation.inherited_table(cls, 'limits')) <= {field.name for field in dataclasses.fields(cls)}, cls
       assert isinstance(cls.limits, types.MappingProxyType)
+
+
+def test_fields_that_count_with_others_are_fields():
+  def every(cls):
+    return [cls, *(inner for some in cls.__subclasses__() for inner in every(some))]
+  def exists(cls, path):
+    return path.replace('.0', '') in {name.replace('.0', '') for name in validation.field_paths(cls)} | fields_of_items
+  fields_of_items = {'train.phases.steps'}
+  for cls in every(validation.ValidatedConfig):
+    if dataclasses.is_dataclass(cls):
+      for name, (other, _) in validation.inherited_table(cls, 'counts_with').items():
+        own = cls is TextConfig and name == 'vocab'  # of PrepareConfig
+        assert own or exists(cls, name), (cls, name)
+        assert exists(cls, other), (cls, other)
+
+
+@pytest.mark.parametrize(('typed', 'options', 'message'), [
+    ('--train.early=2', {'train': {'early': 2}}, 'train.early would change nothing: train.best is empty'),
+    ('--tuning.adapter.rank=8', {'tuning': {'adapter': {'rank': 8}}},
+     'tuning.adapter.rank would change nothing: tuning.adapter.kind is none, not lora or rslora or dora'),
+    ('--optim.momentum=0.9', {'optim': {'momentum': 0.9}},
+     'optim.momentum would change nothing: optim.kind is adamw, not adafactor'),
+    ('--optim.schedule=t5 --optim.floor=0.1', {'optim': {'schedule': 't5', 'floor': 0.1}},
+     'optim.floor would change nothing: optim.schedule is t5, not bert or'),
+    ('--optim.clip=0 --optim.clip-by=parameter', {'optim': {'clip': 0, 'clip_by': 'parameter'}},
+     'optim.clip_by would change nothing: optim.clip is 0'),
+    ('--tuning.expand=tile', {'tuning': {'expand': 'tile'}}, 'tuning.expand would change nothing: warm_start is empty')])
+def test_options_that_would_change_nothing_are_refused(typed, options, message):
+  """Also where the value is the default: somebody expects something of it."""
+  recipe = recipes.find_recipe('bert_base')
+  with pytest.raises(ConfigError) as found:
+    parse(recipe, ['--scale=test', *typed.split()])
+  assert str(found.value).replace('--', '').replace('-', '_').startswith(message)
+  with pytest.raises(ConfigError, match='would change nothing'):
+    validation.with_overrides(recipe('test'), options)
+
+
+@pytest.mark.parametrize(('typed', 'message'), [
+    ('--train.phases.0.steps=200', r'--train.phases.0.steps would change nothing: --data.epochs is .*, not 0'),
+    ('--train.eval-every=10', '--train.eval-every would change nothing: --data.epochs is'),
+    ('--data.epochs=0 --data.evaluations=2', '--data.evaluations would change nothing: --data.epochs is 0'),
+    ('--data.augment.swap=0.5', '--data.augment.swap would change nothing: --data.augment.share is 0'),
+    ('--objective.stride=8', '--objective.stride would change nothing: --objective.windows is off, not mean or max')])
+def test_options_of_fine_tuning_that_would_change_nothing_are_refused(typed, message):
+  with pytest.raises(ConfigError, match=f'^{message}'):
+    finetune.parse('classification', ['--scale=test', *typed.split()], '')
+  finetune.parse('classification', ['--scale=test', '--data.epochs=0', '--train.phases.0.steps=200'], '')
+  finetune.parse('classification', ['--scale=test', '--objective.windows=max', '--objective.stride=8'], '')
 
 
 def test_renamed_fields_are_no_fields_and_name_fields():
@@ -259,7 +307,7 @@ def test_renamed_fields_are_no_fields_and_name_fields():
     return [cls, *(inner for some in cls.__subclasses__() for inner in every(some))]
   for cls in every(validation.ValidatedConfig):
     if dataclasses.is_dataclass(cls):
-      fields, renamed = {field.name for field in dataclasses.fields(cls)}, validation.renamed_fields(cls)
+      fields, renamed = {field.name for field in dataclasses.fields(cls)}, validation.inherited_table(cls, 'renamed')
       assert {name.partition('.')[0] for name in renamed.values()} <= fields and not set(renamed) & fields, cls
 
 
