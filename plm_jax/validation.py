@@ -460,7 +460,7 @@ def check_unused(config: Any, given: Iterable[str], named: FieldNamer = flag_nam
       section = get_field(config, outer[:-1]) if outer else config
       table = inherited_table(type(section), 'counts_with')
       other, values = table.get('.'.join(parts[depth:]), ('', None))
-      if not other:
+      if not other or get_field(config, path) == '':
         continue
       value = get_field(section, other)
       if bool(value) if values is None else value in values:

@@ -79,7 +79,9 @@ COMMANDS: dict[str, Command] = {
         TRAIN, 'Pre-train a model. `train` alone lists all recipes.', 'RECIPE',
         ('bert_base --scale=laptop', 'bert_base --scale=laptop --data.path corpus.txt',
          'gpt2_small --scale=laptop --train.phases.0.steps=500 --optim.peak=1e-3'),
-        config='plm_jax.config.run.PretrainRun', main=RUN_OPTIONS, notes=(
+        config='plm_jax.config.run.PretrainRun', main=RUN_OPTIONS, own=(
+            ('pair', 'none', 'leave out the sentence-pair task of BERT (NSP) or ALBERT (SOP), '
+             'which needs documents of several sentences'),), notes=(
             'The recipe and the scale set the defaults; `{program} show RECIPE` prints them. To '
             'resume a run that was stopped, run the same command again. `--train.phases.0` is the '
             'first phase; some recipes have a second one, `--train.phases.1`.')),

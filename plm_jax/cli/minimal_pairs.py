@@ -84,10 +84,11 @@ def minimal_pairs_command(
     masked = 'mlm' in trained.heads and settings.how != 'causal'
     how = f'By {settings.how if masked else "likelihood"}. '
   runs = dict(zip(unique_run_names([run, *compare_with]), [judged, *others], strict=True))
+  if output:
+    storage.write(output, ''.join(f'{format_record(one)}\n' for one in judged))
   for line in table_lines(runs):
     print(line)
   if output:
-    storage.write(output, ''.join(f'{format_record(one)}\n' for one in judged))
     print(f'what each pair got is in {output}')
   if page:
     storage.write(page, render_page(runs, how))
@@ -108,7 +109,7 @@ def table_lines(runs: JudgedRuns) -> Iterator[str]:
   terms = shares_by_name(runs, pairing.accuracy_by_phenomenon)
   whole = shares_by_name(runs, lambda judged: [pairing.overall_accuracy(judged)])
   groups = [paradigms, whole]
-  if len(terms) < len(paradigms):
+  if 0 < len(terms) < len(paradigms):
     groups.insert(1, terms)
   width = len('paradigm')
   for group in groups:

@@ -8,6 +8,8 @@ import tyro
 from plm_jax import errors, recipes, streams, validation
 from plm_jax.cli import options, vectors
 from plm_jax.config.run import PretrainRun
+from plm_jax.errors import ConfigError
+from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.recipes import Recipe, word_vectors
 from plm_jax.runs import preflight
 from plm_jax.runs.run import run
@@ -44,12 +46,29 @@ def main(recipe: Recipe, args: Sequence[str]) -> None:
     errors.exit_unless_finished(result is None or result.finished)
 
 
+def remove_pair_task(config: PretrainRun, pair: str) -> PretrainRun:
+  """Return a run without its sentence-pair task: rows are full of sentences, as RoBERTa's.
+
+  Raises:
+    ConfigError: the run has no such task, or `pair` is not 'none'.
+  """
+  task = getattr(getattr(config.objective, 'pair', None), 'pair_task', None)
+  if pair != 'none' or not task:
+    raise ConfigError('--pair=none leaves out the sentence-pair task of a recipe such as bert_base '
+                      f'or albert_base, got --pair={pair} for {config.name}')
+  return validation.with_paths(config, {
+      'objective.pair': FullSentences(), 'data.assembly': 'sentences', 'model.pooler': False})
+
+
 def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   """Parse the options of a run over the defaults of its recipe and scale."""
   # The defaults of all other options depend on the scale.
   scale = options.scale_option(args)
   options.check_renamed(args)
   default = recipe(scale)
+  pair, args = options.pop_option('--pair', args)
+  if pair:
+    default = remove_pair_task(default, pair)
   args = options.rename_options(default, args)
   args = options.normalize_booleans(args, options.boolean_options(default))
   called = options.program_name(recipe)

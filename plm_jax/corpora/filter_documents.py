@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import hashlib
 from typing import Any, Literal, NamedTuple
+import unicodedata
 
 import numpy as np
 
@@ -37,8 +38,8 @@ class CleanConfig(FilterConfig):
 
   duplicates: Literal['none', 'exact', 'near'] = 'near'
   """Deduplication: drop a document if it duplicates an earlier one. none: keep all; exact: compare
-  text, ignoring case, punctuation and whitespace; near: also drop near-duplicates, which share most
-  of their word 5-grams (MinHash)."""
+  text, ignoring case and whitespace; near: also drop near-duplicates, which share most of their
+  word 5-grams, without punctuation and symbols (MinHash)."""
   similarity: float = 0.8
   """Minimum Jaccard similarity of word 5-grams at which two documents count as near-duplicates."""
   span: int = 0
@@ -112,7 +113,7 @@ class FilteredDocument(NamedTuple):
   paragraphs: list[str]
   reason: str  # why it is dropped, '' where it is kept so far
   lines: dict[str, int]  # number of lines that each rule dropped
-  exact: int = 0  # 64 bits: equal for documents of the same words
+  exact: int = 0  # 64 bits: equal for documents of the same characters
   sketch: np.ndarray = np.empty(0, np.uint8)  # [values] of `MinHash.sketch`
   bands: np.ndarray = np.empty(0, np.uint64)  # [bands] of `MinHash.band_hashes`
   spans: np.ndarray = np.empty(0, np.uint64)  # a hash for each `span` consecutive sentences
@@ -152,7 +153,8 @@ class DocumentFilter:
     if self.evaluation.overlaps(numbers, config.ngram):
       return document._replace(reason='evaluation')
     if config.duplicates != 'none':
-      document = document._replace(exact=hash64(numbers.tobytes()))
+      characters = ''.join(unicodedata.normalize('NFC', text.lower()).split())
+      document = document._replace(exact=hash64(characters.encode('utf-8', 'surrogatepass')))
     if config.duplicates == 'near':
       minhash = config.minhash
       signature = minhash.signature(numbers)

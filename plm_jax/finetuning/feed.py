@@ -14,6 +14,7 @@ from plm_jax.distributed import hosts
 from plm_jax.finetuning.augmentation import make_augmented_batches
 from plm_jax.finetuning.predict import compute_outputs, put_on_mesh
 from plm_jax.finetuning.word_vectors import set_word_vectors
+from plm_jax.layers.heads import HeadConfig
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.labeled_data import LabeledDataset
 from plm_jax.tasks.regularizers import Plain
@@ -140,6 +141,10 @@ def backbone_frozen(config: FinetuneRun) -> bool:
   changes_rows = data.augment.share or data.pack or task.output_unit == 'row'
   if not data.cache or not is_frozen or needs_model or changes_rows:
     return False
+  head = task.heads(config.model)[task.head]
+  pooling = getattr(head, 'head', HeadConfig()).pooling
+  if (pooling != 'first' and task.output_unit == 'slot') or getattr(head, 'encoder', False):
+    return False  # the head reads more than is kept: all tokens, or those of the encoder
   return not conversion.uses_verbalizer(config.family, task.head)
 
 

@@ -84,7 +84,7 @@ def find_sides(axes: tuple[str | None, ...]) -> Sides | None:
 
 def scale_by_muon_and_adam(
     dimensions: Dimensions, adam: optax.GradientTransformation, momentum: float = 0.95,
-    rms: float = 0.2, rate: float = 1.0) -> optax.GradientTransformation:
+    rms: float = 0.2) -> optax.GradientTransformation:
   """Make Muon's direction for hidden matrices, and Adam's for all other parameters.
 
   Args:
@@ -94,7 +94,6 @@ def scale_by_muon_and_adam(
     rms: root mean square of an update: updates are multiplied by rms * sqrt(max(rows, columns))
       (Liu et al. 2025, equation 4: 0.2, as in AdamW). 0: multiply by sqrt(max(1, columns / rows))
       for a matrix [rows, columns] whose rows are inputs (Jordan et al. 2024).
-    rate: factor on the updates of hidden matrices.
   """
   def scale(updates: Any, params: Any = None) -> Any:
     del params
@@ -103,7 +102,7 @@ def scale_by_muon_and_adam(
       rows = math.prod(x.shape[axis] for axis in inputs)
       columns = math.prod(x.shape[axis] for axis in outputs)
       factor = rms * max(rows, columns) ** 0.5 if rms else max(1, columns / rows) ** 0.5
-      return x * (rate * factor)
+      return x * factor
     return jax.tree_util.tree_map_with_path(scale_matrix, updates)
 
   def labels(tree: Any) -> Any:
@@ -118,6 +117,15 @@ def scale_by_muon_and_adam(
   muon = optax.chain(
       nesterov_momentum(momentum), optax.stateless(orthogonalize_all), optax.stateless(scale))
   return optax.partition({'muon': muon, 'adam': adam}, labels)
+
+
+def scale_matrices(dimensions: Dimensions, rate: float) -> optax.GradientTransformation:
+  """Multiply the updates of hidden matrices, with their weight decay, by a factor of their learning
+  rate."""
+  def scale(path, x):
+    return x * rate if tuple(path_names(path)) in dimensions else x
+  return optax.stateless(
+      lambda updates, params=None: jax.tree_util.tree_map_with_path(scale, updates))
 
 
 class MomentumState(NamedTuple):

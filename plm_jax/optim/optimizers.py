@@ -121,7 +121,8 @@ class OptimConfig(ValidatedConfig):
   so that both can share learning rate and weight decay (Moonlight: Liu et al. 2025, section 2.2).
   0: the scale of Jordan et al. 2024, sqrt(max(1, outputs / inputs))."""
   muon_rate: float = 1.0
-  """Learning rate of Muon's matrices, as a multiple of that of the other parameters."""
+  """Learning rate of Muon's matrices, as a multiple of that of the other parameters. It multiplies
+  their weight decay, too."""
   accumulator: float = 1.0
   """Initial value of Adagrad's sums of squared gradients (ELMo: 1)."""
   ema: float = 0.0

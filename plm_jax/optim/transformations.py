@@ -48,6 +48,8 @@ def make_optimizer(
   if config.clip:
     clip = clip_gradients(config.clip, parts, config.clip_by)
   moved = [make_direction(config, matrices or {}), add_weight_decay(config, steps, pace)]
+  if config.kind == 'muon' and config.muon_rate != 1:
+    moved.append(muon.scale_matrices(matrices or {}, config.muon_rate))
   if config.kind == 'stable_adamw':
     moved = [stabilize_updates(optax.chain(*moved), config)]
   ratio = optax.identity()
@@ -204,7 +206,7 @@ def make_direction(
     adam = optax.scale_by_adam(config.b1, config.b2, config.eps)
   if config.kind == 'muon':
     return muon.scale_by_muon_and_adam(
-        matrices, adam, config.muon_momentum, config.muon_rms, config.muon_rate)
+        matrices, adam, config.muon_momentum, config.muon_rms)
   return adam
 
 

@@ -148,8 +148,8 @@ def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> 
     return ''
   return (f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
           f'{effect}. Blank lines between documents, or {format_option("documents=files")}, keep '
-          'the sentences of a document together; recipes without that question, such as '
-          'roberta_base, do not need them')
+          'the sentences of a document together; --pair=none, or in Python the row builder '
+          'FullSentences, leaves the sentence-pair task out')
 
 
 def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:

@@ -82,6 +82,13 @@ class SequenceTask(CalibratedTask):
       return (f'{option("class_weights")} are one per class, {len(self.labels)}, got {weights}')
     return None
 
+  def run_conflict(self, run):
+    """Describe augmentation of texts that are read in windows."""
+    if run.data.augment.share and self.windows != 'off':
+      return ('--data.augment.share changes the length of texts, and so the number of windows that '
+              f'--objective.windows={self.windows} makes of them: leave out one of the two')
+    return super().run_conflict(run)
+
   @property
   def metric_names(self):
     """The names in `measures`."""
