@@ -74,20 +74,21 @@ def main() -> None:
     elif name == 'clean':
       from plm_jax.cli import clean
       args = clean.clean_arguments(args)
-    args = options.normalize_booleans(args[1:], command_booleans(function))
+    args = options.normalize_booleans(args[1:], command_options_of_type(function, bool))
+    args = options.normalize_lists(args, command_options_of_type(function, tuple))
     with validation.defer_checks():
       tyro.cli(function, prog=f'{environment.program()} {name}', args=args,
                config=(tyro.conf.FlagConversionOff,))
 
 
-def command_booleans(function: Callable[..., Any]) -> set[str]:
-  """Return the command-line names of the boolean options of a command."""
+def command_options_of_type(function: Callable[..., Any], kind: type) -> set[str]:
+  """Return the command-line names of the options of a command that are booleans or lists."""
   found: set[str] = set()
   for name, parameter in inspect.signature(function).parameters.items():
     default, option = parameter.default, name.replace('_', '-')
-    if isinstance(default, bool):
+    if isinstance(default, kind):
       found.add(option)
     elif dataclasses.is_dataclass(default):
       prefix = '' if name in options.UNPREFIXED else f'{option}.'
-      found |= options.boolean_options(default, prefix)
+      found |= options.options_of_type(default, kind, prefix)
   return found

@@ -116,7 +116,8 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
         'objective.reader.vectors': vectors, 'objective.reader.width': width})
 
   rest = options.rename_options(default, rest)
-  rest = options.normalize_booleans(rest, options.boolean_options(default))
+  rest = options.normalize_booleans(rest, options.options_of_type(default, bool))
+  rest = options.normalize_lists(rest, options.options_of_type(default, tuple))
   called = f'{environment.program()} finetune --task={task}'
   if options.print_help(called, about, default, rest):
     sys.exit(0)

@@ -194,21 +194,46 @@ def normalize_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
   return found
 
 
-def boolean_options(config: Any, path: str = '') -> set[str]:
-  """Return the command-line names of the boolean options of a configuration."""
+def normalize_lists(args: Sequence[str], lists: set[str]) -> list[str]:
+  """Write an empty list as an option without values; it may be given as none or an empty value.
+
+  >>> normalize_lists(['--a=none', '--a', 'none', '--b', 'none', 'x'], {'a', 'b'})
+  ['--a', '--a', '--b', 'none', 'x']
+  """
+  found, rest = [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    name, equals, value = arg.partition('=')
+    if arg.startswith('--') and name[2:].replace('_', '-') in lists:
+      if equals and value in ('', 'none'):
+        arg = name
+      elif not equals and rest[:1] == ['none'] and all(one.startswith('--') for one in rest[1:2]):
+        rest.pop(0)
+    found.append(arg)
+  return found
+
+
+def options_of_type(config: Any, kind: type, path: str = '') -> set[str]:
+  """Return the command-line names of the options of a configuration that are booleans or lists.
+
+  Args:
+    config: the configuration.
+    kind: bool, or tuple for lists of values.
+    path: prefix of the names.
+  """
   found: set[str] = set()
   if isinstance(config, tuple):
     for number, item in enumerate(config):
-      if dataclasses.is_dataclass(item):
-        found |= boolean_options(item, f'{path}{number}.')
+      found |= options_of_type(item, kind, f'{path}{number}.')
   elif dataclasses.is_dataclass(config):
     for field in dataclasses.fields(config):
       value = getattr(config, field.name)
       name = path + field.name.replace('_', '-')
-      if isinstance(value, bool):
+      has_parts = isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
+      if isinstance(value, kind) and not has_parts:
         found.add(name)
       else:
-        found |= boolean_options(value, f'{name}.')
+        found |= options_of_type(value, kind, f'{name}.')
   return found
 
 

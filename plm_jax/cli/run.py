@@ -70,7 +70,8 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   if pair:
     default = remove_pair_task(default, pair)
   args = options.rename_options(default, args)
-  args = options.normalize_booleans(args, options.boolean_options(default))
+  args = options.normalize_booleans(args, options.options_of_type(default, bool))
+  args = options.normalize_lists(args, options.options_of_type(default, tuple))
   called = options.program_name(recipe)
   if options.print_help(called, recipe.description, default, args):
     sys.exit(0)

@@ -53,14 +53,17 @@ def parse(name: str, args: Sequence[str]) -> VectorRun:
   if scale not in get_args(Scale):
     raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
   default = word_vectors.recipe(name, scale)
-  args = options.normalize_booleans(args, options.boolean_options(default))
+  args = options.normalize_booleans(args, options.options_of_type(default, bool))
+  args = options.normalize_lists(args, options.options_of_type(default, tuple))
   called = f'{environment.program()} train {name}'
   if options.print_help(called, word_vectors.__doc__ or '', default, args):
     sys.exit(0)
   with validation.defer_checks():
-    return tyro.cli(
+    config = tyro.cli(
         VectorRun, default=default, args=args, prog=called, description=word_vectors.__doc__,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+    validation.check_unused(config, options.given_fields(args))
+  return config
 
 
 def train_vectors(config: VectorRun) -> VectorResult:

@@ -23,6 +23,7 @@ from plm_jax.data.prepare_config import PrepareConfig, TextConfig
 from plm_jax.errors import UserError, option_scope
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.sharding import MeshConfig
@@ -266,6 +267,30 @@ def test_fields_that_count_with_others_are_fields():
         own = cls is TextConfig and name == 'vocab'  # of PrepareConfig
         assert own or exists(cls, name), (cls, name)
         assert exists(cls, other), (cls, other)
+
+
+@pytest.mark.parametrize('value', ['=none', ' none', '=', ''])
+def test_a_list_may_be_empty(value):
+  """Each list option of a run, as the last option and before another one."""
+  recipe = recipes.find_recipe('bert_base')
+  for name in ('model.block.attention.bias', 'optim.exempt', 'prompts', 'tuning.adapter.targets'):
+    more = ['--tuning.adapter.kind=lora'] if name.startswith('tuning') else []
+    typed = f'--{name}{value}'.split()
+    for args in ([*more, *typed], [*typed, '--seed=3', *more]):
+      assert validation.get_field(parse(recipe, ['--scale=test', *args]), name.replace('-', '_')) == ()
+  config = parse(recipe, ['--scale=test', '--optim.exempt', 'none', 'bias', '--model.block.attention.bias', 'key'])
+  assert config.optim.exempt == ('none', 'bias') and config.model.block.attention.bias == ('key',)
+
+
+def test_recipes_of_sentence_pairs_without_their_task():
+  for name in ('bert_base', 'albert_base'):
+    config = parse(recipes.find_recipe(name), ['--scale=test', '--pair=none'])
+    assert isinstance(config.objective.pair, FullSentences) and config.data.assembly == 'sentences'
+    assert list(config.objective.heads(config.model)) == ['mlm'] and not config.model.pooler
+    config_lib.check(config)
+  for name, value in (('bert_base', 'nsp'), ('roberta_base', 'none'), ('gpt2_small', 'none')):
+    with pytest.raises(ConfigError, match='--pair=none leaves out the sentence-pair task'):
+      parse(recipes.find_recipe(name), ['--scale=test', f'--pair={value}'])
 
 
 @pytest.mark.parametrize(('typed', 'options', 'message'), [

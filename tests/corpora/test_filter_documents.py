@@ -144,6 +144,14 @@ def test_examined(tmp_path):
   assert DocumentFilter(CleanConfig(duplicates='none'))(PROSE).bands.size == 0
 
 
+def test_exact_duplicates_have_equal_symbols():
+  examiner = DocumentFilter(CleanConfig(duplicates='exact'))
+  texts = ['C++ is good', 'C# is good', 'C is good', 'x > 0', 'x < 0', 'no?', 'no!', '...', '!!!', 'caf\u00e9']
+  assert len({examiner([text]).exact for text in texts}) == len(texts)
+  assert examiner(['C++', 'is  GOOD']).exact == examiner(['c++ is good']).exact
+  assert examiner(['cafe\u0301']).exact == examiner(['caf\u00e9']).exact
+
+
 def test_repeated_sentences_are_taken_out():
   assert filter_documents.remove_repeated_spans(['One. Two. Three.', 'Four.  Five. 六。七。'], {1, 2}, 2) == (
       ['One.', 'Five. 六。七。'], 3)

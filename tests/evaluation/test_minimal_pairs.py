@@ -15,6 +15,7 @@ import plm_jax
 from plm_jax import conversion
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli import commands
+from plm_jax.cli.minimal_pairs import table_lines
 from plm_jax.config.run import ConfigError
 from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import minimal_pairs, pseudo_likelihood
@@ -186,6 +187,14 @@ def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
   monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', *(arg.format(**places) for arg in args)])
   with pytest.raises(SystemExit, match=message):
     commands.main()
+
+
+def test_a_table_of_pairs_without_a_phenomenon():
+  judged = [JudgedPair(MinimalPair('a', 'b', name), 1.0, other) for name, other in (('x', 0.0), ('x', 2.0), ('y', 0.0))]
+  lines = [line.split()[:2] for line in table_lines({'run': judged})]
+  assert lines[1:4] == [['x', '50.0%'], ['y', '100.0%'], ['all', '66.7%']]
+  named = [one._replace(pair=one.pair._replace(term='z')) for one in judged]
+  assert ['z', '66.7%'] in [line.split()[:2] for line in table_lines({'run': named, 'other': judged})]
 
 
 def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path, capsys):

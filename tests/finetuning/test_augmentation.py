@@ -4,7 +4,7 @@ import types
 import numpy as np
 import pytest
 
-from plm_jax.config.run import ConfigError, FinetuneRun, Phase, TrainConfig
+from plm_jax.config.run import ConfigError, FinetuneRun, Phase, TrainConfig, check
 from plm_jax.finetuning.augmentation import make_augmented_batches
 from plm_jax.tasks.batches import BatchShape
 from plm_jax.tasks.examples import Example
@@ -60,3 +60,10 @@ def test_both_texts_keep_their_places():
 def test_words_with_a_label_each_are_left_alone():
   with pytest.raises(ConfigError, match='tagging depends on their positions'):
     batches(AugmentConfig(share=1.0), TaggingTask(labels=('O', 'B-X')))
+
+
+def test_texts_in_windows_are_not_augmented():
+  run = FinetuneRun('try', objective=SequenceTask(windows='max'), data=LabeledConfig(
+      train=('a.tsv',), augment=AugmentConfig(share=0.5)), train=TrainConfig(phases=(Phase(1, 16, 3),)))
+  with pytest.raises(ConfigError, match=r'augment.share changes .* --objective.windows=max makes of them'):
+    check(run)

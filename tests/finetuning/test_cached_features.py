@@ -1,4 +1,5 @@
 """A backbone that is not trained is asked once."""
+import dataclasses
 
 import jax
 import numpy as np
@@ -6,9 +7,9 @@ import pytest
 
 from plm_jax import tokenizers, validation
 from plm_jax.config.run import FinetuneRun, Phase, TrainConfig
-from plm_jax.finetuning.feed import LabeledFeed
+from plm_jax.finetuning.feed import LabeledFeed, backbone_frozen
 from plm_jax.finetuning.setup import resolve_run
-from plm_jax.models import bert
+from plm_jax.models import bert, eurobert, modernbert, t5
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.tasks.labeled_data import LabeledConfig
@@ -32,6 +33,21 @@ def run(tmp_path, task, source, name, **data):
       optim=OptimConfig(peak=0.05, warmup=0), train=TrainConfig(phases=(Phase(1, 16, 2),)))
   ready = resolve_run(config, tokenizer)
   return train(ready.config, ready.open_feed, tokenizer)
+
+
+@pytest.mark.parametrize(('family', 'path', 'pooling', 'kept'), [
+    ('modernbert', 'head.pooling', 'first', True), ('modernbert', 'head.pooling', 'mean', False),
+    ('eurobert', 'head.pooling', 'late', False)])
+def test_features_are_kept_only_for_heads_that_read_no_others(family, path, pooling, kept):
+  """A head that pools reads all tokens of a text, and the tags of a T5 the tokens of its encoder."""
+  make = {'modernbert': modernbert.base, 'eurobert': eurobert.eurobert_210m}[family]
+  model = validation.with_paths(make(), {path: pooling})
+  config = FinetuneRun('try', family=family, model=model, tuning=TuningConfig(top=0))
+  for task, wanted in ((SequenceTask(family=family), kept), (TaggingTask(family=family), True)):
+    assert backbone_frozen(dataclasses.replace(config, objective=task)) == wanted
+  encoder_decoder = dataclasses.replace(config, family='t5', model=t5.small())
+  for task, wanted in ((SequenceTask(family='t5'), True), (TaggingTask(family='t5'), False)):
+    assert backbone_frozen(dataclasses.replace(encoder_decoder, objective=task)) == wanted
 
 
 @pytest.mark.slow

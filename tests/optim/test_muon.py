@@ -158,6 +158,17 @@ def test_eight_devices_make_the_update_of_one(mesh, layers):
     np.testing.assert_allclose(together[name], x, atol=1e-5 * np.abs(np.asarray(x)).max())
 
 
+@pytest.mark.parametrize('rate', [0.5, 1.0])
+def test_the_rate_of_matrices_multiplies_their_weight_decay(rate):
+  """Without gradients, only the decay is left: learning rate x factor x weight decay x parameter."""
+  config = OptimConfig(kind='muon', muon_rate=rate, peak=0.1, warmup=0, schedule='constant', weight_decay=0.2, exempt=())
+  params = {'kernel': jnp.full((4, 4), 2.0), 'table': jnp.full((4, 4), 2.0)}
+  optimizer = make_optimizer(config, 10, matrices={('kernel',): Sides((0,), (1,))})
+  updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+  np.testing.assert_allclose(updates['kernel'], -0.1 * rate * 0.2 * 2, rtol=1e-5)
+  np.testing.assert_allclose(updates['table'], -0.1 * 0.2 * 2, rtol=1e-5)
+
+
 def test_the_optimizer_of_a_run():
   """Momentum of the kernels of the blocks, Adam's two means of embeddings and heads."""
   config = plm_jax.recipe('bert_base', scale='test')
