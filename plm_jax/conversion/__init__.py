@@ -28,6 +28,7 @@ from plm_jax.conversion.source_formats import (
   choose_heads,
   find_fairseq,
   find_glm_folder,
+  find_wrapper,
   is_elmo,
   is_tensorflow,
   open_checkpoint,
@@ -100,8 +101,10 @@ class ImportedCheckpoint:
 
   @property
   def labels(self) -> tuple[str, ...]:
-    """Name of the classes, if the configuration states them (id2label)."""
-    names = self.extra.get('id2label') or {}
+    """Names of the classes (id2label), LABEL_0, LABEL_1, ... if only their number is stated."""
+    names = self.extra.get('id2label')
+    if not names:
+      names = [f'LABEL_{number}' for number in range(self.extra.get('num_labels') or 0)]
     if not isinstance(names, Mapping):
       names = dict(enumerate(names))
     return tuple(str(names[number]) for number in sorted(names, key=int))
@@ -163,6 +166,9 @@ def load(
     folder, family, hf_config, source = open_checkpoint(place)
     attributes.check_hf_config(family, hf_config)
     hf_config = family.normalize_hf_config(hf_config)
+    wrapper = find_wrapper(family, source.tensors)
+    if wrapper:
+      source = files.RenamedSource(source, lambda name: name.removeprefix(wrapper), folder)
     original: dict[str, str] = {}
     for name in source.tensors:
       new = rename_tensor(family, name)
@@ -179,6 +185,8 @@ def load(
     # Heads and parameters.
     named = family.specialize(config)
     chosen, missing = choose_heads(named, hf_config, renamed.tensors, heads)
+    for name in chosen:  # a part that is not in the file is then named as missing
+      config = validation.with_paths(config, dict.fromkeys(family.heads[name].required_parts, True))
     modules = {}
     used = list(named.rules)
     for name in chosen:

@@ -100,7 +100,10 @@ def is_number(value: Any) -> bool:
 def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
   """Turn the contents of a config.json into our configuration of the backbone.
 
-  Raises ConvertError with every attribute that is unknown, not at the supported value, or of
+  An unknown attribute that is off (null, false, 0 or empty) is left out: transformers reads none
+  that its class does not have, and files have those of later versions and of training programs.
+
+  Raises ConvertError with every other attribute that is unknown, not at the supported value, or of
   another type.
   """
   handled = {attribute.theirs for attribute in family.attributes}
@@ -115,7 +118,7 @@ def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
     if name in fixed and value != fixed[name] and (value is not None or fixed[name]):
       wrong.append(f'attribute {name} is {abbreviate(value)}, only {fixed[name]!r} is supported')
   for name, value in hf_config.items():
-    if name not in known:
+    if name not in known and value:
       wrong.append(f'unknown attribute {abbreviate(name)[1:-1]}: {abbreviate(value)}')
   values = {}
   for attribute in family.attributes:

@@ -1,5 +1,5 @@
 """Formats of other libraries' checkpoints: detect and open one, and choose the heads to read."""
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 import importlib
 import pathlib
 import re
@@ -211,6 +211,35 @@ def rename_tensor(family: Family, name: str) -> str | None:
   if any(re.search(pattern, name) for pattern in family.skip_patterns):
     return None
   return files.make_renamer(family.aliases)(name)
+
+
+def find_wrapper(family: Family, names: Iterable[str]) -> str:
+  """Find the prefix of a module that held the model when its tensors were saved; '': none.
+
+  Such modules are `module.` (DataParallel), `_orig_mod.` (torch.compile), and the attribute of a
+  LightningModule or of a class of one's own. It is the shortest prefix without which names are
+  known; where some are known with it, nothing is wrapped. The prefix of another family is no
+  wrapper: such a file is not what its configuration says.
+  """
+  rules = [*family.rules]
+  for head in family.heads.values():
+    rules += head.rules
+  known = {re.sub(r'{n}|\d+', '#', rule.theirs) for rule in rules}
+
+  def is_known(name):
+    new = rename_tensor(family, name)
+    return new is not None and re.sub(r'\d+', '#', new) in known
+
+  found = set()
+  for name in names:
+    parts = name.split('.')
+    for depth in range(min(len(parts), 5)):
+      if is_known('.'.join(parts[depth:])):
+        found.add(''.join(f'{part}.' for part in parts[:depth]))
+        break
+  wrapper = min(found, key=len, default='')
+  inner = f'.{wrapper}'.split('.')[-2]
+  return '' if inner in FAMILIES and f'{inner}.' != family.prefix else wrapper
 
 
 def check_layers(config: Any, names: Sized) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from plm_jax import progress, sharding, truncation
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, check_finite
-from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.loading.loaded_model import TASK_HEADS, LoadedModel
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
 from plm_jax.tasks.examples import Example
@@ -22,6 +22,12 @@ from plm_jax.truncation import Truncation
 def require_task(trained: LoadedModel) -> Task:
   """Return the task of a fine-tuned model. Raises ConfigError for a model without one."""
   name = trained.source or 'the model'
+  heads = [head for head in TASK_HEADS if head in trained.heads]
+  if trained.task is None and heads:
+    raise ConfigError(
+        f'{name} has a head ({", ".join(heads)}) of another library, with which plm_jax does not '
+        'predict: that of a decoder, one of several heads, or regression with several outputs per '
+        'text. `python -m plm_jax finetune --init` trains a new head on the same model')
   if trained.task is None:
     raise ConfigError(
         f'{name} was not fine-tuned on a task: `python -m plm_jax finetune` does that; its heads '

@@ -69,8 +69,8 @@ def get_format(kind: str) -> ExampleFormat:
 def infer_task(imported: ImportedCheckpoint) -> Task | None:
   """Infer the task that another library's checkpoint was fine-tuned on, from its head.
 
-  None if it has no head or several, and for decoders, which other libraries give rows without a
-  summary token. Class names tell whether tags are chunks.
+  None if it has no head or several, for regression with several outputs, and for decoders, which
+  other libraries give rows without a summary token. Class names tell whether tags are chunks.
   """
   heads = [name for name in ('label', 'tags', 'span', 'choice') if name in imported.heads]
   if len(heads) != 1:
@@ -86,6 +86,8 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
           thresholds=thresholds_of(labels, imported.extra.get('thresholds')))
     if len(labels) == 1 and is_cross_encoder(imported.extra):
       return RerankTask(family=family, score=activation_of(imported.extra))
+    if imported.extra.get('problem_type') == 'regression' and len(labels) > 1:
+      return None
     if len(labels) == 1:
       measures = example_formats.REGRESSION.measures
       return SequenceTask(family=family, regression=True, measures=measures)

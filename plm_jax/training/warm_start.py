@@ -304,8 +304,10 @@ def open_warm_start(folder: str, mesh) -> tuple[Any, Any]:
 
 
 def find_other_class_heads(config: RunConfig, params, shapes) -> dict[str, str]:
-  """Find the heads that the checkpoint of a fine-tuning run has for other classes: name ->
-  classes."""
+  """Find the heads that a run starts from whose classes are others: name -> classes.
+
+  Classes without names (LABEL_0, LABEL_1, ...) are other classes.
+  """
   if not isinstance(config, FinetuneRun):
     return {}
   found = {}
@@ -315,9 +317,13 @@ def find_other_class_heads(config: RunConfig, params, shapes) -> dict[str, str]:
       continue
     if shape_differences(params[name], common_subtree(shapes[name], params[name])):
       found[name] = 'other classes'
-  name, before = f'heads_{config.objective.head}', ()
+  head, before = config.objective.head, ()
+  name = f'heads_{head}'
   if name in shapes and not conversion.is_checkpoint(config.warm_start):
     before = getattr(read_config(config.warm_start).objective, 'labels', ())
+  elif name in shapes and head in conversion.LABELED_HEADS:
+    before = conversion.load(config.warm_start, lazy=True).labels
+    before = before if len(before) > 1 else ()  # one output is a score, whatever its name
   if before and before != config.objective.labels:
     found[name] = f'the classes {short_repr(", ".join(before))}'
   return found

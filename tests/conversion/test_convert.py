@@ -137,6 +137,36 @@ def test_no_prefix(checkpoint):
   assert_params(conversion.load(checkpoint).params, {'backbone': make()['backbone']})
 
 
+@pytest.mark.parametrize('prefix', ['module.', '_orig_mod.', 'model.', 'module.net._orig_mod.'])
+@pytest.mark.parametrize('bare', [False, True], ids=['with heads', 'bare'])
+def test_prefix_of_a_wrapping_module(checkpoint, tmp_path, prefix, bare):
+  """DataParallel, torch.compile and Lightning's modules: an export has the names without their prefix."""
+  before = conversion.load(checkpoint, heads=() if bare else None)
+  def wrap(tensors):
+    names = [name for name in tensors if not bare or name.startswith('bert.')]
+    return {prefix + (name.removeprefix('bert.') if bare else name): tensors[name] for name in names}
+  plain = all_tensors(checkpoint)
+  edit(checkpoint, wrap)
+  imported = conversion.load(checkpoint)
+  assert_params(imported.params, before.params)
+  conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
+  if not bare:
+    assert_bits(all_tensors(tmp_path / 'out'), plain)
+
+
+def test_other_tensors_next_to_wrapped_ones_are_named(checkpoint):
+  edit(checkpoint, lambda tensors: {
+      'loss.weight': np.ones(2, np.float32), **{f'model.{name}': x for name, x in tensors.items()}})
+  with pytest.raises(ConvertError, match=r'cannot convert:\s+unknown tensor loss.weight \[2\]$'):
+    conversion.load(checkpoint)
+
+
+def test_prefix_of_another_family_is_no_wrapper(checkpoint):
+  edit(checkpoint, lambda tensors: {name.replace('bert.', 'roberta.', 1): x for name, x in tensors.items()})
+  with pytest.raises(ConvertError, match=r'missing tensor bert\.embeddings'):
+    conversion.load(checkpoint)
+
+
 def test_all_that_is_wrong_is_named(checkpoint):
   def change(tensors):
     del tensors['bert.encoder.layer.2.output.dense.bias'], tensors['cls.predictions.bias']
@@ -160,6 +190,12 @@ def test_attribute_is_refused_by_name(checkpoint, attribute, value):
   edit(checkpoint, config=lambda said: {**said, attribute: value})
   with pytest.raises(ConvertError, match=f'attribute {attribute}'):
     conversion.load(checkpoint)
+
+
+@pytest.mark.parametrize('value', [False, None, 0, 0.0, '', [], {}])
+def test_unknown_attribute_that_is_off_is_left_out(checkpoint, value):
+  edit(checkpoint, config=lambda said: {**said, 'causal_mask': value, 'is_causal': value})
+  assert conversion.load(checkpoint).config == CONFIG
 
 
 def test_attributes_at_their_defaults(checkpoint):

@@ -12,6 +12,7 @@ import tokenizers
 import plm_jax
 from plm_jax import conversion, validation
 from plm_jax.architectures import Output
+from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.models import gpt2, llama, t5
@@ -45,6 +46,24 @@ def test_names_of_classes_are_written_and_read(tmp_path):
   for names in (('no', 'yes'), ('no', 'yes', 'no')):
     with pytest.raises(conversion.ConvertError, match='the head has 3 classes, for which there are 2 names'):
       saved(tmp_path / 'c', 'bert', tiny.config(), 'tags', names)
+
+
+def test_number_of_classes_without_names(tmp_path):
+  """Files edited by hand state `num_labels` alone, for which transformers makes names."""
+  _, said = saved(tmp_path / 'a', 'bert', tiny.config(), 'label', ('no', 'maybe', 'yes'))
+  del said['id2label'], said['label2id']
+  (tmp_path / 'a' / 'config.json').write_text(json.dumps(said | {'num_labels': 3}))
+  assert conversion.load(tmp_path / 'a').labels == ('LABEL_0', 'LABEL_1', 'LABEL_2')
+  assert plm_jax.load(tmp_path / 'a').task.labels == ('LABEL_0', 'LABEL_1', 'LABEL_2')
+
+
+def test_regression_with_several_outputs_is_not_predicted(tmp_path):
+  _, said = saved(tmp_path / 'a', 'bert', tiny.config(), 'label', ('valence', 'arousal', 'dominance'))
+  (tmp_path / 'a' / 'config.json').write_text(json.dumps(said | {'problem_type': 'regression'}))
+  trained = plm_jax.load(tmp_path / 'a')
+  assert trained.task is None and 'predict' not in trained.capabilities
+  with pytest.raises(ConfigError, match=r'has a head \(label\) .* regression with several outputs'):
+    plm_jax.predict(trained, ['a text'])
 
 
 @pytest.mark.parametrize(('attribute', 'rate'), [({}, None), ({'classifier_dropout': None}, None),

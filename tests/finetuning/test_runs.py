@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 
+from plm_jax import conversion
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.feed import LabeledFeed
 from plm_jax.loading import loaded_model
@@ -132,6 +133,25 @@ def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypat
   again = run(config)
   assert (again.step, again.best, again.heldout) == (8, 4, result.heldout) and len(losses(tmp_path / 'run')) == 8
   tiny.assert_same(again.params, seen[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('labels', 'taken'), [
+    (('bad', 'good'), True), (('good', 'bad'), False), (('LABEL_0', 'LABEL_1'), False)])
+def test_the_head_of_an_exported_checkpoint_is_taken_for_the_same_classes(
+    home, finished, tmp_path, capsys, labels, taken):
+  trained = loaded_model.load_model(finished[0])
+  out = tmp_path / 'out'
+  conversion.save(out, trained.model, trained.params, trained.tokenizer,
+                  like=conversion.ExportTemplate('bert', labels))
+  config = labelled.run(home, steps=1, start=InitialModel(str(out), 'bert', trained.model),
+                        output=str(tmp_path / 'run'), optim__peak=0.0)
+  result = run(config)
+  line = f"heads_label: in {out} it is for the classes '{', '.join(labels)}', initialized at random"
+  assert (line in capsys.readouterr().out) == (not taken)
+  kernels = [np.asarray(params['heads_label']['dense']['kernel'])
+             for params in (result.params, trained.params)]
+  assert np.array_equal(*kernels) == taken
 
 
 @pytest.mark.slow
