@@ -1,9 +1,11 @@
 """Answers of the stand-in of the Hugging Face hub: `hub_server.Hub` has its state."""
 import base64
+import contextlib
 import hashlib
 import http.server
 import json
 import re
+import time
 from typing import Any
 import urllib.parse
 
@@ -53,6 +55,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     try:
       if self.fault and isinstance(self.fault.kind, int):
         raise Refusal(self.fault.kind, 'as the test wants it', **self.fault.headers)
+      if self.fault and self.fault.kind == 'html':
+        return self.respond(b'<html>Log in</html>', headers={'Content-Type': 'text/html'})
+      if self.fault and self.fault.kind == 'silent':
+        time.sleep(4)
+      if self.fault and self.fault.kind == 'endless':
+        return self.send_forever()
       self.route(url.path)
     except Refusal as refusal:
       headers = dict(refusal.headers)
@@ -60,6 +68,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         headers['X-Error-Code'] = refusal.code
       headers['X-Error-Message'] = str(refusal)
       self.respond(json.dumps({'error': str(refusal)}).encode(), refusal.status, headers)
+
+  def send_forever(self) -> None:
+    self.send_response(200)
+    self.end_headers()
+    self.close_connection = True
+    with contextlib.suppress(OSError):
+      while True:
+        self.wfile.write(b'[' * (1 << 16))
 
   def read_body(self) -> bytes:
     if 'chunked' not in self.headers.get('Transfer-Encoding', ''):
@@ -280,7 +296,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
   def respond(self, content: bytes, status: int = 200,
               headers: dict[str, str] | None = None) -> None:
     self.send_response(status)
-    for name, value in (headers or {}).items():
+    headers = dict(headers or {})
+    if self.fault and self.fault.kind == 'headers':
+      headers |= self.fault.headers
+    for name, value in headers.items():
       self.send_header(name, value)
     self.send_header('Content-Length', str(len(content)))
     self.end_headers()

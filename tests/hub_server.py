@@ -72,7 +72,9 @@ class Fault:
 
   kind: int | str
   """a status; 'cut' (the connection ends after `after` bytes), 'short' (the file ends after `after`
-  bytes, and its length says so) or 'corrupt' (one byte is another)"""
+  bytes, and its length says so), 'corrupt' (one byte is another), 'headers' (the answer has
+  `headers` in addition), 'html' (a login page), 'silent' (no answer for some seconds) or 'endless'
+  (an answer without an end)"""
   path: str = ''
   method: str = ''
   after: int = 0

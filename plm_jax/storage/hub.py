@@ -12,17 +12,19 @@ from collections.abc import Collection, Iterator
 import contextlib
 import functools
 import hashlib
+import json
 import logging
 import os
 import pathlib
 import re
 import sys
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
 from plm_jax import storage
 from plm_jax.errors import describe_error
+from plm_jax.storage.hub_client import HubError, classify_error, import_client, retry
 
 LOG = logging.getLogger(__name__)
 Need = Literal['model', 'tokenizer']
@@ -53,10 +55,6 @@ WEIGHTS = (
 """the weights of a folder, in order of preference"""
 ADAPTER_WEIGHTS = re.compile(r'adapter_model\.(safetensors|bin)')
 MODULE_FOLDER = re.compile(r'(\d+_\w+)/')
-
-
-class HubError(storage.StorageError):
-  """A model of the hub that cannot be found, read or written."""
 
 
 class HubName(NamedTuple):
@@ -135,12 +133,16 @@ def resolve_commit(name: HubName) -> str:
   """Return the commit of a name; one process asks the hub once."""
   if COMMIT.fullmatch(name.revision):
     return name.revision
-  import huggingface_hub
+  client = import_client().HfApi(library_name='plm_jax')
   from huggingface_hub import constants
   with hub_errors(name):
-    return huggingface_hub.HfApi(library_name='plm_jax').resolve_revision(
+    commit = retry(lambda: client.resolve_revision(
         name.name, revision=name.revision or None,
-        local_files_only=constants.is_offline_mode()).resolved
+        local_files_only=constants.is_offline_mode())).resolved
+  if not COMMIT.fullmatch(commit):  # of a file in the cache
+    raise HubError(f'{name}: the commit in the cache of the Hugging Face hub is {commit[:100]!r}, '
+                   f'which is none: remove {constants.HF_HUB_CACHE}')
+  return commit
 
 
 @functools.cache
@@ -150,7 +152,7 @@ def download(name: HubName, need: Need) -> str:
   Returns:
     The folder of its snapshot.
   """
-  import huggingface_hub
+  huggingface_hub = import_client()
   from huggingface_hub import constants
   from huggingface_hub.errors import CachedRepoTreeNotFoundError
   from huggingface_hub.utils import tqdm
@@ -184,15 +186,14 @@ def download(name: HubName, need: Need) -> str:
                           'snapshots', commit)
     wanted = select_files(sizes, need)
     new = [path for path in wanted if not os.path.exists(os.path.join(folder, path))]
-    if not new:
-      return folder
-    size = sum(sizes[path] for path in new) / (1 << 20)
-    print(f'{name.name}: downloading {len(new)} files, {size:,.1f} MiB, commit {commit[:12]}',
-          file=sys.stderr, flush=True)
-    # A pattern is a glob, and a name may contain its characters.
-    folder = fetch([re.sub(r'([*?[])', r'[\1]', path) for path in wanted],
-                   tqdm if sys.stderr and sys.stderr.isatty() else Quiet)
-  check_files(name, pathlib.Path(folder), new)
+    if new:
+      size = sum(sizes[path] for path in new) / (1 << 20)
+      print(f'{name.name}: downloading {len(new)} files, {size:,.1f} MiB, commit {commit[:12]}',
+            file=sys.stderr, flush=True)
+      # A pattern is a glob, and a name may contain its characters.
+      folder = fetch([re.sub(r'([*?[])', r'[\1]', path) for path in wanted],
+                     tqdm if sys.stderr and sys.stderr.isatty() else Quiet)
+  check_files(name, pathlib.Path(folder), wanted)
   return folder
 
 
@@ -225,20 +226,30 @@ def select_files(paths: Collection[str], need: Need = 'model') -> list[str]:
 
 
 def check_files(name: HubName, folder: pathlib.Path, paths: Collection[str]) -> None:
-  """Check new files against their checksums, and remove those that differ.
+  """Check files of a snapshot against their checksums, and remove those that differ.
 
   The cache names a file by its checksum: SHA-256 of a large one, and git's SHA-1 of others. The
-  client itself checks sizes alone.
+  client itself checks sizes alone. Sizes and times of files that were right are recorded, so only
+  new and changed files are read, also those of a download that broke off.
 
   Raises:
     HubError: a file differs.
   """
+  record = storage.cache_folder() / 'hub' / f'{folder.name}.json'
+  checked: dict[str, Any] = {}
+  with contextlib.suppress(OSError, ValueError):
+    checked = json.loads(record.read_text())
+  before = dict(checked)
   for path in paths:
     link = folder / path
     blob = link.resolve()
+    stat = blob.stat()
+    seen = [str(blob), stat.st_size, stat.st_mtime_ns]
+    if checked.get(path) == seen:
+      continue
     content = hashlib.sha256()
     if re.fullmatch('[0-9a-f]{40}', blob.name):
-      content = hashlib.sha1(f'blob {blob.stat().st_size}\0'.encode())
+      content = hashlib.sha1(f'blob {stat.st_size}\0'.encode())
     elif not re.fullmatch('[0-9a-f]{64}', blob.name):
       continue  # a cache without symbolic links
     with blob.open('rb') as file:
@@ -249,6 +260,11 @@ def check_files(name: HubName, folder: pathlib.Path, paths: Collection[str]) -> 
       blob.unlink(missing_ok=True)
       raise HubError(f'{name}: {path} was damaged on its way (its checksum differs) and is '
                      'removed: the same command downloads it again')
+    checked[path] = seen
+  if checked != before:
+    with contextlib.suppress(storage.StorageError), storage.atomic_writer(
+        record, storage.StorageError) as file:
+      file.write(json.dumps(checked).encode())
 
 
 @contextlib.contextmanager
@@ -283,7 +299,7 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
   Raises:
     HubError: nothing was uploaded; why.
   """
-  import huggingface_hub
+  huggingface_hub = import_client()
   from huggingface_hub import utils
   found = NAME.fullmatch(name)
   if not found or found['revision']:
@@ -293,9 +309,13 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
                    'set HF_TOKEN')
   client = huggingface_hub.HfApi(library_name='plm_jax')
   try:
-    made = client.create_repo(name, private=not public, exist_ok=True)
-    if not public and not client.model_info(made.repo_id).private:
+    made = retry(lambda: client.create_repo(name, private=not public, exist_ok=True))
+    private = retry(lambda: client.model_info(made.repo_id)).private
+    if not public and not private:
       raise HubError(f'{made.repo_id} exists and is public: push with --public, or to another name')
+    if public and private:
+      raise HubError(f'{made.repo_id} exists and is private: push without --public, or make it '
+                     f'public in its settings, {made}/settings')
     if revision:
       client.create_branch(made.repo_id, branch=revision, exist_ok=True)
     draws = sys.stderr is not None and sys.stderr.isatty()
@@ -334,24 +354,6 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
 def short_reason(error: BaseException) -> str:
   """Return the last line of what the hub answered."""
   return describe_error(error).splitlines()[-1].strip()[:200]
-
-
-def classify_error(error: BaseException) -> tuple[set[str], int]:
-  """Return the names of the classes of an error and its causes, and the status of a response.
-
-  A response 404 to the request for a file adds the name 'MissingFile'.
-  """
-  names, status = set(), 0
-  causes: list[BaseException] = [error]
-  while causes[-1].__cause__ is not None and len(causes) < 10:
-    causes.append(causes[-1].__cause__)
-  for cause in causes:
-    response = getattr(cause, 'response', None)
-    status = status or getattr(response, 'status_code', 0)
-    if status == 404 and response is not None and '/api/' not in str(response.url):
-      names.add('MissingFile')
-    names.update(kind.__name__ for kind in type(cause).__mro__)
-  return names, status
 
 
 def describe_hub_error(

@@ -17,6 +17,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.storage import hub
+from plm_jax.storage.hub_client import import_client, retry
 
 BLOCK_SIZE = 8 << 20  # bytes of a request
 
@@ -107,8 +108,8 @@ class HubPath(BucketPath):
 @functools.cache
 def file_system() -> Any:
   """Return the client of this process."""
-  from huggingface_hub import HfFileSystem, constants
-  return HfFileSystem(endpoint=constants.ENDPOINT)
+  client = import_client()
+  return client.HfFileSystem(endpoint=client.constants.ENDPOINT)
 
 
 @functools.cache
@@ -116,9 +117,8 @@ def find_commit(name: hub.HubName) -> str:
   """Return the commit of a dataset's revision; one process asks the hub once."""
   if hub.COMMIT.fullmatch(name.revision):
     return name.revision
-  import huggingface_hub
-  info = huggingface_hub.HfApi(library_name='plm_jax').dataset_info(
-      name.name, revision=name.revision or None)
+  client = import_client().HfApi(library_name='plm_jax')
+  info = retry(lambda: client.dataset_info(name.name, revision=name.revision or None))
   return str(info.sha)
 
 

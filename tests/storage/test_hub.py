@@ -99,11 +99,51 @@ def test_errors_are_one_line_and_leave_nothing_half_written(case, server, tmp_pa
   server.faults.append(dataclasses.replace(fault))
   out, error = run(server, tmp_path, FIND, 'org/bert')
   assert not out
-  assert error.startswith('plm_jax.storage.hub.HubError: ')
+  assert error.startswith('plm_jax.storage.hub_client.HubError: ')
   assert message in error
   assert not list(tmp_path.rglob('*.incomplete'))
   server.forget()
   assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'  # the same command works once the cause is gone
+
+
+FOREIGN = {
+    'html': (hub_server.Fault('html', '/api/'), "(expected JSON, got '<html>Log in</html>'): check HF_ENDPOINT"),
+    'endless': (hub_server.Fault('endless', '/api/'), 'sends an answer without an end'),
+    'endless file': (hub_server.Fault('endless', 'vocab.txt', 'GET'), 'sends an answer without an end'),
+    'etag': (hub_server.Fault('headers', 'vocab.txt', headers={'X-Linked-Etag': '"../../../outside"'}),
+             'header X-Linked-Etag is'),
+    'commit': (hub_server.Fault('headers', '/resolve/', headers={'X-Repo-Commit': '../../outside'}),
+               'header X-Repo-Commit is'),
+    'silent': (hub_server.Fault('silent', '/api/'), 'the Hugging Face hub cannot be reached')}
+
+
+@pytest.mark.parametrize('case', FOREIGN)
+def test_answers_that_are_not_those_of_a_hub(case, server, tmp_path):
+  fault, message = FOREIGN[case]
+  server.faults.append(dataclasses.replace(fault))
+  out, error = run(server, tmp_path, FIND, 'org/bert', HF_HUB_DOWNLOAD_TIMEOUT='1')
+  assert not out
+  assert error.startswith('plm_jax.storage.hub_client.HubError: ')
+  assert message in error
+  assert not list(tmp_path.rglob('outside*'))
+
+
+@pytest.mark.parametrize('status', [429, 503])
+def test_a_refusal_that_passes_is_tried_again(status, server, tmp_path):
+  server.faults.append(hub_server.Fault(status, '/api/models/org/bert', times=2))
+  assert run(server, tmp_path, FIND, 'org/bert')[0]
+
+
+@pytest.mark.parametrize('name', ['config.json', 'vocab.txt'])
+def test_files_of_a_download_that_broke_off_are_checked(name, server, files, tmp_path):
+  server.faults += [hub_server.Fault('corrupt', f'/{name}', 'GET'), hub_server.Fault(404, 'model.safetensors')]
+  assert not run(server, tmp_path, FIND, 'org/bert')[0]
+  server.forget()
+  for need in ('tokenizer', 'model'):
+    code = FIND.replace('(name)', f'(name, {need!r})')
+    out, error = run(server, tmp_path, code, 'org/bert')
+    assert (not out and f'{name} was damaged on its way' in error) == (need == 'tokenizer')
+  assert all(path.read_bytes() == files[name] for path in tmp_path.glob(f'cache/**/snapshots/*/{name}'))
 
 
 def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
@@ -228,7 +268,7 @@ def upload_error(server, folder, name='org/new', **more):
   more = {'HF_TOKEN': server.token, **more}
   out, error = run(server, folder, UPLOAD, name, **more)
   assert not out
-  return error.removeprefix('plm_jax.storage.hub.HubError: ')
+  return error.removeprefix('plm_jax.storage.hub_client.HubError: ')
 
 
 def test_errors_of_push(server, tmp_path):
@@ -241,6 +281,10 @@ def test_errors_of_push(server, tmp_path):
   assert upload_error(server, tmp_path, 'a/b/c').startswith("'a/b/c' is no name of a model of the Hugging Face hub")
   assert upload_error(server, tmp_path, 'org/bert') == (
       'org/bert exists and is public: push with --public, or to another name')
+  server.add('org/closed', {'README.md': b''}, private=True)
+  code = UPLOAD.replace('False', 'True')
+  error = run(server, tmp_path, code, 'org/closed', HF_TOKEN=server.token)[1]
+  assert 'org/closed exists and is private: push without --public, or make it public' in error
   server.faults.append(hub_server.Fault(403, '/api/repos/create'))
   assert upload_error(server, tmp_path).startswith(f'{nothing}its token may not write there: ')
   server.faults[:] = [hub_server.Fault(400, '/commit/')]
