@@ -212,8 +212,19 @@ def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors
     root: folder of the encoder.
     sentence_vectors: what sentence-transformers adds to the encoder; None: nothing.
     mesh: as for `load_model`.
+
+  Raises:
+    ConvertError: the tokenizer has tokens for which the model has no embeddings.
   """
   imported = conversion.load(root, lazy=mesh is not None)
+  vocab = imported.tokenizer.vocab if imported.tokenizer else None
+  rows = getattr(imported.config, 'vocab', 0)
+  # Padding is masked: many LLaMA files have a token for it that the model does not know.
+  if vocab and rows and set(range(rows, vocab.size)) - {vocab.pad}:
+    raise conversion.ConvertError(
+        f'{folder}: the tokenizer has {vocab.size:,} tokens, but the model has embeddings of '
+        f'{rows:,}: tokens were added, and the model was not resized. `finetune --init` adds rows '
+        'for them; or remove them from the tokenizer')
   params, task = imported.params, None
   if any(name in imported.heads for name in TASK_HEADS):
     from plm_jax.tasks import kinds

@@ -213,7 +213,8 @@ def load_warm_start(config: RunConfig, params, layout):
     grown = [name for name in names if has_more_ids(own[name], theirs[name])]
   others = [name for name in names if name not in grown]
   if grown and not any(shape_differences(own[name], theirs[name]) for name in others):
-    imported = theirs = extend_tables(own, common_subtree(load_model(folder).params, own))
+    known = load_model(folder).params if imported is None else imported
+    imported = theirs = extend_tables(own, common_subtree(known, own))
     if first_process:
       names_text = ', '.join(grown)
       print(f'{names_text}: of more ids than in {folder}: the further rows are new', flush=True)
