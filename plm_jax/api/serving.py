@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 import time
 from typing import Any, NamedTuple
 
-from plm_jax import validation
 from plm_jax.api import similarity, transfer
 from plm_jax.api.models import fill_mask, generate
 from plm_jax.data.bucketing import bucket_length, next_power_of_two
 from plm_jax.errors import ConfigError
-from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.generation_config import GenerationConfig, resolve_generation_config
 from plm_jax.loading.loaded_model import LoadedModel
 
 WORDS = ('a', 'the', 'to', '1', '的', 'ا', 'и')
@@ -33,7 +32,7 @@ class WarmUpCall(NamedTuple):
 
 def warm_up(
     model: LoadedModel, length: int = 128, batch: int = 1, functions: Sequence[str] = (),
-    config: GenerationConfig = GenerationConfig(), **options: Any) -> list[WarmUpCall]:
+    config: GenerationConfig | None = None, **options: Any) -> list[WarmUpCall]:
   """Compile the programs that a service needs, by calls with texts of every padded length.
 
   Texts are padded to one of a few lengths, and their number to a power of two, so there are few
@@ -53,7 +52,8 @@ def warm_up(
     functions: names of the functions that will be called; none: all that the model supports.
       `similar` and `search` use the programs of `encode`, and `stream` those of `generate` for one
       prompt
-    config: settings of `generate`: max_new, beams and sampling options are part of a program
+    config: settings of `generate`: max_new, beams and sampling options are part of a program; None:
+      those of the checkpoint
     **options: fields of `config` to override
 
   Returns:
@@ -63,7 +63,7 @@ def warm_up(
     ConfigError: a function that the model does not support or that needs no warm-up, or a length
       that leaves no room for text.
   """
-  config = validation.with_overrides(config, options)
+  config = resolve_generation_config(model.generation, config, options)
   able = [name for name in FUNCTIONS if name in model.capabilities and has_program(model, name)]
   if unknown := [name for name in functions if name not in able]:
     raise ConfigError(f'{", ".join(unknown)} cannot be warmed up: of this model '

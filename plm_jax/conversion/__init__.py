@@ -281,7 +281,7 @@ def save(
         roles = {}
       else:
         roles = generation.special_ids(config.kind, tokenizer.vocab)
-      types = config.kind == 'encoder' and getattr(config, 'types', 0) > 1
+      types = config.kind == 'encoder' and (config.cls_last or getattr(config, 'types', 0) > 1)
       tokenizer_files.save(draft, tokenizer, config.max_length, frame, types, roles)
       if roles and 'lm' in kind.classes.get(hf_config['architectures'][0], ()):
         settings = generation.build_generation_config(hf_config, tokenizer.vocab, config.vocab)

@@ -31,6 +31,8 @@ from plm_jax.tokenizers.tokenizer_json import NON_ASCII_BORDERS, OUTER_SPACES, u
 from plm_jax.tokenizers.wordpiece import CHINESE, CHINESE_SPACE, SPACE_IN_CHINESE, assemble
 
 TOKENIZER_JSON = 'tokenizer.json'
+INPUT_NAMES = ['input_ids', 'token_type_ids', 'attention_mask']
+UNTYPED_INPUT_NAMES = ['input_ids', 'attention_mask']
 SEPARATOR = '\x10'
 """a control character, which no grapheme cluster extends over"""
 BARRIER = '\ufdef'
@@ -78,7 +80,7 @@ def save(
     max_length: limit of the model's input in tokens; 0: none.
     frame: special tokens around texts, as the model's sequences have them; None: those that
       transformers' class for the tokenizer adds.
-    types: whether the model has segment types that distinguish two texts; used with `frame`.
+    types: whether the model has segment types that distinguish two texts.
     roles: ids of special tokens, as config.json names them, such as `eos_token_id`.
   """
   tokenizer.save(folder)
@@ -89,6 +91,7 @@ def save(
     # The class that reads a tokenizer.json as it is; mBART's own leaves characters as they are
     # (transformers 5).
     contents['tokenizer_class'] = 'PreTrainedTokenizerFast'
+    contents['model_input_names'] = INPUT_NAMES if types else UNTYPED_INPUT_NAMES
   if isinstance(tokenizer, SentencePiece) and tokenizer.layout == 'xlnet':
     contents |= {'padding_side': 'left', 'pad_token_type_id': 3}
   for role, number in roles.items():
@@ -130,7 +133,9 @@ def set_text_frame(
   if not path.exists() or max(ids, default=0) >= len(tokenizer.pieces):
     return
   def name_tokens(part, segment):
-    return [f'{tokenizer.pieces[i]}:{segment}' for i in part]
+    # XLNet's <cls>, after all texts, has a type of its own.
+    last = 2 if types and part is after else segment
+    return [f'{tokenizer.pieces[i]}:{last if i == tokenizer.vocab.cls else segment}' for i in part]
   before, between, after = frame
   second = int(types)
   first_text = [*name_tokens(before, 0), '$A:0']
@@ -140,10 +145,9 @@ def set_text_frame(
   fast.post_processor = processors.TemplateProcessing(
       single=single, pair=pair, special_tokens=[(tokenizer.pieces[i], i) for i in ids])
   write_tokenizer(path, fast)
-  contents = {**read_json(folder / CONFIG_FILE), 'tokenizer_class': 'PreTrainedTokenizerFast'}
-  if not types:
-    contents['model_input_names'] = ['input_ids', 'attention_mask']
-  write_json(folder / CONFIG_FILE, contents)
+  write_json(folder / CONFIG_FILE, {
+      **read_json(folder / CONFIG_FILE), 'tokenizer_class': 'PreTrainedTokenizerFast',
+      'model_input_names': INPUT_NAMES if types else UNTYPED_INPUT_NAMES})
 
 
 def write_tokenizer(path: pathlib.Path, fast: tokenizers.Tokenizer) -> None:

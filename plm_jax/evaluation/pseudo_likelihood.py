@@ -25,6 +25,7 @@ from plm_jax.data.bucketing import row_steps, split_by_length
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
+from plm_jax.inference.encode import last_token_types
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
 from plm_jax.objectives.masked_diffusion import suppress_mask
@@ -172,7 +173,10 @@ class PseudoScorer:
       tokens[row, end:end + len(last)] = last
       segments[row, :len(text) + self.specials] = 1
       positions[row], targets[row] = before + place - self.shifted, text[place]
-    return dict(tokens=tokens, segments=segments, positions=positions), targets
+    batch = dict(tokens=tokens, segments=segments, positions=positions)
+    if self.cls_last:
+      batch['types'] = last_token_types(segments)
+    return batch, targets
 
   def hidden(self, text: Sequence[int], place: int) -> int:
     """Return the end of the masked tokens when the token at `place` is predicted."""

@@ -108,7 +108,15 @@ def truncated_rows(
 ) -> list[list[int]]:
   """Make a row per text, and report how much is truncated. Raises ConfigError as `encode`."""
   whole = [build_row(trained, tokenizer, text) for text in texts]
-  rows = [truncate_ids(ids, trained.model.max_length, cut) for ids in whole]
+  rows, longest = [], trained.model.max_length
+  for text, row in zip(texts, whole, strict=True):
+    if longest and len(row) > longest:
+      if not cut:
+        raise ConfigError(f'a text has {len(row)} tokens, the model takes {longest}: give '
+                          'windows=mean, which reads all, or cut=True, which leaves out the end')
+      ids, room = find_room(tokenizer, text, row, longest)
+      row = build_row(trained, tokenizer, ids[:room])
+    rows.append(row)
   lost = [len(ids) - len(row) for ids, row in zip(whole, rows, strict=True)]
   truncation.report(Truncation(
       len(rows), sum(map(bool, lost)), sum(map(len, whole)), sum(lost)))
@@ -126,15 +134,26 @@ def window_rows(
   for number, text in enumerate(texts):
     own = [build_row(trained, tokenizer, text)]
     if longest and len(own[0]) > longest:
-      ids = list(prompt_ids(tokenizer, text))
-      room = longest - (len(own[0]) - len(ids))
-      if room < 1:
-        raise ConfigError(f'the model takes {longest} tokens, which leaves no room for text')
+      ids, room = find_room(tokenizer, text, own[0], longest)
       starts = window_starts(len(ids), room, stride)
       own = [build_row(trained, tokenizer, ids[start:start + room]) for start in starts]
     rows += own
     documents += [number] * len(own)
   return rows, documents
+
+
+def find_room(
+    tokenizer: Tokenizer, text: Prompt, row: Sequence[int], longest: int) -> tuple[list[int], int]:
+  """Return the ids of a text, and how many of them fit next to the special tokens of its row.
+
+  Raises:
+    ConfigError: none fits.
+  """
+  ids = prompt_ids(tokenizer, text)
+  room = longest - (len(row) - len(ids))
+  if room < 1:
+    raise ConfigError(f'the model takes {longest} tokens, which leaves no room for text')
+  return ids, room
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'layer', 'pooling'))
@@ -240,20 +259,6 @@ def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[
   return [vocab.cls, *ids, vocab.sep]
 
 
-def truncate_ids(ids: list[int], longest: int, cut: bool) -> list[int]:
-  """Truncate ids to `longest` (0: no limit), and keep the last token.
-
-  Raises:
-    ConfigError: the text is too long and `cut` is False.
-  """
-  if not longest or len(ids) <= longest:
-    return ids
-  if not cut:
-    raise ConfigError(f'a text has {len(ids)} tokens, the model takes {longest}: give '
-                      'windows=mean, which reads all, or cut=True, which leaves out the end')
-  return [*ids[:longest - 1], ids[-1]]
-
-
 def iterate_batches(
     rows: Sequence[Sequence[int]], model: Any, tokens: int, pad: int,
 ) -> Iterator[tuple[list[int], dict[str, jax.Array]]]:
@@ -279,7 +284,20 @@ def iterate_batches(
     for place, number in enumerate(filled):
       ids = rows[number]
       batch_tokens[place, :len(ids)], segments[place, :len(ids)] = ids, 1
-    yield some, {'tokens': jax.device_put(batch_tokens), 'segments': jax.device_put(segments)}
+    batch = {'tokens': batch_tokens, 'segments': segments}
+    if model.kind == 'encoder' and model.cls_last:
+      batch['types'] = last_token_types(segments)
+    yield some, jax.device_put(batch)
+
+
+def last_token_types(segments: np.ndarray) -> np.ndarray:
+  """Return XLNet's segment types [batch, length] of rows of one text: 2 for <cls>, the last token.
+
+  segments: [batch, length], 0 is padding.
+  """
+  types = np.zeros_like(segments)
+  types[np.arange(len(types)), (segments > 0).sum(1) - 1] = 2
+  return types
 
 
 def split_rows(

@@ -15,6 +15,7 @@ from plm_jax import unicode_words
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, check_finite
+from plm_jax.inference.encode import last_token_types
 from plm_jax.inference.prompts import BERT_TOKENS, check_prompts, missing_tokens
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.layers.heads import ModelWithHeads
@@ -83,6 +84,8 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
     positions[number] -= has_shifted_targets(config)
 
   batch = {'tokens': tokens[:, :length], 'segments': segments[:, :length], 'positions': positions}
+  if config.cls_last:
+    batch['types'] = last_token_types(batch['segments'])
   params = trained.device_params('backbone', 'heads_mlm')
   # Masked diffusion does not train the logit of [MASK].
   suppressed = tokenizer.vocab.mask if trained.generates_by_unmasking else None

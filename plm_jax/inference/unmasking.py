@@ -25,6 +25,7 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError
 from plm_jax.inference import engine, search
 from plm_jax.inference import sampling as of
+from plm_jax.inference.encode import last_token_types
 from plm_jax.inference.prompts import (
   BERT_TOKENS,
   Prompt,
@@ -106,6 +107,8 @@ def generate_tokens(
     positions[row] = first + np.arange(config.max_new)
 
   batch = {'tokens': tokens, 'segments': segments, 'positions': positions}
+  if model.cls_last:
+    batch['types'] = last_token_types(segments)
   batch = {name: np.repeat(x, config.number, 0) for name, x in batch.items()}
   order: Order = 'confidence' if config.order == 'confidence' else 'random'
   settings = (order, config.temperature, config.top_k, config.top_p, config.min_p)

@@ -28,6 +28,14 @@ UNSUPPORTED = {
     'typical_p': (1.0,)}
 """Settings that change the text and are not implemented here, with the values that have no
 effect."""
+OTHER_SETTINGS = frozenset({
+    '_from_model_config', 'bad_words_ids', 'bos_token_id', 'cache_config', 'cache_implementation',
+    'compile_config', 'decoder_start_token_id', 'disable_compile', 'do_sample', 'early_stopping',
+    'eos_token_id', 'low_memory', 'max_length', 'min_length', 'output_attentions',
+    'output_hidden_states', 'output_logits', 'output_scores', 'pad_token_id', 'prefill_chunk_size',
+    'remove_invalid_values', 'return_dict_in_generate', 'suppress_tokens', 'transformers_version',
+    'trust_remote_code', 'use_cache'})
+"""Settings that are read elsewhere, or that do not change the text."""
 BEAM_OPTIONS = ('beams', 'length_penalty', 'early_stopping')
 SAMPLING_OPTIONS = ('temperature', 'top_k', 'top_p', 'min_p')
 
@@ -177,15 +185,23 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
       if isinstance(value, list) and len(value) == 1:
         value = value[0]
       options[ours] = value
-  if kind == 'encoder-decoder':  # where a length counts the token with which the decoder begins
-    for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):
-      if theirs in stated and ours not in options and type(stated[theirs]) is int:
-        options[ours] = stated[theirs] - 1
+  ignored = []
+  for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):
+    if ours in options or type(stated.get(theirs)) is not int:
+      continue
+    if kind == 'encoder-decoder':  # it counts the token with which the decoder begins
+      options[ours] = stated[theirs] - 1
+    elif stated[theirs]:  # it counts the prompt
+      ignored.append(theirs)
   if 'early_stopping' in stated:
     names = {True: 'full', False: 'heuristic'}
     options['early_stopping'] = names.get(stated['early_stopping'], 'never')
   if stated.get('do_sample') and options.get('beams', 1) == 1:
     options |= {name: stated.get(name, usual) for name, usual in SAMPLING_DEFAULTS.items()}
+  elif stated.get('do_sample'):
+    ignored.append('do_sample with num_beams')
+    ignored += [name for name, usual in SAMPLING_DEFAULTS.items()
+                if stated.get(name, usual) != usual]
   longest = imported.config.max_length
   if longest and type(options.get('max_new')) is int and options['max_new'] >= longest:
     options['max_new'] = longest - 1
@@ -197,10 +213,12 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
   except ValueError as error:
     raise ConvertError(
         f'the generation settings of the checkpoint cannot be used: {error}') from error
-  ignored = []
   for name, neutral in UNSUPPORTED.items():
     if name in stated and stated[name] not in (*neutral, [], {}):
       ignored.append(name)
+  known = (FIELD_NAMES.keys() | SAMPLING_DEFAULTS.keys() | UNSUPPORTED.keys() | OTHER_SETTINGS)
+  ignored += [name for name, value in imported.generation.items()
+              if value and name not in known and 'assistant' not in name]
   words = [word for word in stated.get('bad_words_ids') or () if isinstance(word, list)]
   if any(len(word) > 1 for word in words):
     ignored.append('bad_words_ids of several tokens')

@@ -1,4 +1,5 @@
 """After a warm-up no call within its limits compiles anything."""
+import dataclasses
 import random
 
 from compilations import compiled
@@ -6,7 +7,9 @@ import pytest
 import ready
 
 import plm_jax
+from plm_jax.api import serving
 from plm_jax.config.run import ConfigError
+from plm_jax.loading.generation_config import GenerationConfig, GenerationDefaults
 
 DRAW = random.Random(0)
 
@@ -42,6 +45,15 @@ def test_no_call_compiles_after_it(kind):
     for _ in range(25):
       function(model, [sentence(words) for _ in range(DRAW.randint(1, 2))])
   assert not compiled
+
+
+def test_settings_of_the_checkpoint_are_those_of_generate(monkeypatch):
+  stated = GenerationDefaults(options={'beams': 2, 'repetition_penalty': 1.5})
+  model = dataclasses.replace(ready.model('gpt2'), generation=stated)
+  seen = []
+  monkeypatch.setattr(serving, 'generate', lambda model, texts, config: seen.append(config))
+  plm_jax.warm_up(model, length=16, functions=['generate'], max_new=3)
+  assert seen == [GenerationConfig(max_new=3, beams=2, repetition_penalty=1.5)]
 
 
 def test_it_compiles_what_is_asked_for_and_no_more():

@@ -219,6 +219,17 @@ def test_options_of_the_user_go_before(tmp_path, stated, options, want):
   assert generation_config.resolve_generation_config(trained.generation, None, options) == GenerationConfig(**want)
 
 
+@pytest.mark.parametrize(('stated', 'listed'), [
+    ({'do_sample': True, 'num_beams': 4, 'temperature': 0.7, 'top_k': 50}, ('do_sample with num_beams', 'temperature')),
+    ({'min_length': 20, 'max_length': 30}, ('max_length', 'min_length')),
+    ({'max_length': 30, 'max_new_tokens': 8}, ()),
+    ({'prompt_lookup_num_tokens': 3, 'renormalize_logits': True}, ('prompt_lookup_num_tokens', 'renormalize_logits')),
+    ({'use_cache': True, 'transformers_version': '5.0', 'renormalize_logits': False, 'num_assistant_tokens': 20}, ())])
+def test_settings_that_are_not_implemented_are_listed(tmp_path, stated, listed):
+  trained = imported(tmp_path, 'llama', 'llama', generation=stated)
+  assert trained.generation.unsupported == listed
+
+
 def test_settings_that_cannot_be_used_are_refused(tmp_path):
   with pytest.raises(conversion.ConvertError, match=r'generation settings of the checkpoint cannot be used: .*beams'):
     imported(tmp_path, 'llama', 'llama', generation={'num_beams': 'four'})

@@ -19,7 +19,7 @@ from plm_jax.models import gpt2, llama, t5
 from plm_jax.tasks.input_formats import get_input_format
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
-from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
+from plm_jax.tokenizers import train_byte_bpe, train_sentencepiece, train_wordpiece
 
 files = pytest.importorskip('safetensors.numpy')
 
@@ -166,6 +166,25 @@ def test_an_exported_tokenizer_makes_the_pairs_of_its_family(tmp_path, family, s
   assert (said['tokenizer_class'] == 'PreTrainedTokenizerFast') is own
   assert (said.get('model_input_names') == ['input_ids', 'attention_mask']) is own
   assert said['mask_token'] == tokenizer.pieces[tokenizer.vocab.mask]
+
+
+@pytest.mark.parametrize('family', ['albert', 'xlnet'])
+def test_an_exported_sentencepiece_gives_segment_types(tmp_path, family):
+  """XLNet's <cls> has the type 2, after all texts."""
+  tokenizer = train_sentencepiece(['a quick brown fox'] * 20, 40, layout=family)
+  model = backbones.small(family, tokenizer.vocab.size, 16)
+  heads = {'label': conversion.build_head(family, 'label', model, 2)}
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  form = get_input_format(family)
+  frame = form.special_ids(tokenizer.vocab)
+  like = conversion.ExportTemplate(family, (), frame)
+  conversion.save(tmp_path / 'a', model, tiny.random_params(shapes), tokenizer, like=like)
+  texts = ['a fox', 'quick']
+  row = form.make_row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
+  made = tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts)
+  assert (made.ids, made.type_ids) == (row.tokens, row.token_types)
+  said = json.loads((tmp_path / 'a' / 'tokenizer_config.json').read_text())
+  assert said['model_input_names'] == ['input_ids', 'token_type_ids', 'attention_mask']
 
 
 def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():

@@ -1,4 +1,5 @@
 """Vectors of texts: those of other code, whatever else is in the batch, of every wiring."""
+import contextlib
 import dataclasses
 import pathlib
 
@@ -79,6 +80,29 @@ def test_pooling(tokenizer):
   long = 'the cat sat on the mat ' * 20
   ids = tokenizer.encode(long)
   np.testing.assert_allclose(encode(model, [long], cut=True), encode(model, [ids[:62]]), atol=1e-6)
+
+
+@pytest.mark.parametrize(('kind', 'room'), [(0, 62), (3, 62), (4, 63)])
+def test_a_text_that_is_cut_keeps_its_special_tokens_and_nothing_of_its_end(kind, room, tokenizer, monkeypatch):
+  """An encoder has [CLS] and [SEP], a decoder a start alone."""
+  monkeypatch.setattr(tokenizer, 'vocab', dataclasses.replace(tokenizer.vocab, bos=2, eos=3))
+  model = trained(models(tokenizer.vocab.size)[kind], tokenizer)
+  ids = tokenizer.encode('the cat sat on the mat, and the dog ' * 20)
+  seen = []
+  monkeypatch.setattr(encoding, 'iterate_batches', lambda rows, *more: seen.extend(rows) or iter(()))
+  with contextlib.suppress(TypeError, ValueError):
+    encode(model, [ids], cut=True)
+  whole = encoding.build_row(model, tokenizer, ids[:room])
+  assert seen == [whole] and len(whole) == 64
+
+
+def test_the_last_token_of_an_xlnet_has_a_type_of_its_own(tokenizer):
+  xlnet = models(tokenizer.vocab.size)[3]
+  (_, batch), = encoding.iterate_batches([[5, 6, 3, 2], [7, 3, 2]], xlnet, 64, 0)
+  types = np.asarray(batch['types'])
+  assert types[:, :4].tolist() == [[0, 0, 0, 2], [0, 0, 2, 0]] and types.sum() == 4
+  (_, batch), = encoding.iterate_batches([[5, 6, 3, 2]], models(tokenizer.vocab.size)[0], 64, 0)
+  assert 'types' not in batch
 
 
 @pytest.mark.parametrize('case', ['bert/base_no_token_types', 'gpt_neo/lm_global_local_w4', *(
