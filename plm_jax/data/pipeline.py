@@ -26,7 +26,8 @@ the windows of this corpus that row b had in each mixture.
 
 K = 1 is a perfect shuffle: every window is read once per epoch. For K > 1 an epoch leaves out the
 W % K windows that fill no block; the shift changes which ones in every epoch. K is at most W // 4B,
-so that all rows find several blocks per epoch of a small corpus, too.
+so that all rows find several blocks per epoch of a small corpus, too, and at most W // 4096: during
+K steps the windows of all batches are from B blocks, which would be much of a small corpus.
 
 Data mixtures are in `mixtures`.
 """
@@ -51,7 +52,9 @@ from plm_jax.data.windows import Batch, Windows
 
 REVERSED_FIELDS = 'tokens', 'segments', 'index'  # that are also read from the end of the text
 READ_BYTES = 64 << 20  # of decoded windows, at most, per read of the stream (but at least one step)
+READ_STEPS = 16  # at least, as far as READ_BYTES allows: each read takes a millisecond by itself
 READERS = 2  # concurrent reads: one more than is in use hides the latency
+MIN_BLOCKS = 1 << 12  # per epoch, unless windows are in the order of the text
 FEISTEL_ROUNDS = 6  # pairs of an addition to the left and to the right half
 
 
@@ -131,8 +134,7 @@ class Pipeline:
     self.schedule = MixtureSchedule.from_weights(weights, len(corpora))
     orders = []
     for number, corpus in enumerate(corpora):
-      largest = len(corpus) // (4 * self.order_batch_size)
-      size = max(1, min(block, largest))
+      size = choose_block_size(len(corpus), self.order_batch_size, block, ordered)
       orders.append(ReadingOrder(len(corpus), self.order_batch_size, size, seed, number, ordered))
     self.orders = tuple(orders)
 
@@ -218,9 +220,9 @@ class Pipeline:
     """
     row_bytes = 4 * (4 * self.length + 4)
     count = len(range(self.size)[rows or slice(None)])
-    # Read together the steps during which the current blocks are in use.
+    # Read together the steps during which the current blocks are in use, or READ_STEPS.
     largest = max(order.block for order in self.orders)
-    block_steps = largest * self.order_batch_size // self.size
+    block_steps = max(READ_STEPS, largest * self.order_batch_size // self.size)
     steps = max(1, min(block_steps, READ_BYTES // (row_bytes * max(1, count))))
 
     def read(number: int) -> Batch:
@@ -243,6 +245,16 @@ class Pipeline:
     for group in groups:
       for step in range(len(group['index'])):
         yield {name: array[step] for name, array in group.items()}
+
+
+def choose_block_size(windows: int, rows: int, block: int, ordered: bool = False) -> int:
+  """Return K for a corpus of so many windows, see the head of this module.
+
+  >>> [choose_block_size(windows, 16, 64) for windows in (1000, 20_000, 1_000_000)]
+  [1, 4, 64]
+  """
+  blocks = 4 * rows if ordered else max(4 * rows, MIN_BLOCKS)
+  return max(1, min(block, windows // blocks))
 
 
 def read_reversed(corpus: Windows, index: np.ndarray) -> Batch:

@@ -12,6 +12,7 @@ from plm_jax.data.mixtures import MixtureSchedule, MixtureShares, unimax_weights
 from plm_jax.data.pipeline import (
   Pipeline,
   ReadingOrder,
+  choose_block_size,
   heldout_batches,
   open_pipeline,
   permute,
@@ -22,6 +23,11 @@ from plm_jax.data.windows import Windows
 from plm_jax.errors import ConfigError
 
 PAIRS = WindowRule('document', 2)  # windows of two tokens
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_small_corpora(monkeypatch):
+  monkeypatch.setattr(pipeline, 'MIN_BLOCKS', 1)
 
 
 @pytest.fixture(autouse=True)
@@ -121,10 +127,15 @@ def test_an_ordered_pipeline_reads_each_block_from_both_ends(tmp_path):
     np.testing.assert_array_equal(steps[step]['behind_tokens'][row], same_window['tokens'][row])
 
 
-def test_a_small_corpus_has_smaller_blocks(tmp_path):
+def test_a_small_corpus_has_smaller_blocks(tmp_path, monkeypatch):
+  monkeypatch.setattr(pipeline, 'MIN_BLOCKS', 1 << 12)
   folder = write(tmp_path / 'r', 100)
-  assert open_pipeline([folder], PAIRS, batch=4, block=64).orders[0].block == 6
-  assert open_pipeline([folder], PAIRS, batch=64, block=64).orders[0].block == 1
+  assert open_pipeline([folder], PAIRS, batch=4, block=64).orders[0].block == 1
+  # Of a million characters, a batch does not come from a few places; large corpora are read by whole blocks.
+  sizes = [choose_block_size(windows, 12, 64) for windows in (4000, 15_700, 262_144, 10 ** 9)]
+  assert sizes == [1, 3, 64, 64] and choose_block_size(262_144, 4096, 64) == 16
+  # Windows in the order of the text stay together: a row reads a block from its beginning to its end.
+  assert [choose_block_size(100, rows, 64, ordered=True) for rows in (4, 64)] == [6, 1]
 
 
 @pytest.mark.parametrize('hosts', [1, 2, 4, 8])
@@ -273,6 +284,7 @@ def test_an_error_of_reading_comes_through_as_it_was(mixture, monkeypatch, with_
     return read(start, stop, rows)
 
   monkeypatch.setattr(mixture, 'read', fail_late)
+  monkeypatch.setattr(pipeline, 'READ_STEPS', 5)
   stream = mixture.stream()
   for step in range(20):
     same(next(stream), mixture.batch(step))
