@@ -74,6 +74,8 @@ def render_card(
   if isinstance(run, PretrainRun):
     # Only the last part of a path, since the rest describes the machine.
     rows['Text'] = ', '.join(f'`{last_part(path)}`' for path in run.data.path)
+    if heldout_paths := list(filter(None, run.data.heldout_path)):
+      rows['Held-out text'] = ', '.join(f'`{last_part(path)}`' for path in heldout_paths)
     terms = [name for name in run.objective.terms if name not in metric_names.REGULARIZERS]
     rows['Objectives'] = ', '.join(map(metric_names.term_name, terms))
   for name, value in heldout.items():

@@ -9,7 +9,6 @@ import jax
 
 from plm_jax import environment, truncation
 from plm_jax.config import serialization
-from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.data import builtin_corpus
 from plm_jax.data.records import read_meta
@@ -29,6 +28,7 @@ from plm_jax.report.html import el
 from plm_jax.report.model_card import describe_size
 from plm_jax.runs.development import analyze_development
 from plm_jax.tokenizers import Tokenizer
+from plm_jax.training import run_metrics
 from plm_jax.training.compile_ahead import CompileAhead
 from plm_jax.training.feed import Feed
 from plm_jax.training.learner import make_selection
@@ -110,8 +110,7 @@ def report_pretraining(
   headline = html.heldout_headline(config.objective.terms, heldout)
   if 'bits_per_byte' in heldout:
     headline['Held-out bits per byte'] = f'{heldout["bits_per_byte"]:.3f}'
-  done = completed_phases(config.train.phases, result.step) or ()
-  tokens = sum(phase.steps * phase.length * phase.batch for phase in done)
+  tokens = run_metrics.count_tokens_read(config.train.steps_and_tokens, result.step)
   digits = 1 if result.epochs >= 1 else 3
   headline |= {
       'Held-out text': heldout_text, 'Epochs': f'{result.epochs:.{digits}f}',

@@ -7,14 +7,16 @@ import pytest
 from plm_jax import recipes
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli.run import parse
-from plm_jax.config.run import ConfigError, Phase
+from plm_jax.config.run import ConfigError, Phase, TrainConfig
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.data.records import RecordsError
 from plm_jax.errors import option_scope
-from plm_jax.runs import preflight
+from plm_jax.report import hints
+from plm_jax.runs import conclude, preflight
 from plm_jax.tokenizers import load, train_wordpiece
 from plm_jax.training import feed
+from plm_jax.training.train import TrainingResult
 
 
 def tokenizer(kind):
@@ -115,6 +117,18 @@ def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkp
   prepare(PrepareConfig(source=f'{tmp_path}/one.txt', kind='bytes', workers=1), tmp_path / 'one')
   with pytest.raises(RecordsError, match='Were they one document'):
     feed.open_heldout(config, [tmp_path / 'one'], phase)
+
+
+def test_the_summary_names_the_held_out_text_and_counts_finished_steps(monkeypatch):
+  headlines = []
+  monkeypatch.setattr(conclude, 'write_run_report', lambda *args, **_: headlines.append(args[2]))
+  config = dataclasses.replace(recipes.find_recipe('bert_base')('test'), train=TrainConfig(
+      (Phase(10, 32, 8), Phase(10, 64, 2))))
+  result = TrainingResult(12, {}, True, 1.0, {'mlm': 2.0}, 0.5)  # stopped early
+  facts = hints.TextFacts(False, 0.0, 20_000)
+  conclude.report_pretraining(config, result, 1, conclude.ModelSamples(), facts, 'valid.txt (12 tokens)')
+  assert headlines[0]['Held-out text'] == 'valid.txt (12 tokens)'
+  assert headlines[0]['Tokens read'] == f'{10 * 32 * 8 + 2 * 64 * 2:,}'
 
 
 def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tmp_path):

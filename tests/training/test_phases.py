@@ -236,6 +236,12 @@ def test_each_corpus_continues_through_phases_of_any_mixture(seed, block, tmp_pa
         assert (times >= math.floor(spread - 0.1)).all() and (times <= math.ceil(spread + 0.1)).all()
 
 
+@pytest.mark.parametrize('name', ['mmbert_small_long', 'mmbert_base_long'])
+def test_the_long_stages_of_mmbert_continue_each_language(name):
+  first, second = feed.plan_read_order(recipes.find_recipe(name, '')('paper'))
+  assert first.first == second.first == 0 and first.name == second.name
+
+
 def test_phases_of_one_mixture_continue_its_order(tmp_path):
   folders = [write(tmp_path / f'records-{size}', size) for size in (2048, 4096)]
   config = experiment([], folders)
