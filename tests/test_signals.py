@@ -26,7 +26,7 @@ COMMANDS = {
     'vectors': (signal.SIGUSR2, ('train', 'word2vec', '--data.path=text.txt', '--train.epochs=1000000', *TRAINING),
                 'call 2 of'),
     'prepare': (signal.SIGTERM, ('prepare', 'long.txt', 'out', '--kind=bytes', '--workers=1'), 'out/journal.json'),
-    'clean': (signal.SIGUSR1, ('clean', 'long.txt', 'out', '--workers=1', '--shard-characters=100000'), 'out/.work*/*/journal.json'),
+    'clean': (signal.SIGUSR1, ('clean', 'long.txt', 'out', '--workers=1', '--shard-characters=100000'), 'out/.work/**/journal.json'),
     'predict': (signal.SIGINT, ('predict', 'model', 'x.txt', '--output=y.jsonl'), 'y.jsonl.part.jsonl')}
 
 
