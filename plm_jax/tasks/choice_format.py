@@ -1,5 +1,6 @@
 """Example format of multiple choice: a context, a question, and choices."""
 from collections.abc import Sequence
+from typing import Any
 
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
@@ -38,11 +39,13 @@ class Choices(ExampleFormat):
     A label that cannot be read in this way is left as it is.
     """
     del names
-    labeled = [item for item in part if item.label is not None]
+    labels: list[Any] = []
+    for item in part:
+      if item.label is not None:
+        labels.append((*item.label, item.example.choices))
     found = {}
     for reading in row_readers.CHOICE_READINGS:
-      found[reading] = [row_readers.index_choice(reading, *item.label, item.example.choices)
-                        for item in labeled]
+      found[reading] = [row_readers.index_choice(reading, *label) for label in labels]
     best = max(found, key=lambda reading: sum(index >= 0 for index in found[reading]))
     others = []
     for reading in row_readers.CHOICE_READINGS[:-1]:  # all numbers could be numbers from 1

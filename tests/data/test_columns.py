@@ -194,3 +194,22 @@ def test_json_of_every_layout(tmp_path):
     path.write_text(wrong)
     with pytest.raises(SourceError, match=r'a\.json'):
       read(path)
+
+
+@pytest.mark.parametrize('content', ['[{"a": 1}, {"a": 2}]', '[\n  {"a": 1}\n]'])
+def test_a_list_under_the_name_of_lines_is_called_one(tmp_path, content):
+  (tmp_path / 'a.jsonl').write_text(content)
+  with pytest.raises(SourceError, match=r'a\.jsonl is one JSON list, .*: rename it to \.json'):
+    read(tmp_path / 'a.jsonl', on_error='skip')
+
+
+def test_parquet_has_rows(tmp_path):
+  arrow, parquet = pytest.importorskip('pyarrow'), pytest.importorskip('pyarrow.parquet')
+  rows = [{'text': 'a', 'label': 1, 'tags': ['x', 'y']}, {'text': 'b', 'label': None, 'tags': []}]
+  parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / 'a.parquet')
+  stats = ReadStats()
+  assert read(tmp_path / 'a.parquet', stats=stats) == [(rows[0], '[0]'), (rows[1], '[1]')]
+  assert stats.bytes == (tmp_path / 'a.parquet').stat().st_size
+  (tmp_path / 'b.parquet').write_text('text\n')
+  with pytest.raises(SourceError, match=r'b\.parquet'):
+    read(tmp_path / 'b.parquet')
