@@ -25,7 +25,6 @@ from plm_jax.data.bucketing import row_steps, split_by_length
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.inference import prompts
-from plm_jax.inference.encode import last_token_types
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
 from plm_jax.objectives.masked_diffusion import suppress_mask
@@ -175,7 +174,7 @@ class PseudoScorer:
       positions[row], targets[row] = before + place - self.shifted, text[place]
     batch = dict(tokens=tokens, segments=segments, positions=positions)
     if self.cls_last:
-      batch['types'] = last_token_types(segments)
+      batch['types'] = prompts.last_token_types(segments)
     return batch, targets
 
   def hidden(self, text: Sequence[int], place: int) -> int:

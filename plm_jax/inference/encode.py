@@ -12,7 +12,13 @@ from plm_jax import progress, truncation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import split_by_length
 from plm_jax.errors import ConfigError, check_finite
-from plm_jax.inference.prompts import Prompt, check_text_prompts, encode_prompt, prompt_ids
+from plm_jax.inference.prompts import (
+  Prompt,
+  check_text_prompts,
+  encode_prompt,
+  last_token_types,
+  prompt_ids,
+)
 from plm_jax.layers.pooling import pool
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
@@ -288,16 +294,6 @@ def iterate_batches(
     if model.kind == 'encoder' and model.cls_last:
       batch['types'] = last_token_types(segments)
     yield some, jax.device_put(batch)
-
-
-def last_token_types(segments: np.ndarray) -> np.ndarray:
-  """Return XLNet's segment types [batch, length] of rows of one text: 2 for <cls>, the last token.
-
-  segments: [batch, length], 0 is padding.
-  """
-  types = np.zeros_like(segments)
-  types[np.arange(len(types)), (segments > 0).sum(1) - 1] = 2
-  return types
 
 
 def split_rows(

@@ -15,8 +15,12 @@ from plm_jax import unicode_words
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, check_finite
-from plm_jax.inference.encode import last_token_types
-from plm_jax.inference.prompts import BERT_TOKENS, check_prompts, missing_tokens
+from plm_jax.inference.prompts import (
+  BERT_TOKENS,
+  check_prompts,
+  last_token_types,
+  missing_tokens,
+)
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets

@@ -4,6 +4,8 @@ import numbers
 import string
 from typing import Any
 
+import numpy as np
+
 from plm_jax.errors import ConfigError
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import boundary_ids
@@ -101,3 +103,13 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int
     raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: '
                       'give a prompt')
   return first + ids if start or not ids else ids
+
+
+def last_token_types(segments: np.ndarray) -> np.ndarray:
+  """Return XLNet's segment types [batch, length] of rows of one text: 2 for <cls>, the last token.
+
+  segments: [batch, length], 0 is padding.
+  """
+  types = np.zeros_like(segments)
+  types[np.arange(len(types)), (segments > 0).sum(1) - 1] = 2
+  return types

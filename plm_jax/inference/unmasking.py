@@ -25,11 +25,11 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError
 from plm_jax.inference import engine, search
 from plm_jax.inference import sampling as of
-from plm_jax.inference.encode import last_token_types
 from plm_jax.inference.prompts import (
   BERT_TOKENS,
   Prompt,
   check_text_prompts,
+  last_token_types,
   missing_tokens,
   prompt_ids,
 )
