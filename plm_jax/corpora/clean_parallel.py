@@ -15,7 +15,6 @@ per million characters. `data.parallel_stages` describes stages and what runs th
 from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
-import itertools
 from typing import NamedTuple
 
 from etils import epath

@@ -210,7 +210,8 @@ def remove_repeated_spans(
 
 def is_long_enough(paragraphs: list[str], config: CleanConfig) -> bool:
   """Return whether a document is long enough after repeated spans were removed."""
-  return any(map(str.strip, paragraphs)) and not filters.has_few_sentences(paragraphs, config.min_sentences)
+  has_text = any(map(str.strip, paragraphs))
+  return has_text and not filters.has_few_sentences(paragraphs, config.min_sentences)
 
 
 def hash64(content: bytes) -> int:

@@ -164,7 +164,7 @@ def wiki_documents(name: str, lines: NumberedLines, config: TextReadConfig, stat
   for number, line in lines:
     if re.match(r'<doc\s+id=.*>\s*$|</doc>\s*$', line):
       yield from builder.flush()
-    elif line and not line.isspace() or config.exact and builder.paragraphs:
+    elif (line and not line.isspace()) or (config.exact and builder.paragraphs):
       yield from builder.add(number, line)
   yield from builder.flush()
 

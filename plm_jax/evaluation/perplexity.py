@@ -6,8 +6,8 @@ Windows of `length` tokens begin every `stride` tokens. Each window predicts the
 window before it has predicted, so a token sees at least `length - stride` tokens before it, if
 there are so many. A smaller stride is slower and gives a lower perplexity: compare results only at
 the same length and stride. Of a run, each window begins with the start token, as its training
-sequences do; of another library's checkpoint, only the first window does. Perplexity per token depends on the tokenizer; per word and per byte it
-does not.
+sequences do; of another library's checkpoint, only the first window does. Perplexity per token
+depends on the tokenizer; per word and per byte it does not.
 """
 from collections.abc import Iterable
 import dataclasses

@@ -2,6 +2,7 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import pathlib
 
@@ -54,7 +55,7 @@ def decode_documents(folder: pathlib.Path, split: records.Split = 'train') -> li
     tokens, sentences = records.open_tokens(folder, shard)['token'], records.read_sentences(folder, shard)
     first = np.flatnonzero(np.diff(sentences['document'].astype(int), prepend=-1))
     starts = [*sentences['start'][first].tolist(), len(tokens)]
-    found += [tokenizer.decode(tokens[start:end].tolist()) for start, end in zip(starts, starts[1:], strict=False)]
+    found += [tokenizer.decode(tokens[start:end].tolist()) for start, end in itertools.pairwise(starts)]
   return found
 
 
@@ -185,7 +186,7 @@ def test_the_ids_are_those_of_the_whole_document(options, tmp_path):
   tokenizer = tokenizers.load(tmp_path / 'out')
   windows = Windows(tmp_path / 'out', length=4000, assembly='packed').read(np.array([0]))
   ids = windows['tokens'][0][windows['segments'][0] > 0]
-  assert ids.tolist() == sum(tokenizer.encode_batch(list(DOCUMENTS)), [])
+  assert ids.tolist() == list(itertools.chain.from_iterable(tokenizer.encode_batch(list(DOCUMENTS))))
 
 
 def test_exact_records_have_a_fingerprint_of_their_own_and_say_what_they_are(tmp_path):
