@@ -29,7 +29,7 @@ MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several
 MAX_PARAGRAPH = 1 << 20  # characters; a longer paragraph, or exact text, is split into several
 # A file that is all of an exact text is split into about as many parts at least, so that a part can
 # be held out, unless parts had fewer characters than that.
-MIN_PARTS, MIN_PART = 32, 1 << 10
+MIN_PARTS, MIN_PART = 32, 1 << 8
 NumberedLines = Iterator[tuple[int, str]]  # number, text
 
 

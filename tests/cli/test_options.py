@@ -213,7 +213,7 @@ def test_what_is_behind_beam_is_for_beam_when_a_corpus_is_cleaned(monkeypatch):
 
 @pytest.mark.parametrize(('recipe', 'rules'), [
     ('', ['document-141', 'document-525']), ('bert_base', ['document-141', 'document-525']),
-    ('gpt2_small', ['packed-1020'])])
+    ('gpt2_small', ['packed-1024-1'])])
 def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules, writing: asked.extend(map(str, rules)))
