@@ -26,8 +26,8 @@ def evaluate_command(
     texts: corpora, in any form that --data.path accepts. For a folder of records, the held-out
       split is evaluated. Default: the held-out text of the run
     path: same as TEXT
-    batches: number of batches per corpus. 0: all batches of other text; for the held-out text of
-      the run, as many as its evaluations during training used
+    batches: number of batches per corpus. 0: all batches of other text, and of --data.heldout-path;
+      for other held-out text of the run, as many as its evaluations during training used
     mesh: devices over which the batch, or a large model, is split
   """
   run_lib.evaluate_folder(run, (*texts, *path), batches, mesh)

@@ -164,7 +164,8 @@ class TrainConfig(ValidatedConfig):
   eval_every: int = 10_000
   """steps between evaluations on held-out text"""
   eval_batches: int = 64
-  """maximum number of held-out batches per evaluation"""
+  """maximum number of held-out batches per evaluation; a text of --data.heldout-path is evaluated
+  as a whole"""
   save_every: int = 1000
   """steps between checkpoints"""
   keep: int = 3
@@ -468,8 +469,9 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
   if data.heldout_path and len(data.heldout_path) != len(data.path):
     raise ConfigError(f'--data.heldout-path gives {len(data.heldout_path)} texts for '
                       f'{len(data.path)} corpora: one each, or an empty one')
+  share = 0.0 if '' in data.heldout_path else data.prepare.heldout  # an empty one needs the share
   for path, heldout in data.corpora:
-    if problem := heldout_problem(path, heldout, data.prepare.heldout):
+    if problem := heldout_problem(path, heldout, share):
       raise ConfigError(f'--data.heldout-path {problem}')
   if languages and len(languages) != len(data.path):
     raise ConfigError(f'--objective.languages gives {languages} for {len(data.path)} corpora: one '

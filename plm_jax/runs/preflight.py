@@ -193,13 +193,20 @@ def check_heldout_paths(config: PretrainRun) -> None:
           'itself as --data.path')
 
 
+def has_heldout_text(config: PretrainRun) -> bool:
+  """Return whether a corpus has a held-out text of its own."""
+  folders = filter(None, map(finished_records, config.data.path))
+  given = any(config.data.heldout_path)
+  return given or any(read_meta(folder).heldout_path for folder in folders)
+
+
 def check_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
   """Return a warning if a run has no held-out text, or ''.
 
   Raises:
     ConfigError: the run selects checkpoints by metrics of held-out text.
   """
-  if any(read_meta(folder).evaluation_split == 'heldout' for folder in folders):
+  if any(read_meta(folder).heldout for folder in folders):
     return ''
   if config.train.best:
     raise ConfigError(f'--train.best={config.train.best} is a metric of held-out text, and there '

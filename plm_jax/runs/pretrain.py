@@ -154,8 +154,10 @@ def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Pa
     if folder is None:
       source, heldout = (path if '://' in path else os.path.expanduser(path)
                          for path in (source, heldout))
+      share = 0.0 if heldout else text['heldout']
       settings = PrepareConfig(
-          **text, source=source, vocab=config.model.vocab, heldout_path=heldout)
+          **{**text, 'heldout': share}, source=source, vocab=config.model.vocab,
+          heldout_path=heldout)
       folder = records_folder(settings)
       if own and not preflight.is_made_with(own, folder):  # as the run itself would
         tokenizer = str(storage.resolve_path(config.folder) / 'tokenizer')

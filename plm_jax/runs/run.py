@@ -195,7 +195,8 @@ def evaluate_folder(
   Args:
     folder: folder of the run.
     texts: corpora, of which all text is read; none: the held-out text of the run.
-    batches: batches per corpus; 0: as many as in the run's evaluations, or all of `texts`.
+    batches: batches per corpus; 0: as many as in the run's evaluations, or all of `texts` and of a
+      held-out text of its own.
     mesh: devices that share the batch, and a large model.
   """
   config = read_config(folder)
@@ -210,7 +211,7 @@ def evaluate_folder(
   config = as_pretrain_run(config)
   if texts:
     config = replace_texts(config, texts)
-  if texts or batches:
+  if texts or batches or preflight.has_heldout_text(config):
     eval_batches = (batches or ALL_BATCHES) * len(config.data.path)
     train_config = dataclasses.replace(config.train, eval_batches=eval_batches)
     config = dataclasses.replace(config, train=train_config)

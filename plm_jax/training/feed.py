@@ -349,14 +349,17 @@ def stream_batches(config: PretrainRun, pipelines: Sequence[Pipeline], add_token
 
 
 def stream_heldout(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
-  """Yield held-out windows on the devices, as many of every corpus, about train.eval_batches in
-  all."""
+  """Yield held-out windows on the devices: all of a held-out text of its own, otherwise as many of
+  every corpus, about train.eval_batches in all."""
   config, opened = feed.config, open_heldout(feed.config, feed.records, phase)
   rows = sharding.host_rows(phase.batch, mesh)
   share = max(1, config.train.eval_batches // max(1, len(opened)))
   for corpus, windows in opened.items():
+    most = share
+    if config.mode == 'train' and windows.meta.heldout_path:  # a held-out text of its own
+      most = None
     batches = heldout_batches(
-        windows, phase.batch, rows, share, corpus, is_continuous(config))
+        windows, phase.batch, rows, most, corpus, is_continuous(config))
     for batch in batches:
       batch = feed.add_token_info(batch)
       yield sharding.shard_batch(batch, phase.batch, mesh)

@@ -161,6 +161,17 @@ def test_a_held_out_text_that_does_not_fit_is_refused(config, tmp_path, changes,
   assert not (tmp_path / 'out').exists()
 
 
+def test_held_out_examples_of_a_task(tmp_path):
+  for name, text in (('train', 'fine'), ('dev', 'bad')):
+    (tmp_path / f'{name}.jsonl').write_text(f'{{"sentence": "{text}", "label": 1}}\n' * 3)
+  sources_of = [f'task:sst2:{tmp_path}/{name}.jsonl' for name in ('train', 'dev')]
+  config = PrepareConfig(source=sources_of[0], heldout_path=sources_of[1], kind='bytes', workers=1)
+  meta = prepare.prepare(config, tmp_path / 'out')
+  assert [sum(shard.documents for shard in meta.shards(split)) for split in records.SPLITS] == [3, 3]
+  tokens = records.open_tokens(tmp_path / 'out', meta.heldout[0])['token']
+  assert tokenizers.load(tmp_path / 'out').decode(tokens) == 'positivesst2 sentence: bad' * 3
+
+
 def test_a_held_out_text_without_a_token_is_refused(config, heldout, tmp_path):
   heldout.write_text('\x01')
   with pytest.raises(sources.SourceError, match='holds no text: none of its documents has a token'):

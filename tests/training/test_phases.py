@@ -312,6 +312,20 @@ def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_ph
     assert objective.row_length(windows.length) == phase.length
 
 
+def test_a_held_out_text_of_its_own_is_evaluated_as_a_whole(tmp_path, monkeypatch):
+  folders = [write(tmp_path / 'a', 4096), write(tmp_path / 'b', 4096)]
+  meta = records.read_meta(folders[1])
+  records.write_meta(folders[1], dataclasses.replace(meta, heldout_path='valid.txt'))
+  config, seen = experiment([(20, 8, 2)], folders), []
+  config = dataclasses.replace(config, train=dataclasses.replace(config.train, eval_batches=6))
+  monkeypatch.setattr(feed.sharding, 'host_rows', lambda *_: None)
+  monkeypatch.setattr(feed, 'heldout_batches', lambda windows, batch, rows, batches, *_: seen.append(batches) or [])
+  for mode in ('train', 'evaluate'):
+    opened = types.SimpleNamespace(config=dataclasses.replace(config, mode=mode), records=folders)
+    assert not list(feed.stream_heldout(opened, config.train.phases[0], FakeMesh()))
+  assert seen == [3, None, 3, 3]
+
+
 def test_epochs_are_those_of_the_finished_steps(tmp_path):
   """Early stopping ends a run before its planned steps."""
   folder = write(tmp_path / 'records', 4096)
