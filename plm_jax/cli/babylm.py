@@ -7,8 +7,8 @@
 
 The text is deduplicated and prepared with a tokenizer of its own, and a model is trained on it by a
 recipe. Then the model judges minimal pairs and is fine-tuned on tasks. Finished parts are kept in
---output and not done again: the same command resumes after an interruption, and a command with more
---pairs or tasks adds these.
+--output, and are repeated only if the content of their files has changed. The same command resumes
+after an interruption, and a command with more --pairs or tasks adds these.
 
     --data     text, as for `prepare`; of a folder with files .train these, and its .dev are held
                out
