@@ -264,10 +264,10 @@ class Peers:
       return
     lost = int(message) if message.strip().isdigit() else index
     self.send(b'%d\n' % lost)
-    # One call: the process may print its own error at this moment.
-    os.write(2, f'\nerror: process {lost} of the job was killed, or its machine has failed: this '
-             'process ends too. The same command on all machines resumes from the newest '
-             'checkpoint\n'.encode())
+    line = (f'error: process {lost} of the job was killed, or its machine has failed: this process '
+            'ends too. The same command on all machines resumes from the newest checkpoint')
+    with contextlib.suppress(OSError):  # one call: the process may print its own error now
+      os.write(2, f'\n{line}\n'.encode())
     os._exit(EXIT_STOPPED)
 
   def send(self, message: bytes) -> None:
