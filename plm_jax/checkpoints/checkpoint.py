@@ -87,8 +87,10 @@ class Checkpoints:
     with storage.io_errors_as(self.folder, 'read', CheckpointError):
       for path in self.folder.iterdir() if self.folder.is_dir() else ():
         name = path.name.rstrip('/')
-        complete = not storage.is_remote(path) or (path / checksums.ORBAX_COMMIT_FILE).exists()
-        if name.isdigit() and complete:
+        # A folder of a bucket has its name before its files are complete.
+        last = checksums.FILE_NAME, checksums.ORBAX_COMMIT_FILE
+        if name.isdigit() and (
+            not storage.is_remote(path) or any((path / file).exists() for file in last)):
           found.append(int(name))
     return sorted(found)
 
