@@ -134,8 +134,8 @@ def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, st
   first = True
   for number, line in lines:
     if first and re.match(r'\s*\[\s*(\{|$)', line):
-      raise SourceError(f'{name} is one JSON list, and .jsonl has an object on each line: rename it '
-                        'to .json')
+      raise SourceError(f'{name} is one JSON list, and .jsonl has an object on each line: rename '
+                        'it to .json')
     if line.strip():
       row = parse_json_line(line, f'{name}:{number}', on_error, stats)
       if row is None:

@@ -1,12 +1,34 @@
 """Example format of multiple choice: a context, a question, and choices."""
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+import dataclasses
+import itertools
+import re
+from typing import Any, NamedTuple
 
+from plm_jax.data import labeled_files
+from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.tasks import row_readers
+from plm_jax.tasks.class_names import is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Choice
-from plm_jax.tasks.row_readers import Columns, UnreadableRow
+from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
+
+# Names of columns with a choice each: a prefix, and the numbers or letters that follow it.
+CHOICE_PREFIXES = ('ending', 'answer', 'sol', 'choice', 'option', '')
+CHOICE_SUFFIXES = ('0123456789', '123456789', 'ABCDEFGHIJ')
+# The questions of COPA, as jiant words them.
+COPA_QUESTIONS = {
+    'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
+CHOICE_READINGS = ('keys', 'texts', 'numbers from 0', 'letters', 'numbers from 1')
+"""what labels of choices may be, in the order of preference"""
+
+
+class ChoiceLabel(NamedTuple):
+  """The label of a multiple-choice row as in the file, and the names of its choices."""
+
+  value: Any
+  keys: tuple[str, ...]
 
 
 class Choices(ExampleFormat):
@@ -23,15 +45,15 @@ class Choices(ExampleFormat):
   def split_row(self, row, columns):
     """Split a passage with several questions into a row per question."""
     del columns
-    return row_readers.split_questions(row)
+    return split_questions(row)
 
   def guess_columns(self, columns, row):
     """Fill in the columns; choices may have a column each."""
-    return columns.fill_from(row_readers.find_choice_columns(self.columns, row))
+    return columns.fill_from(find_choice_columns(self.columns, row))
 
   def read(self, row, columns):
     """Read a context, a question and its choices."""
-    return row_readers.read_choice(row, columns)
+    return read_choice(row, columns)
 
   def normalize_labels(self, source, part, names, notes):
     """Replace labels by indices of choices, in the one way in which most of a source can be read.
@@ -44,15 +66,15 @@ class Choices(ExampleFormat):
       if item.label is not None:
         labels.append((*item.label, item.example.choices))
     found = {}
-    for reading in row_readers.CHOICE_READINGS:
-      found[reading] = [row_readers.index_choice(reading, *label) for label in labels]
+    for reading in CHOICE_READINGS:
+      found[reading] = [index_choice(reading, *label) for label in labels]
     best = max(found, key=lambda reading: sum(index >= 0 for index in found[reading]))
     others = []
-    for reading in row_readers.CHOICE_READINGS[:-1]:  # all numbers could be numbers from 1
+    for reading in CHOICE_READINGS[:-1]:  # all numbers could be numbers from 1
       pairs = zip(found[reading], found[best], strict=True)
       if any(0 <= index != chosen for index, chosen in pairs):
         others.append(reading)
-    if others or best == row_readers.CHOICE_READINGS[-1]:
+    if others or best == CHOICE_READINGS[-1]:
       also = f'; some could also be {" or ".join(others)}' if others else ''
       notes.append(f'{source}: labels are {best} of choices in all rows{also}')
     indices = iter(found[best])
@@ -112,3 +134,82 @@ class Choices(ExampleFormat):
 
 
 CHOICE = Choices()
+
+
+def find_choice_columns(usual: Columns, row: LabeledRow) -> Columns:
+  """Return default columns, with a column per choice where a row has them in place of a list."""
+  if row_readers.column_value(row, usual.choices) is not None:
+    return usual
+  for prefix, suffixes in itertools.product(CHOICE_PREFIXES, CHOICE_SUFFIXES):
+    names = [f'{prefix}{suffix}' for suffix in suffixes]
+    found = list(itertools.takewhile(row.columns.__contains__, names))
+    if len(found) > 1 and (prefix or suffixes[0] == 'A'):
+      return dataclasses.replace(usual, choices=','.join(found))
+  return usual
+
+
+def read_choice(row: LabeledRow, columns: Columns) -> RawExample:
+  """Read a context, a question and its choices; a question without context is the context."""
+  names = columns.choices.split(',')
+  if len(names) > 1:
+    choices = [row_readers.read_text(row, name, 'choices') for name in names]
+    keys = [str(number) for number in range(len(choices))]
+  elif row_readers.column_value(row, columns.choices) is None:
+    raise row_readers.missing_column(row, columns.choices, 'choices')
+  else:
+    choices, keys = labeled_files.get_choices(row, *columns.choices.split('|'))
+  if not all(map(str.strip, choices)):
+    raise UnreadableRow('empty text', f'{row.where}: an empty choice')
+  texts: list[str] = []
+  for name in (columns.first, columns.second):
+    if name and row_readers.column_value(row, name.split('+')[0]) is not None:
+      texts.append(row_readers.read_text(row, name))
+  if not texts:
+    row_readers.read_text(row, columns.first)  # raises
+  question = ''
+  if len(texts) == 2:
+    question = COPA_QUESTIONS.get(texts[1], texts[1])
+  example = Example(
+      (texts[0], question), choices=tuple(choice.strip() for choice in choices), where=row.where,
+      key=row_readers.row_key(row))
+  label = row_readers.column_value(row, columns.label)
+  if is_missing(label) or label == -1:
+    return RawExample(example)
+  return RawExample(example, ChoiceLabel(label, tuple(keys)))
+
+
+def index_choice(reading: str, label: Any, keys: Sequence[str], choices: Sequence[str]) -> int:
+  """Return the index of the choice that a label means in one of CHOICE_READINGS; -1: none."""
+  if isinstance(label, float) and label.is_integer():
+    label = int(label)  # pandas writes integers as floats in a column with missing values
+  text, found = str(label).strip(), -1
+  if reading == 'keys' and text in keys and list(keys) != list(map(str, range(len(keys)))):
+    found = list(keys).index(text)
+  elif reading == 'texts' and isinstance(label, str) and choices.count(text) == 1:
+    found = choices.index(text)
+  elif reading == 'letters' and re.fullmatch('[A-Z]', text):
+    found = ord(text) - ord('A')
+  elif reading.startswith('numbers') and re.fullmatch('[0-9]{1,4}', text):
+    found = int(text) - (reading == 'numbers from 1')
+  return found if found < len(choices) else -1
+
+
+def split_questions(row: LabeledRow) -> Iterator[LabeledRow]:
+  """Yield a row per question of a passage, such as RACE's; other rows unchanged.
+
+  RACE's columns are 'article', 'questions', 'options' and 'answers'.
+  """
+  lists = ('questions', 'options', 'answers')
+  questions: Any = row.columns.get('questions')
+  options: Any = row.columns.get('options')
+  answers: Any = row.columns.get('answers')
+  are_lists = isinstance(questions, list) and isinstance(options, list)
+  if not are_lists or len(questions) != len(options):
+    yield row
+    return
+  if not isinstance(answers, list) or len(answers) != len(questions):
+    answers = [None] * len(questions)
+  shared = {name: value for name, value in row.columns.items() if name not in lists}
+  for number, question in enumerate(questions):
+    own = {'question': question, 'options': options[number], 'answer': answers[number]}
+    yield LabeledRow(shared | own, f'{row.where}.{number}')

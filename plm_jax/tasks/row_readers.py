@@ -5,7 +5,6 @@ it. `tasks.example_formats` has the default columns and names the reader of each
 """
 from collections.abc import Iterator, Sequence
 import dataclasses
-import itertools
 import re
 from typing import Any, NamedTuple
 
@@ -92,12 +91,7 @@ PAIR_COLUMNS = (
     ('sentence_A', 'sentence_B'), ('text_a', 'text_b'), ('text1', 'text2'),
     ('question', 'sentence'), ('question', 'passage'), ('query', 'passage'),
     ('query', 'document'))
-# Names of columns with a choice each: a prefix, and the numbers or letters that follow it.
-CHOICE_PREFIXES = ('ending', 'answer', 'sol', 'choice', 'option', '')
-CHOICE_SUFFIXES = ('0123456789', '123456789', 'ABCDEFGHIJ')
 NEGATIVE_COLUMN = re.compile(r'(hard_)?neg(ative)?_?\d+')
-CHOICE_READINGS = ('keys', 'texts', 'numbers from 0', 'letters', 'numbers from 1')
-"""what labels of choices may be, in the order of preference"""
 MAX_VALUE = 1e18  # of a regression label
 MAX_SHOWN = 20  # class names in a message
 # Default columns of labels, of all kinds of tasks.
@@ -111,9 +105,6 @@ RELATION_COLUMNS = {
 KEY_COLUMNS = ('id', 'idx', 'guid', 'example_id', 'index')
 # Names of columns without content.
 KEY_NAME = re.compile(r'|Unnamed.*|(.*_|doc|q|p)?(id|idx|index|guid)|.*(ID|Id)|__index_level_\d+__')
-# The questions of COPA, as jiant words them.
-COPA_QUESTIONS = {
-    'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
 
 
 def find_pair_columns(usual: Columns, row: LabeledRow) -> Columns:
@@ -121,18 +112,6 @@ def find_pair_columns(usual: Columns, row: LabeledRow) -> Columns:
   for first, second in PAIR_COLUMNS:
     if first in row.columns and second in row.columns:
       return dataclasses.replace(usual, first=first, second=second)
-  return usual
-
-
-def find_choice_columns(usual: Columns, row: LabeledRow) -> Columns:
-  """Return default columns, with a column per choice where a row has them in place of a list."""
-  if column_value(row, usual.choices) is not None:
-    return usual
-  for prefix, suffixes in itertools.product(CHOICE_PREFIXES, CHOICE_SUFFIXES):
-    names = [f'{prefix}{suffix}' for suffix in suffixes]
-    found = list(itertools.takewhile(row.columns.__contains__, names))
-    if len(found) > 1 and (prefix or suffixes[0] == 'A'):
-      return dataclasses.replace(usual, choices=','.join(found))
   return usual
 
 
@@ -383,13 +362,6 @@ def parse_answers(label: Any, where: str) -> list[tuple[str, int]]:
   return pairs
 
 
-class ChoiceLabel(NamedTuple):
-  """The label of a multiple-choice row as in the file, and the names of its choices."""
-
-  value: Any
-  keys: tuple[str, ...]
-
-
 def find_nearest(context: str, text: str, start: int) -> int:
   """Find the occurrence of a text in a context that is nearest to `start`; -1: none.
 
@@ -400,52 +372,6 @@ def find_nearest(context: str, text: str, start: int) -> int:
   after, before = context.find(text, start), context.rfind(text, 0, start + len(text))
   places = [place for place in (after, before) if place >= 0]
   return min(places, key=lambda place: abs(place - start), default=-1)
-
-
-def read_choice(row: LabeledRow, columns: Columns) -> RawExample:
-  """Read a context, a question and its choices; a question without context is the context."""
-  names = columns.choices.split(',')
-  if len(names) > 1:
-    choices = [read_text(row, name, 'choices') for name in names]
-    keys = [str(number) for number in range(len(choices))]
-  elif column_value(row, columns.choices) is None:
-    raise missing_column(row, columns.choices, 'choices')
-  else:
-    choices, keys = labeled_files.get_choices(row, *columns.choices.split('|'))
-  if not all(map(str.strip, choices)):
-    raise UnreadableRow('empty text', f'{row.where}: an empty choice')
-  texts: list[str] = []
-  for name in (columns.first, columns.second):
-    if name and column_value(row, name.split('+')[0]) is not None:
-      texts.append(read_text(row, name))
-  if not texts:
-    read_text(row, columns.first)  # raises
-  question = ''
-  if len(texts) == 2:
-    question = COPA_QUESTIONS.get(texts[1], texts[1])
-  example = Example(
-      (texts[0], question),
-      choices=tuple(choice.strip() for choice in choices), where=row.where, key=row_key(row))
-  label = column_value(row, columns.label)
-  if is_missing(label) or label == -1:
-    return RawExample(example)
-  return RawExample(example, ChoiceLabel(label, tuple(keys)))
-
-
-def index_choice(reading: str, label: Any, keys: Sequence[str], choices: Sequence[str]) -> int:
-  """Return the index of the choice that a label means in one of CHOICE_READINGS; -1: none."""
-  if isinstance(label, float) and label.is_integer():
-    label = int(label)  # pandas writes integers as floats in a column with missing values
-  text, found = str(label).strip(), -1
-  if reading == 'keys' and text in keys and list(keys) != list(map(str, range(len(keys)))):
-    found = list(keys).index(text)
-  elif reading == 'texts' and isinstance(label, str) and choices.count(text) == 1:
-    found = choices.index(text)
-  elif reading == 'letters' and re.fullmatch('[A-Z]', text):
-    found = ord(text) - ord('A')
-  elif reading.startswith('numbers') and re.fullmatch('[0-9]{1,4}', text):
-    found = int(text) - (reading == 'numbers from 1')
-  return found if found < len(choices) else -1
 
 
 def read_related_texts(row: LabeledRow, columns: Columns) -> RawExample:
@@ -470,27 +396,6 @@ def split_positives(row: LabeledRow, names: str) -> Iterator[LabeledRow]:
     return
   for one in value or [None]:
     yield LabeledRow(row.columns | {name: one and [one]}, row.where)
-
-
-def split_questions(row: LabeledRow) -> Iterator[LabeledRow]:
-  """Yield a row per question of a passage, such as RACE's; other rows unchanged.
-
-  RACE's columns are 'article', 'questions', 'options' and 'answers'.
-  """
-  lists = ('questions', 'options', 'answers')
-  questions: Any = row.columns.get('questions')
-  options: Any = row.columns.get('options')
-  answers: Any = row.columns.get('answers')
-  are_lists = isinstance(questions, list) and isinstance(options, list)
-  if not are_lists or len(questions) != len(options):
-    yield row
-    return
-  if not isinstance(answers, list) or len(answers) != len(questions):
-    answers = [None] * len(questions)
-  shared = {name: value for name, value in row.columns.items() if name not in lists}
-  for number, question in enumerate(questions):
-    own = {'question': question, 'options': options[number], 'answer': answers[number]}
-    yield LabeledRow(shared | own, f'{row.where}.{number}')
 
 
 def parse_value(label: Any, where: str) -> float:
