@@ -159,11 +159,20 @@ def test_standard_input_is_a_text_a_line(typed):
   assert (found['answer'], found['start'], found['end']) == ('Angela Merkel', 11, 24)
 
 
+def test_rows_with_unknown_labels_are_predicted_and_counted(typed, tmp_path):
+  (tmp_path / 'x.tsv').write_text('text\tlabel\nfine\tgood\ndull\t?\nfine\tugly\na film\t\n')
+  said = typed('predict', 'classification', 'x.tsv', '--output=y.jsonl').split('\n')
+  assert said[0].startswith("2 rows have labels that cannot be compared. They are predicted") and "x.tsv:3: " in said[0]
+  assert said[2:4] == ['of 1 rows with labels; 3 rows have no known label', '4 predictions in y.jsonl']
+  rows = [json.loads(line) for line in (tmp_path / 'y.jsonl').read_text().splitlines()]
+  assert ['truth' in row for row in rows] == [True, False, False, False]
+
+
 def test_what_is_wrong_is_a_line_and_nothing_is_written(typed, tmp_path):
-  (tmp_path / 'x.tsv').write_text('text\tlabel\nfine\tgood\ndull\tbad\nfine\tugly\n')
+  (tmp_path / 'x.tsv').write_text('text\tlabel\nfine\tgood\ndull\tbad\n \tgood\n')
   (tmp_path / 'empty.txt').write_text('fine\n\n')
   for args, line in (
-      (('predict', 'classification', 'x.tsv', '--output=y.jsonl'), "x.tsv:4: the label 'ugly' is none of those"),
+      (('predict', 'classification', 'x.tsv', '--output=y.jsonl'), "x.tsv:4: the column 'text' is empty"),
       (('predict', 'classification', 'empty.txt', '--output=y.jsonl'), 'empty.txt:2: expected a text, or a pair'),
       (('predict', 'classification', 'x.tsv', '--output=y.csv'), '--output is .jsonl or .tsv, got y.csv'),
       (('predict', 'classification', 'x.tsv', '--columns.first=film'), "x.tsv:2: no column 'film', only ['label', "),
@@ -181,7 +190,7 @@ def test_what_is_wrong_is_a_line_and_nothing_is_written(typed, tmp_path):
   assert 'long.txt:2: a text has 82 tokens, the model takes 32' in typed(
       'encode', 'classification', 'long.txt', '--output=y.npy')
   said = typed('predict', 'classification', 'x.tsv', '--output=y.jsonl', '--on-error=skip')
-  assert '1 rows were left out: 1 unknown label' in said and '2 predictions in y.jsonl' in said
+  assert '1 rows were left out: 1 empty text' in said and '2 predictions in y.jsonl' in said
 
 
 def test_answers_are_printed_with_their_places(typed, tmp_path):
