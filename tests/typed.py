@@ -100,8 +100,8 @@ class World:
                                 for n, line in enumerate(lines[:40])])
     pathlib.Path('scifact/qrels').mkdir(parents=True)
     self.rows('scifact/corpus.jsonl', [{'_id': str(n), 'title': '', 'text': line} for n, line in enumerate(lines[:30])])
-    self.rows('scifact/queries.jsonl', [{'_id': str(n), 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
-    self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore', [f'{n}\t{n}\t1' for n in range(5)])
+    self.rows('scifact/queries.jsonl', [{'_id': f'q{n}', 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
+    self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore', [f'q{n}\t{n}\t1' for n in range(5)])
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
     for name in ('multi30k.tsv', 'multi30k_dev.tsv'):
       self.table(name, 'de\ten', [f'{line}\t{line}' for line in lines])

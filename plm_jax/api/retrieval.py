@@ -242,6 +242,9 @@ def rerank_found(
   with progress.track('pairs', total), truncation.together():
     for query, hits in found.items():
       names = [name for name, _ in hits]
+      if not names:
+        ranked[query] = []
+        continue
       scored, = similarity.rerank(
           trained, data.queries[query], [[data.documents[name] for name in names]], 0, batch)
       ranked[query] = [(names[hit.number], hit.score) for hit in scored]

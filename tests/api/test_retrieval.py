@@ -200,7 +200,8 @@ def test_scores_are_those_of_pytrec_eval(seed):
 def test_documents_are_reranked_by_a_cross_encoder():
   documents = {'x': 'a dull film', 'y': 'a fine film'}
   data = retrieval.RetrievalData(documents, {'q': 'film'}, {'q': {'y': 1.0}})
-  found = retrieval.rerank_found(tuned.trained('rerank'), data, {'q': [('x', 2.0), ('y', 1.0)]})
+  found = retrieval.rerank_found(tuned.trained('rerank'), data, {'q': [('x', 2.0), ('y', 1.0)], 'r': []})
+  assert found['r'] == []
   assert [name for name, _ in found['q']] == ['y', 'x'] and retrieval.score_retrieval(data, found)['mrr_10'] == 100
 
 
