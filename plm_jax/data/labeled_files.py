@@ -169,6 +169,8 @@ def table_rows(name: str, rows: Iterator[tuple[int, list[str]]], on_error: OnErr
     elif any(map(str.strip, fields)):
       has = 'names' if named else 'has'
       problem = f'{where}: {len(fields)} fields, but the first line {has} {len(header)} columns'
+      if named and len(header) == 1:
+        problem += f', {header[0]!r:.60}'
       report_problem(problem, on_error, stats)
 
 

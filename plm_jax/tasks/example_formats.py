@@ -28,6 +28,7 @@ from plm_jax.validation import short_repr
 
 Predictions = Sequence[tuple[Example, Any]]
 """examples, each with its prediction"""
+TWO_WORDS = re.compile(r'[^\W\d]\s+[^\W\d]')
 TEXT_FILE = re.compile(r'\.txt(\.gz|\.xz)?$')
 
 
@@ -435,13 +436,14 @@ class RelatedTexts(ExampleFormat):
     others = row_readers.find_unread_columns(row, found, ())
     values = [row.columns[name] for name in others]
     if columns.first or found.second or not any(
-        isinstance(value, list) or ' ' in str(value) for value in values):
+        isinstance(value, list) or TWO_WORDS.search(str(value)) for value in values):
       return found
     first = row_readers.find_column(row, found.first)
     second, alone = format_option('columns.second=NAME'), format_option(f'columns.first={first}')
     raise UnreadableRow(
         'no such column', f'{row.where}: no column with the positive of {first!r}, only {others}',
-        f'{second} reads one, {alone} alone pairs each text with itself' if second else '')
+        f'{alone} with {second} reads one, {alone} alone pairs each text with itself'
+        if second else '')
 
   def split_row(self, row, columns):
     """Split a row with several positives into a row per positive."""

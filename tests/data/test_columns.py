@@ -169,6 +169,9 @@ def test_another_separator_is_named_before_any_row(tmp_path, name, content, sepa
   (tmp_path / name).write_text(content)
   with pytest.raises(SourceError, match=rf"{name}:1: the first line names one column, .* several separated by '\{separator}'"):
     read(tmp_path / name, on_error='skip')
+  (tmp_path / 'b.csv').write_text('# exported today\ntext,label\n')
+  with pytest.raises(SourceError, match=r"b\.csv:2: 2 fields, but the first line names 1 columns, '# exported today'"):
+    read(tmp_path / 'b.csv')
   (tmp_path / 'b.csv').write_text('text\n1;2\n')
   assert read(tmp_path / 'b.csv') == [({'text': '1;2'}, ':2')]
 
