@@ -442,8 +442,7 @@ class RelatedTexts(ExampleFormat):
     second, alone = format_option('columns.second=NAME'), format_option(f'columns.first={first}')
     raise UnreadableRow(
         'no such column', f'{row.where}: no column with the positive of {first!r}, only {others}',
-        f'{alone} with {second} reads one, {alone} alone pairs each text with itself'
-        if second else '')
+        f'{second} reads one, {alone} alone pairs each text with itself' if second else '')
 
   def split_row(self, row, columns):
     """Split a row with several positives into a row per positive."""

@@ -73,9 +73,9 @@ class Columns(ValidatedConfig):
   them that occurs"""
 
   def fill_from(self, other: 'Columns') -> 'Columns':
-    """Fill empty names from other columns. Both texts come from the same side."""
-    texts = self if self.first or self.second else other
-    return Columns(texts.first, texts.second, self.label or other.label,
+    """Fill empty names from other columns; with a first text alone, there is no second one."""
+    second = self.second if self.first or self.second else other.second
+    return Columns(self.first or other.first, second, self.label or other.label,
                    self.choices or other.choices, self.separator or other.separator)
 
   @property

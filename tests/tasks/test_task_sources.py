@@ -336,7 +336,7 @@ def test_a_text_is_not_paired_with_itself_where_its_row_has_more(write):
   assert read_sources('embedding', [path], Columns('query')).examples[0].texts == ('where is it',)
   dated = write([{'text': 'where is it', 'date': '2020-01-01 10:00'}], 'b.jsonl')
   assert read_sources('embedding', [dated]).report.notes == [f"{dated}: columns that are not read: 'date'"]
-  found = read_sources('embedding', [path], Columns('query', 'relevant'))
+  found = read_sources('embedding', [path], Columns(second='relevant'))
   assert found.examples[0].texts == ('where is it', 'it is on the mat') and found.report.notes == []
 
 
