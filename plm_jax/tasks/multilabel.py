@@ -327,7 +327,8 @@ class MultiLabelTask(SequenceTask):
       return fields | {'thresholds': metrics.tune_thresholds(
           self.label_values(examples), scale_logits(probabilities, factor), self.tune_thresholds)}
     if fields and set(self.thresholds) != {DEFAULT_THRESHOLD}:
-      fields['thresholds'] = tuple(scale_logits(np.array(self.thresholds), factor).tolist())
+      thresholds = scale_logits(np.array(self.thresholds), factor)
+      return fields | {'thresholds': tuple(thresholds.tolist())}
     return fields
 
   def decisions(self, examples, predictions):
