@@ -29,6 +29,12 @@ ELMO_OPTIONS = 'options.json'
 """end of the name of an ELMo's configuration"""
 GLM_STATES = 'mp_rank_{:02}_model_states.pt'
 """files of GLM's own code, one for each process that had a part of the model"""
+ALIASES = {
+    'camembert': ('roberta', 'Camembert', 'Roberta'), 'mistral': ('llama', 'Mistral', 'Llama')}
+"""model_type whose models are those of another family -> (family, their prefix of classes, ours)
+
+An attribute in which such a model differs (a sliding window of Mistral) is refused by its name.
+"""
 LATEST = ('latest_checkpointed_iteration.txt', 'latest')
 """files of GLM's own code that name a step"""
 
@@ -83,7 +89,7 @@ def open_checkpoint(path: pathlib.Path) -> Opened:
   if not (path / CONFIG).exists():
     names = ' nor a '.join(ORIGINAL_CONFIGS)
     raise ConvertError(f'{path} has neither a {CONFIG} nor a {names}')
-  hf_config = files.read_json(path / CONFIG)
+  hf_config = rename_alias(files.read_json(path / CONFIG))
   family = get_family(resolve_model_type(hf_config))
   safetensors = (files.SINGLE_FILE, files.INDEX_FILE)
   if not any((path / name).exists() for name in safetensors):
@@ -211,6 +217,16 @@ def rename_tensor(family: Family, name: str) -> str | None:
   if any(re.search(pattern, name) for pattern in family.skip_patterns):
     return None
   return files.make_renamer(family.aliases)(name)
+
+
+def rename_alias(hf_config: dict[str, Any]) -> dict[str, Any]:
+  """Return a configuration under the name of its family, where it is one of `ALIASES`."""
+  stated = hf_config.get('model_type')
+  if not isinstance(stated, str) or stated not in ALIASES:
+    return hf_config
+  family, theirs, ours = ALIASES[stated]
+  classes = [str(name).replace(theirs, ours) for name in hf_config.get('architectures') or ()]
+  return {**hf_config, 'model_type': family, 'architectures': classes}
 
 
 def find_wrapper(family: Family, names: Iterable[str]) -> str:

@@ -211,9 +211,10 @@ class SummaryClassifier(nn.Module):
 
   cfg: BlockConfig
   classes: int | None  # None: one score per text, without an axis of classes (multiple choice)
-  act: Activation = 'tanh'
+  act: Activation | None = 'tanh'  # None: the hidden layer is linear
   dropout: float | None = None  # dropout rate of the hidden layer; None: that of the block
   before: bool = False  # dropout of the hidden layer's input, too
+  width: int = 0  # width of the hidden layer; 0: that of the block
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
@@ -221,9 +222,10 @@ class SummaryClassifier(nn.Module):
     cfg, h = self.cfg, self.token(output, batch)
     if self.before:
       h = Dropout(dropout_rate(self), name='first_dropout')(h, row_ids)
-    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute_dtype,
-                   cfg.init.table_initializer, name='hidden')
-    h = activation(self.act)(hidden(h))
+    h = Dense((self.width or cfg.width,), ('width', None), True, cfg.compute_dtype,
+              cfg.init.table_initializer, name='hidden')(h)
+    if self.act:
+      h = activation(self.act)(h)
     return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
   def token(self, output, batch):

@@ -17,6 +17,7 @@ from plm_jax.layers.common import Dtype
 from plm_jax.layers.embeddings import EmbeddingConfig
 from plm_jax.layers.heads import (
     AnswerSpanHead,
+    FirstTokenClassifier,
     FirstTokenLinearClassifier,
     HeadConfig,
     MaskedLMHead,
@@ -157,6 +158,14 @@ FAMILY = Family(
             lambda config, classes: FirstTokenLinearClassifier(config.block, classes),
             dense_rules('heads_label/dense', 'sequence_summary.summary'),
             dropout='summary_first_dropout'),
+        # Their hidden layer has as many units as there are labels, 2 where nothing is stated.
+        'choice': HeadSpec(
+            lambda config, classes: FirstTokenClassifier(
+                config.block, None, act=None, before=True, width=max(2, classes)),
+            join_rules(
+                dense_rules('heads_choice/hidden', 'sequence_summary.summary'),
+                dense_rules('heads_choice/dense', 'logits_proj')),
+            dropout='summary_first_dropout'),
         'tags': HeadSpec(
             lambda config, classes: TokenClassifier(config.block, classes),
             bert.FAMILY.heads['tags'].rules),
@@ -165,7 +174,8 @@ FAMILY = Family(
     },
     classes={
         'XLMModel': (), 'XLMWithLMHeadModel': ('mlm',), 'XLMForSequenceClassification': ('label',),
-        'XLMForTokenClassification': ('tags',), 'XLMForQuestionAnsweringSimple': ('span',),
+        'XLMForTokenClassification': ('tags',), 'XLMForMultipleChoice': ('choice',),
+        'XLMForQuestionAnsweringSimple': ('span',),
     },
     prefix='transformer.',
     normalize_hf_config=normalize_hf_config,

@@ -19,7 +19,7 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading import loaded_model
-from plm_jax.models import bert, rules
+from plm_jax.models import bert, roberta, rules
 from plm_jax.tokenizers import WordPiece
 from plm_jax.tokenizers.wordpiece import SPECIALS
 
@@ -152,6 +152,24 @@ def test_prefix_of_a_wrapping_module(checkpoint, tmp_path, prefix, bare):
   conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   if not bare:
     assert_bits(all_tensors(tmp_path / 'out'), plain)
+
+
+def test_a_model_type_that_is_another_name_of_a_family(tmp_path):
+  """CamemBERT is RoBERTa: its files have the same tensors, and classes of another name."""
+  config = dataclasses.replace(roberta.base(), vocab=40, max_length=12, block=CONFIG.block, stack=CONFIG.stack)
+  heads = {'tags': roberta.FAMILY.heads['tags'].make(config, 2)}
+  shapes = jax.eval_shape(ModelWithHeads(Encoder(config), heads).init, jax.random.key(0), IDS)['params']
+  params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), unbox(shapes))
+  conversion.save(tmp_path / 'in', config, params, like='roberta')
+  stated = {'model_type': 'camembert', 'architectures': ['CamembertForTokenClassification']}
+  edit(tmp_path / 'in', config=lambda said: {**said, **stated})
+  imported = conversion.load(tmp_path / 'in')
+  assert imported.family == 'roberta' and list(imported.heads) == ['tags']
+  assert_params(imported.params, params)
+  stated = {'model_type': 'mistral', 'architectures': ['MistralForCausalLM'], 'sliding_window': 4096}
+  edit(tmp_path / 'in', config=lambda said: {**said, **stated})
+  with pytest.raises(ConvertError, match='unknown attribute sliding_window: 4096'):
+    conversion.load(tmp_path / 'in')
 
 
 def test_other_tensors_next_to_wrapped_ones_are_named(checkpoint):

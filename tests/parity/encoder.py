@@ -33,7 +33,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
   with jax.default_matmul_precision('highest'):
     got = {**outputs(imported.params, batch), **jax.jit(model.inside)(imported.params, batch)}
     if getattr(imported.config, 'clear', False):  # behind every layer there, where nothing sees it
-      real = batch['segments'][..., None] > 0
+      real = (batch['segments'] > 0).reshape(-1, batch['segments'].shape[-1], 1)
       got |= {name: x * real for name, x in got.items() if name.startswith('hidden_states.')}
     if imported.config.block.norm_at == 'pre' and f'hidden_states.{imported.config.stack.blocks}' in case.outputs:
       # The last of them comes after the last norm.
