@@ -185,23 +185,16 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
       if isinstance(value, list) and len(value) == 1:
         value = value[0]
       options[ours] = value
-  ignored = []
-  for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):
-    if ours in options or type(stated.get(theirs)) is not int:
-      continue
-    if kind == 'encoder-decoder':  # it counts the token with which the decoder begins
-      options[ours] = stated[theirs] - 1
-    elif stated[theirs]:  # it counts the prompt
-      ignored.append(theirs)
+  unsupported = find_unsupported(stated, imported, options)
+  if kind == 'encoder-decoder':  # where a length counts the token with which the decoder begins
+    for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):
+      if theirs in stated and ours not in options and type(stated[theirs]) is int:
+        options[ours] = stated[theirs] - 1
   if 'early_stopping' in stated:
     names = {True: 'full', False: 'heuristic'}
     options['early_stopping'] = names.get(stated['early_stopping'], 'never')
   if stated.get('do_sample') and options.get('beams', 1) == 1:
     options |= {name: stated.get(name, usual) for name, usual in SAMPLING_DEFAULTS.items()}
-  elif stated.get('do_sample'):
-    ignored.append('do_sample with num_beams')
-    ignored += [name for name, usual in SAMPLING_DEFAULTS.items()
-                if stated.get(name, usual) != usual]
   longest = imported.config.max_length
   if longest and type(options.get('max_new')) is int and options['max_new'] >= longest:
     options['max_new'] = longest - 1
@@ -213,15 +206,7 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
   except ValueError as error:
     raise ConvertError(
         f'the generation settings of the checkpoint cannot be used: {error}') from error
-  for name, neutral in UNSUPPORTED.items():
-    if name in stated and stated[name] not in (*neutral, [], {}):
-      ignored.append(name)
-  known = (FIELD_NAMES.keys() | SAMPLING_DEFAULTS.keys() | UNSUPPORTED.keys() | OTHER_SETTINGS)
-  ignored += [name for name, value in imported.generation.items()
-              if value and name not in known and 'assistant' not in name]
   words = [word for word in stated.get('bad_words_ids') or () if isinstance(word, list)]
-  if any(len(word) > 1 for word in words):
-    ignored.append('bad_words_ids of several tokens')
   single_tokens = [word[0] for word in words if len(word) == 1]
   barred = set(stated.get('suppress_tokens') or ()).union(single_tokens)
   if wrong := [one for one in barred if type(one) is not int]:
@@ -235,7 +220,37 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
     start = -1
   suppressed = sorted(one for one in barred if 0 <= one < known)
   return GenerationDefaults(
-      imported.end_ids, start, tuple(suppressed), options, tuple(ignored))
+      imported.end_ids, start, tuple(suppressed), options, unsupported)
+
+
+def find_unsupported(
+    stated: Mapping[str, Any], imported: ImportedCheckpoint, options: Mapping[str, Any],
+) -> tuple[str, ...]:
+  """Find the settings that change the text and are not implemented here.
+
+  Args:
+    stated: the settings of the checkpoint that are not null.
+    imported: the checkpoint.
+    options: fields of `GenerationConfig` for settings that mean the same.
+  """
+  found = []
+  if imported.config.kind == 'decoder':  # where these lengths count the prompt
+    for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):
+      if stated.get(theirs) and ours not in options:
+        found.append(theirs)
+  if stated.get('do_sample') and options.get('beams', 1) != 1:
+    found.append('do_sample with num_beams')
+    found += [name for name, usual in SAMPLING_DEFAULTS.items() if stated.get(name, usual) != usual]
+  for name, neutral in UNSUPPORTED.items():
+    if name in stated and stated[name] not in (*neutral, [], {}):
+      found.append(name)
+  known = FIELD_NAMES.keys() | SAMPLING_DEFAULTS.keys() | UNSUPPORTED.keys() | OTHER_SETTINGS
+  found += [name for name, value in imported.generation.items()
+            if value and name not in known and 'assistant' not in name]
+  words = [word for word in stated.get('bad_words_ids') or () if isinstance(word, list)]
+  if any(len(word) > 1 for word in words):
+    found.append('bad_words_ids of several tokens')
+  return tuple(found)
 
 
 def non_default_options(options: Mapping[str, Any]) -> dict[str, Any]:

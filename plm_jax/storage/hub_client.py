@@ -38,8 +38,8 @@ class HubError(storage.StorageError):
 @functools.cache
 def import_client() -> Any:
   """Import `huggingface_hub`, with time limits and checks in the client of this process."""
-  import huggingface_hub
   import httpx2  # the client's own dependency
+  import huggingface_hub
   from huggingface_hub import constants
   hooks = huggingface_hub.get_session().event_hooks
   endpoint = constants.ENDPOINT
