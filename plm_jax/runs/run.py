@@ -33,7 +33,7 @@ from plm_jax.training.writers import check_wandb
 ALL_BATCHES = 1 << 20
 """more batches than any text for evaluation has"""
 HUB_FIELDS = ('warm_start', 'objective.teacher', 'objective.vector_loss.teacher',
-              'data.prepare.tokenizer', 'data.tokenizer')
+              'objective.vector_loss.guide', 'data.prepare.tokenizer', 'data.tokenizer')
 """options of a run that may name a model of the Hugging Face hub"""
 
 

@@ -8,6 +8,7 @@ from plm_jax.config import serialization
 from plm_jax.report import model_card
 from plm_jax.runs import run as runs
 from plm_jax.storage import hub
+from plm_jax.tasks.embedding_losses import GuidedInBatch, TeacherVectors
 
 OLD, NEW = 'a' * 40, 'b' * 40
 
@@ -47,6 +48,18 @@ def test_the_tokenizer_of_the_text_is_pinned_as_well(config):
   text = dataclasses.replace(config.data.prepare, tokenizer='gpt2')
   config = dataclasses.replace(config, warm_start='', data=dataclasses.replace(config.data, prepare=text))
   assert runs.pin_hub_names(config).data.prepare.tokenizer == f'gpt2@{NEW}'
+
+
+@pytest.mark.parametrize('loss', [
+    TeacherVectors(teacher='org/teacher'), GuidedInBatch(guide='org/guide')])
+def test_teacher_and_guide_of_sentence_vectors_are_pinned(loss, config, tmp_path):
+  del config  # it sets the commits
+  run = recipes.finetune.recipe('embedding', scale='test')
+  run = dataclasses.replace(run, objective=dataclasses.replace(run.objective, vector_loss=loss),
+                            output=str(tmp_path / 'vectors'))
+  pinned = runs.pin_hub_names(run).objective.vector_loss
+  assert str(pinned) == str(loss).replace("'org/teacher'", f"'org/teacher@{NEW}'").replace(
+      "'org/guide'", f"'org/guide@{NEW}'")
 
 
 def test_the_model_card_names_the_model(config):
