@@ -9,13 +9,14 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, overload
 
-from plm_jax import errors, validation
+from plm_jax import conversion, errors, validation
 from plm_jax.api.models import Model, Path, ensure_loaded, load
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.loading.loaded_model import LoadedModel, read_model_config
 from plm_jax.tasks.example_formats import InputExample
 from plm_jax.tasks.outputs import Tags, name_labels
+from plm_jax.tasks.reranking import RerankTask
 
 if TYPE_CHECKING:
   from plm_jax.config.run import Scale
@@ -182,7 +183,13 @@ def load_for_task(model: Model, kind: str, does: str) -> LoadedModel:
     ConfigError: the model has learned another kind of task, or none.
   """
   trained = ensure_loaded(model)
-  learned = require_task(trained).example_kind
+  task = require_task(trained)
+  learned = task.example_kind
+  is_score = learned == 'regression' and task.head == 'label'
+  if kind == 'rerank' and is_score and trained.source and conversion.is_checkpoint(trained.source):
+    # A reranker of another library; CrossEncoder of sentence-transformers reads it likewise.
+    task = RerankTask(family=trained.family, score='sigmoid', cut='longest')
+    return dataclasses.replace(trained, task=task)
   if learned != kind:
     raise ConfigError(f'{trained.source or "the model"} has learned {learned} and cannot {does}: '
                       f'it can {", ".join(trained.capabilities)}')

@@ -38,6 +38,8 @@ class Example:
   """id of the example in prediction files"""
   document: int = 0
   """index of the document of a tagged sentence"""
+  scores: tuple[float, ...] | None = None
+  """a teacher's score of each document (rerank), if it is given in addition to the relevance"""
 
 
 def row_offsets(lengths: Iterable[int]) -> np.ndarray:

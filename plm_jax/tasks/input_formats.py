@@ -350,8 +350,9 @@ def truncated_lengths(sizes: Sequence[int], room: int, cut: Truncation) -> list[
   """
   kept, over = list(sizes), sum(sizes) - room
   if over > 0 and cut == 'longest':
+    # Of texts of equal length, the one that was shorter loses a token first, as in `tokenizers`.
     while sum(kept) > room and max(kept):
-      kept[max(range(len(kept)), key=lambda number: kept[number])] -= 1
+      kept[max(range(len(kept)), key=lambda number: (kept[number], -sizes[number]))] -= 1
   elif over > 0 and cut != 'none':
     chosen = 0 if cut == 'first' else -1
     kept[chosen] -= min(over, kept[chosen])

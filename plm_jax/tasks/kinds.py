@@ -26,7 +26,7 @@ from plm_jax.tasks.input_formats import INPUT_FORMATS
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelTask, thresholds_of
 from plm_jax.tasks.multiple_choice import ChoiceTask
 from plm_jax.tasks.ranking_format import RERANK
-from plm_jax.tasks.reranking import RerankTask, activation_of, is_cross_encoder
+from plm_jax.tasks.reranking import RerankTask, get_activation
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.tagging_format import TAGGING
@@ -80,13 +80,16 @@ def infer_task(imported: ImportedCheckpoint) -> Task | None:
   family, labels = imported.family, imported.labels or ('LABEL_0', 'LABEL_1')
   temperature = float(imported.extra.get('calibration_temperature', 1.0))
   if heads == ['label']:
-    if imported.extra.get('problem_type') == 'multi_label_classification':
+    activation = get_activation(imported.extra)
+    kind = imported.extra.get('problem_type')
+    if kind == 'multi_label_classification' or (activation == 'Sigmoid' and len(labels) > 1):
       return MultiLabelTask(
           family=family, labels=labels, temperature=temperature,
           thresholds=thresholds_of(labels, imported.extra.get('thresholds')))
-    if len(labels) == 1 and is_cross_encoder(imported.extra):
-      return RerankTask(family=family, score=activation_of(imported.extra))
-    if imported.extra.get('problem_type') == 'regression' and len(labels) > 1:
+    if len(labels) == 1 and activation:
+      score = 'none' if activation == 'Identity' else 'sigmoid'
+      return RerankTask(family=family, score=score, cut='longest')
+    if kind == 'regression' and len(labels) > 1:
       return None
     if len(labels) == 1:
       measures = example_formats.REGRESSION.measures

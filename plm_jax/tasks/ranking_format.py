@@ -1,9 +1,11 @@
 """Format of queries with documents, each with its relevance or with a teacher's score."""
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
 import numpy as np
 
+from plm_jax.errors import ConfigError
 from plm_jax.metrics.ranking import RANKING_METRICS
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import is_missing
@@ -12,6 +14,8 @@ from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
+
+RELEVANCE_COLUMNS = 'relevance', 'labels', 'label'
 
 
 class QueryDocuments(ExampleFormat):
@@ -45,27 +49,23 @@ class QueryDocuments(ExampleFormat):
     for name in filter(None, columns.choices.split(',')):
       if row_readers.column_value(row, name) not in (None, '', []):
         negatives += row_readers.read_text_list(row, name, 'choices')
+    choices, scores = tuple(documents + negatives), None
     label = row_readers.column_value(row, columns.label)
-    if columns.choices and is_missing(label):
+    is_relevance = row_readers.find_column(row, columns.label) in RELEVANCE_COLUMNS and (
+        isinstance(label, list) and len(label) == len(choices))
+    if columns.choices and not is_relevance:
+      # The columns tell which documents are relevant; numbers are a teacher's scores or margins.
+      if not is_missing(label):
+        scores = parse_scores(label, len(choices), row.where)
       label = [1.0] * len(documents) + [0.0] * len(negatives)
     example = Example(
-        (query,), choices=tuple(documents + negatives), where=row.where,
-        key=row_readers.row_key(row))
+        (query,), choices=choices, scores=scores, where=row.where, key=row_readers.row_key(row))
     return RawExample(example, label)
 
   def parse_label(self, item, classes):
-    """Return the relevance of each document. Margins to the first document become scores."""
+    """Return the relevance of each document."""
     del classes
-    label, where, count = item.label, item.example.where, len(item.example.choices)
-    given = label if isinstance(label, list) else [label]
-    values = tuple(row_readers.parse_value(value, where) for value in given)
-    if len(values) == count:
-      return values
-    if len(values) == count - 1:
-      return (0.0,) + tuple(-value for value in values)
-    raise UnreadableRow(
-        'scores that do not fit', f'{where}: {count} documents need a relevance each, or '
-        f'{count - 1} margins of the first to the others, got {len(values)}')
+    return parse_scores(item.label, len(item.example.choices), item.example.where)
 
   def parse_parts(self, given, where):
     """Make an example of (query, document) or (query, documents)."""
@@ -136,6 +136,39 @@ class QueryDocuments(ExampleFormat):
 
 
 RERANK = QueryDocuments()
+
+
+def parse_scores(given: Any, count: int, where: str) -> tuple[float, ...]:
+  """Parse the number of each document. Margins of the first to the others become scores.
+
+  Raises UnreadableRow.
+  """
+  listed = given if isinstance(given, list) else [given]
+  values = tuple(row_readers.parse_value(value, where) for value in listed)
+  if len(values) == count:
+    return values
+  if len(values) == count - 1:
+    return (0.0,) + tuple(-value for value in values)
+  raise UnreadableRow(
+      'scores that do not fit', f'{where}: {count} documents need a relevance each, or '
+      f'{count - 1} margins of the first to the others, got {len(values)}')
+
+
+def get_teacher_scores(examples: Sequence[Example]) -> list[Example]:
+  """Return examples whose labels are a teacher's scores of their documents.
+
+  Raises ConfigError if there are none: all numbers are 0 or 1, which is relevance.
+  """
+  scored, numbers = [], set()
+  for example in examples:
+    label: Any = example.scores or example.label
+    scored.append(dataclasses.replace(example, label=label))
+    numbers |= set(label or ())
+  if numbers <= {0.0, 1.0}:
+    raise ConfigError(
+        'the loss learns a teacher\'s scores, and the examples have none: all relevance is 0 or 1. '
+        'mine-negatives with a judge writes scores')
+  return scored
 
 
 def relevance_errors(task: Any, example: Example, prediction: Any) -> np.ndarray:

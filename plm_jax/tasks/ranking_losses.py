@@ -36,6 +36,8 @@ class RankingLoss(ValidatedConfig, abc.ABC):
   """whether documents of a query are compared, so that they come in one list"""
   positive_first: ClassVar[bool] = False
   """whether the first document of a list is relevant and the others are not"""
+  teacher: ClassVar[bool] = False
+  """whether a teacher's scores are learned, if they are given in addition to the relevance"""
   activation: ClassVar[Activation] = 'none'
   """what makes a score of a logit when the model is used"""
 
@@ -68,6 +70,7 @@ class Regression(RankingLoss):
   """Squared error of each score against the given one, such as a teacher's."""
 
   lists = False
+  teacher = True
 
   def __call__(self, scores, group):
     """Compute the mean over pairs."""
@@ -122,6 +125,7 @@ class MarginMSE(RankingLoss):
   """
 
   positive_first = True
+  teacher = True
 
   def __call__(self, scores, group):
     """Compute the mean over pairs of documents."""

@@ -19,10 +19,11 @@ from plm_jax.tasks.contract import Task, sigmoid
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
 from plm_jax.tasks.input_formats import Truncation, collect_rows
-from plm_jax.tasks.ranking_format import RERANK
+from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.ranking_losses import (
   Activation,
   Binary,
+  MarginMSE,
   Negatives,
   RankingGroup,
   RankingLosses,
@@ -155,6 +156,8 @@ class RerankTask(GroupedTask):
   def training_examples(self, examples):
     """Return the examples. Raises ConfigError for relevance that the loss cannot learn."""
     loss = self.ranking_loss
+    if isinstance(loss, MarginMSE):
+      get_teacher_scores(examples)
     if isinstance(loss, Binary):
       for example in examples:
         for value in example.label or ():  # pyright: ignore
@@ -172,8 +175,8 @@ class RerankTask(GroupedTask):
         raise ConfigError(f'{example.where}: expected a query and its documents, got '
                           f'{len(example.texts)} texts and {len(example.choices)} documents')
       for place, document in enumerate(example.choices):
-        value = example.label[place] if isinstance(example.label, tuple) else None
-        relevance = () if value is None else (float(value),)
+        values = example.scores if self.ranking_loss.teacher and example.scores else example.label
+        relevance = (float(values[place]),) if isinstance(values, tuple) else ()
         lists.append(DocumentList(example.texts[0], (document,), relevance, number))
     return self.make_rows(lists, 1, tokenizer, length)
 
@@ -191,21 +194,29 @@ class RerankTask(GroupedTask):
 
     Examples of the same query are joined. Of a document that occurs twice, the largest relevance
     counts. For losses whose first document is relevant, each relevant document has a list of its
-    own with irrelevant ones, which are used in turn.
+    own with irrelevant ones, which are used in turn; or several lists with all of them, if a
+    teacher's scores are learned. The relevant document of scores alone is the best one.
 
     Raises:
       ConfigError: no query has documents to compare.
     """
     queries: dict[str, tuple[int, dict[str, float]]] = {}
+    scored: dict[str, dict[str, float]] = {}
     for number, example in enumerate(examples):
       values = example.label if isinstance(example.label, tuple) else ()
       _, known = queries.setdefault(example.texts[0], (number, {}))
       for document, value in zip(example.choices, values, strict=False):
         known[document] = max(value, known.get(document, value))
+      if example.scores and self.ranking_loss.teacher:
+        pairs = zip(example.choices, example.scores, strict=True)
+        scored.setdefault(example.texts[0], {}).update(pairs)
     added = self.ranking_loss.random if isinstance(self.ranking_loss, Negatives) else 0
     size, lists, lone = self.list_size - added, [], 0
     for query, (number, known) in queries.items():
-      made = split_list(query, known, number, max(size, 2), self.ranking_loss.positive_first)
+      if self.ranking_loss.teacher:
+        made = split_scores(query, known, scored.get(query), number, size)
+      else:
+        made = split_list(query, known, number, max(size, 2), self.ranking_loss.positive_first)
       if added and not made:
         made = [DocumentList(query, (document,), (value,), number)
                 for document, value in known.items() if value > 0]
@@ -322,6 +333,31 @@ def split_list(
   return [one for one in lists if len(set(one.relevance)) > 1]
 
 
+def split_scores(
+    query: str, known: dict[str, float], scores: dict[str, float] | None, example: int, size: int
+) -> list[DocumentList]:
+  """Make lists of a relevant document and others, which occur in one list each, with scores.
+
+  Args:
+    query: the query.
+    known: relevance of its documents.
+    scores: a teacher's scores of documents; None: `known` has them.
+    example: index of the example.
+    size: maximum documents per list.
+  """
+  if scores is None:
+    scores, positive = known, [max(known, key=known.__getitem__)]
+  else:
+    positive = [document for document in scores if known[document] > 0]
+  others, lists = [document for document in scores if document not in positive], []
+  for document in positive:
+    for start in range(0, len(others), size - 1):
+      documents = (document, *others[start:start + size - 1])
+      values = tuple(scores[one] for one in documents)
+      lists.append(DocumentList(query, documents, values, example))
+  return lists
+
+
 def add_random_documents(
     lists: Sequence[DocumentList], queries: dict[str, tuple[int, dict[str, float]]], number: int
 ) -> list[DocumentList]:
@@ -342,15 +378,15 @@ def add_random_documents(
   return [one for one in grown if len(one.documents) > 1]
 
 
-def activation_of(attributes: Any) -> Activation:
-  """Return the activation that a config.json of sentence-transformers states; sigmoid if none."""
+def get_activation(attributes: Any) -> str:
+  """Return the activation that a config.json of a cross-encoder states, such as Sigmoid.
+
+  '': none is stated; sentence-transformers takes Sigmoid for one output.
+  """
   given = (attributes.get('sentence_transformers') or {}).get('activation_fn')
   given = given or attributes.get('sbert_ce_default_activation_function') or ''
-  return 'none' if given.endswith('Identity') else 'sigmoid'
-
-
-def is_cross_encoder(attributes: Any) -> bool:
-  """Tell whether a config.json is of a CrossEncoder of sentence-transformers."""
-  return bool(attributes.get('sentence_transformers') or
-              attributes.get('sbert_ce_default_activation_function'))
-
+  name = str(given).rpartition('.')[2]
+  if name not in ('', 'Sigmoid', 'Identity', 'Softmax'):
+    raise conversion.ConvertError(f'the activation {given} of a cross-encoder is not supported: '
+                                  'known are Sigmoid, Identity and, of several outputs, Softmax')
+  return name

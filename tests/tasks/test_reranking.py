@@ -4,6 +4,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import labelled
 import numpy as np
 import pytest
 import tuned
@@ -28,19 +29,29 @@ def read(tmp_path, rows, **kwargs):
   return read_sources('rerank', [str(tmp_path / 'x.jsonl')], **kwargs).examples
 
 
-@pytest.mark.parametrize(('row', 'documents', 'relevance'), [
-    ({'query': 'q', 'document': 'a', 'relevance': 2}, ('a',), (2.0,)),
-    ({'question': 'q', 'passage': 'a', 'label': '0.5'}, ('a',), (0.5,)),
-    ({'query': 'q', 'positive': 'a', 'negative': 'b'}, ('a', 'b'), (1.0, 0.0)),
-    ({'anchor': 'q', 'positive': 'a', 'negatives': ['b', 'c']}, ('a', 'b', 'c'), (1.0, 0.0, 0.0)),
-    ({'query': 'q', 'positive': 'a', 'negative_1': 'b', 'negative_2': 'c'}, ('a', 'b', 'c'), (1.0, 0.0, 0.0)),
-    ({'query': 'q', 'docs': ['a', 'b'], 'labels': [1, 0]}, ('a', 'b'), (1.0, 0.0)),
-    ({'query': 'q', 'positive': 'a', 'negative': 'b', 'label': 2.5}, ('a', 'b'), (0.0, -2.5)),
-    ({'query': 'q', 'positive': 'a', 'negatives': ['b', 'c'], 'scores': [3, 1, 2]}, ('a', 'b', 'c'), (3.0, 1.0, 2.0)),
-    ({'query': 'q', 'positive': 'a', 'negatives': ['b', 'c'], 'scores': [2, 1]}, ('a', 'b', 'c'), (0.0, -2.0, -1.0))])
-def test_rows_of_every_form(tmp_path, row, documents, relevance):
+@pytest.mark.parametrize(('row', 'documents', 'relevance', 'scores'), [
+    ({'query': 'q', 'document': 'a', 'relevance': 2}, ('a',), (2.0,), None),
+    ({'question': 'q', 'passage': 'a', 'label': '0.5'}, ('a',), (0.5,), None),
+    ({'query': 'q', 'positive': 'a', 'negative': 'b'}, ('a', 'b'), (1.0, 0.0), None),
+    ({'anchor': 'q', 'positive': 'a', 'negatives': ['b', 'c']},
+     ('a', 'b', 'c'), (1.0, 0.0, 0.0), None),
+    ({'query': 'q', 'positive': 'a', 'negative_1': 'b', 'negative_2': 'c'},
+     ('a', 'b', 'c'), (1.0, 0.0, 0.0), None),
+    ({'query': 'q', 'docs': ['a', 'b'], 'labels': [1, 0]}, ('a', 'b'), (1.0, 0.0), None),
+    ({'query': 'q', 'docs': ['a', 'b'], 'scores': [4, 2]}, ('a', 'b'), (4.0, 2.0), None),
+    ({'query': 'q', 'positive': 'a', 'negatives': ['b'], 'relevance': [2, 1]},
+     ('a', 'b'), (2.0, 1.0), None),
+    ({'query': 'q', 'positive': 'a', 'negative': 'b', 'label': 2.5},
+     ('a', 'b'), (1.0, 0.0), (0.0, -2.5)),
+    ({'query': 'q', 'positive': 'a', 'negatives': ['b', 'c'], 'scores': [3, 1, 2]},
+     ('a', 'b', 'c'), (1.0, 0.0, 0.0), (3.0, 1.0, 2.0)),
+    ({'query': 'q', 'positive': 'a', 'negatives': ['b', 'c'], 'scores': [2, 1]},
+     ('a', 'b', 'c'), (1.0, 0.0, 0.0), (0.0, -2.0, -1.0))])
+def test_rows_of_every_form(tmp_path, row, documents, relevance, scores):
+  """Columns of positives and negatives state the relevance; scores are a teacher's."""
   example, = read(tmp_path, [row])
-  assert (example.texts, example.choices, example.label) == (('q',), documents, relevance)
+  assert (example.texts, example.choices) == (('q',), documents)
+  assert (example.label, example.scores) == (relevance, scores)
 
 
 @pytest.mark.parametrize(('row', 'message'), [
@@ -75,18 +86,60 @@ def test_lists_of_documents():
   assert all(len(one.documents) <= 4 and len(set(one.relevance)) > 1 for one in lists)
   assert skipped == ('1 queries have no documents of different relevance and are left out',)
 
-  lists, _ = RerankTask(ranking_loss=MarginMSE(), list_size=3).make_lists(examples)
+  negatives = Negatives(random=0)
+  lists, _ = RerankTask(ranking_loss=negatives, list_size=3).make_lists(examples)
   assert len(lists) == 6  # a relevant document each
   for one in lists:
     assert one.relevance[0] > 0 == one.relevance[1] == one.relevance[2] and len(one.documents) == 3
   assert {document for one in lists for document in one.documents[1:]} == {'d0', 'd3', 'd6', 'd9'}
 
-  # A document that occurs twice counts by its largest relevance; it is never a negative of its query.
+  # A document that occurs twice counts by its largest relevance; it is never a negative of its
+  # query.
   twice = [Example(('q',), (1.0, 0.0, 0.0), ('a', 'b', 'a')), pair('q', 'b', 1), pair('q', 'c', 0)]
-  lists, _ = RerankTask(ranking_loss=MarginMSE(), list_size=8).make_lists(twice)
-  assert [(one.documents, one.relevance) for one in lists] == [(('a', 'c'), (1.0, 0.0)), (('b', 'c'), (1.0, 0.0))]
+  lists, _ = RerankTask(ranking_loss=negatives, list_size=8).make_lists(twice)
+  assert [(one.documents, one.relevance) for one in lists] == [
+      (('a', 'c'), (1.0, 0.0)), (('b', 'c'), (1.0, 0.0))]
   with pytest.raises(ConfigError, match='no query has documents of different relevance'):
     RerankTask(ranking_loss=ListNet()).make_lists([pair('q', 'a', 1), pair('q', 'b', 1)])
+
+
+def test_mined_negatives_with_scores_are_no_relevant_documents():
+  """A judge's scores above 0 of negatives do not make them relevant, whatever the loss."""
+  scores = (0.98, 0.21, 0.05, 0.01)
+  mined = [Example(('q',), (1.0, 0.0, 0.0, 0.0), ('right', 'x', 'y', 'z'), scores=scores)]
+  lists, _ = RerankTask(ranking_loss=Negatives(random=0)).make_lists(mined)
+  assert [(one.documents, one.relevance) for one in lists] == [
+      (('right', 'x', 'y', 'z'), (1.0, 0.0, 0.0, 0.0))]
+  for loss in (Binary(), ListNet(), Negatives()):
+    features = RerankTask(ranking_loss=loss).features(mined, labelled.tokenizer(), 16)
+    np.testing.assert_array_equal(features.values['label'].ravel(), [1, 0, 0, 0])
+
+
+@pytest.mark.parametrize(('size', 'documents'), [
+    (8, [('right', 'x', 'y', 'z')]), (3, [('right', 'x', 'y'), ('right', 'z')]),
+    (2, [('right', 'x'), ('right', 'y'), ('right', 'z')])])
+def test_margins_are_those_of_the_relevant_document_to_each_other(size, documents):
+  """Hofstätter et al. 2020: each negative is compared with the relevant document once."""
+  scores = {'right': -0.5, 'x': 3.0, 'y': -2.0, 'z': -4.0}
+  labels = {True: (1.0, 0.0, 0.0, 0.0), False: tuple(scores.values())}
+  for label in labels.values():
+    separate = label == labels[True]
+    one = Example(
+        ('q',), label, tuple(scores), scores=tuple(scores.values()) if separate else None)
+    lists, _ = RerankTask(ranking_loss=MarginMSE(), list_size=size).make_lists([one])
+    found = [made.documents for made in lists]
+    if separate:
+      assert found == documents
+    # Without relevance, the best document is compared with the others.
+    assert separate or all(made[0] == 'x' for made in found)
+    for made in lists:
+      assert made.relevance == tuple(scores[document] for document in made.documents)
+
+
+def test_a_teachers_scores_are_needed():
+  examples = [Example(('q',), (1.0, 0.0), ('a', 'b'))]
+  with pytest.raises(ConfigError, match="learns a teacher's scores, and the examples have none"):
+    RerankTask(ranking_loss=MarginMSE()).training_examples(examples)
 
 
 @pytest.mark.parametrize('seed', range(5))
