@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 Model = LoadedModel | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
+SENTENCE_TRANSFORMERS_USAGE = 'SentenceTransformer({folder!r}) of sentence-transformers loads it'
 
 
 class Exported(NamedTuple):
@@ -280,8 +281,10 @@ def export(
                                   f'written: {labels}')
   like = conversion.ExportTemplate(
       trained.family, tuple(labels) or trained.labels, task_special_ids(trained, params),
-      make_modules_writer(trained), trained.task.export_attributes() if trained.task else {})
-  conversion.save(folder, trained.model, params, trained.tokenizer, dtype, like=like)
+      trained.length, trained.task.export_attributes() if trained.task else {})
+  write_extra = make_modules_writer(trained)
+  conversion.save(
+      folder, trained.model, params, trained.tokenizer, dtype, like=like, write_extra=write_extra)
   if trained.source:
     card = model_card.run_card(
         trained.source, trained.family, trained.capabilities, count_parameters(params),
@@ -290,12 +293,12 @@ def export(
     if card and not readme.exists():
       storage.write(readme, card)
   path = os.fspath(folder)
-  if like.write_extra:
+  if write_extra:
     others = []
     for name in lost:
       if name not in ('embedding', 'relation'):
         others.append(name)
-    return Exported(f'SentenceTransformer({path!r}) of sentence-transformers loads it', others)
+    return Exported(SENTENCE_TRANSFORMERS_USAGE.format(folder=path), others)
   return Exported(conversion.get_family(trained.family).usage.format(folder=path), tuple(lost))
 
 
@@ -372,10 +375,12 @@ def make_modules_writer(trained: LoadedModel) -> Callable[[pathlib.Path], None] 
   from plm_jax.inference.sentence_vectors import has_sentence_vectors, max_row_length
   if not has_sentence_vectors(trained):
     return None
+  modules = sentence_transformers.SentenceTransformersFolder(
+      trained.source, trained.task.vector, trained.params.get('heads_embedding', {}),
+      max_row_length(trained), trained.prompts, trained.default_prompt, trained.pools_prompt,
+      trained.similarity)
   return functools.partial(
-      sentence_transformers.write_modules, vector=trained.task.vector,
-      params=trained.params.get('heads_embedding', {}), width=trained.model.block.width,
-      length=max_row_length(trained), prompts=trained.prompts)
+      sentence_transformers.write_modules, given=modules, width=trained.model.block.width)
 
 
 def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Exported:
@@ -395,10 +400,18 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
       is not empty.
   """
   from plm_jax import conversion
-  source = conversion.load(checkpoint)
+  from plm_jax.conversion import sentence_transformers
+  modules = sentence_transformers.read_folder(checkpoint)
+  source = conversion.load(modules.root if modules else checkpoint)
+  if modules:
+    write_extra = functools.partial(
+        sentence_transformers.write_modules, given=modules, width=source.config.block.width)
+    conversion.save(
+        folder, source.config, source.params, source.tokenizer, dtype, like=source,
+        write_extra=write_extra)
+    return Exported(SENTENCE_TRANSFORMERS_USAGE.format(folder=os.fspath(folder)))
   conversion.save(folder, source.config, source.params, source.tokenizer, dtype, like=source)
-  how = conversion.get_family(source.family).usage.format(folder=os.fspath(folder))
-  return Exported(how)
+  return Exported(conversion.get_family(source.family).usage.format(folder=os.fspath(folder)))
 
 
 def ensure_loaded(model: Model) -> LoadedModel:

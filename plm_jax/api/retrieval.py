@@ -19,10 +19,10 @@ from plm_jax import progress, truncation
 from plm_jax.api import models, similarity, transfer
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.retrieval import RetrievalData, read_beir, score_retrieval
-from plm_jax.inference.static_vectors import StaticVectors
-from plm_jax.metrics.nearest import find_nearest
+from plm_jax.metrics.nearest import compare_pairs, find_nearest
 from plm_jax.tasks.baselines import has_scikit_learn
 from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25
+from plm_jax.tasks.contract import sigmoid
 from plm_jax.validation import ValidatedConfig, intervals
 
 __all__ = [
@@ -68,7 +68,7 @@ class MinedNegatives(NamedTuple):
   positive: str
   negatives: list[str]
   scores: list[float]
-  """of the positive and of each negative: the judge's, or else the retriever's"""
+  """of the positive and of each negative: the judge's logits, or else the retriever's scores"""
 
 
 def mine_negatives(
@@ -91,7 +91,8 @@ def mine_negatives(
     pairs: queries with a relevant document each.
     corpus: documents to search, in addition to those of the pairs.
     config: which documents become negatives.
-    judge: a model that has learned reranking, whose scores decide instead of the retriever's.
+    judge: a model that has learned reranking, whose scores decide instead of the retriever's. Its
+      logits are returned, which losses of distillation learn (Hofstätter et al. 2020).
 
   Yields:
     The pairs in their order, with at most `config.number` negatives; there may be none.
@@ -109,7 +110,12 @@ def mine_negatives(
     number = numbers.setdefault(positive, len(numbers))
     positives.setdefault(query, set()).add(number)
   queries, documents = list(positives), list(numbers)
-  trained = transfer.load_for_task(judge, 'rerank', 'rerank') if judge is not None else None
+  trained, to_score = None, sigmoid
+  if judge is not None:
+    trained = transfer.load_for_task(judge, 'rerank', 'rerank')
+    if trained.task.activation == 'none':
+      to_score = np.asarray
+    trained = dataclasses.replace(trained, task=dataclasses.replace(trained.task, score='none'))
   found: dict[str, tuple[np.ndarray, np.ndarray, dict[int, float]]] = {}
   searched = search_documents(retriever, queries, documents, config.depth, positives)
   for query, hits in zip(queries, searched, strict=True):
@@ -126,20 +132,20 @@ def mine_negatives(
         if int(number) not in banned:
           candidates.append((int(number), float(score)))
       limit = own[numbers[positive]]
+      logits: dict[int, float] = {}
       if trained is not None:
-        texts = [positive] + [documents[number] for number, _ in candidates]
-        hits, = similarity.rerank(trained, query, [texts])
-        judged = {hit.number: hit.score for hit in hits}
-        limit = judged[0]
-        candidates = [(number, judged[place]) for place, (number, _) in enumerate(candidates, 1)]
+        judged = [numbers[positive]] + [number for number, _ in candidates]
+        hits, = similarity.rerank(trained, query, [[documents[number] for number in judged]])
+        logits = {judged[hit.number]: hit.score for hit in hits}
+        limit, *values = to_score(np.array([logits[number] for number in judged])).tolist()
+        candidates = list(zip(judged[1:], values, strict=True))
       highest = limit - config.margin * abs(limit) if filters else np.inf
       chosen = choose_negatives(candidates, highest, config, rng)
       if trained is None:
         done.update(1)
-      negatives, compared = [], [limit]
-      for number, score in chosen:
-        negatives.append(documents[number])
-        compared.append(score)
+      negatives = [documents[number] for number, _ in chosen]
+      scores = {numbers[positive]: limit, **dict(chosen), **logits}
+      compared = [scores[number] for number in (numbers[positive], *dict(chosen))]
       yield MinedNegatives(query, positive, negatives, compared)
 
 
@@ -186,25 +192,24 @@ def search_documents(
         yield best, row[best], own
     return
   trained = similarity.load_encoder(retriever)  # pyright: ignore[reportArgumentType]
-  prompts = {} if isinstance(trained, StaticVectors) else trained.prompts
   with progress.track('texts', len(documents) + len(queries)):
-    vectors = encode_texts(trained, documents, prompts.get('document', ''))
-    query_vectors = encode_texts(trained, queries, prompts.get('query', ''))
-  cosines, numbers = find_nearest(query_vectors, vectors, depth, normalised=True)
-  for query, vector, row, scores in zip(queries, query_vectors, numbers, cosines, strict=True):
-    own = {number: float(vectors[number] @ vector) for number in wanted.get(query, ())}
-    yield row, scores, own
+    vectors = encode_texts(trained, documents, 'document')
+    query_vectors = encode_texts(trained, queries, 'query')
+  scored, numbers = find_nearest(query_vectors, vectors, depth, similarity=trained.similarity)
+  for query, vector, row, scores in zip(queries, query_vectors, numbers, scored, strict=True):
+    known = list(wanted.get(query, ()))
+    similarities = compare_pairs(vectors[known], vector[None], trained.similarity)
+    yield row, scores, dict(zip(known, similarities.tolist(), strict=True))
 
 
 def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> np.ndarray:
-  """Encode texts after a prompt, as vectors of norm 1, float32 [N, D]."""
+  """Encode texts after the prompt of this name, float32 [N, D]."""
   parts = []
   with truncation.together():
     for start in range(0, len(texts), CHUNK):
-      some = [prompt + text for text in texts[start:start + CHUNK]]
-      parts.append(similarity.encode(trained, some, cut=True))
-  vectors = np.concatenate(parts).astype(np.float32)
-  return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+      some = texts[start:start + CHUNK]
+      parts.append(similarity.encode(trained, some, cut=True, prompt=prompt))
+  return np.concatenate(parts).astype(np.float32)
 
 
 def retrieve(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, overload
+import warnings
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.prompts import Prompt, check_prompts, check_text_prompts
 from plm_jax.inference.static_vectors import StaticVectors
-from plm_jax.metrics.embeddings import normalize_vectors
-from plm_jax.metrics.nearest import find_nearest
+from plm_jax.metrics.nearest import compare_pairs, find_nearest
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.document_windows import WindowPooling, check_windows
 
@@ -33,7 +33,7 @@ class Hit(NamedTuple):
   number: int
   """index of the text in the corpus, from 0"""
   score: float
-  """cosine similarity, or relevance"""
+  """similarity of the vectors, or relevance"""
   text: str
   """the text; '' where the corpus is given as vectors"""
 
@@ -41,23 +41,23 @@ class Hit(NamedTuple):
 @overload
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: TextPooling = 'own',
-    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0
-) -> np.ndarray:
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0,
+    prompt: str = 'own') -> np.ndarray:
   """Return one vector per text [N, D]."""
 
 
 @overload
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, *, pooling: Literal['none'],
-    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0
-) -> list[np.ndarray]:
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0,
+    prompt: str = 'own') -> list[np.ndarray]:
   """Return one vector per token of each text [L, D]."""
 
 
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'own',
-    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0
-) -> np.ndarray | list[np.ndarray]:
+    cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0,
+    prompt: str = 'own') -> np.ndarray | list[np.ndarray]:
   """Encode texts as vectors (embeddings), for search, clustering or classifiers.
 
   >>> bert = plm_jax.load('runs/bert_base-laptop')
@@ -82,13 +82,17 @@ def encode(
     windows: 'mean' or 'max': a text that is too long is split into windows, and its vector is the
       mean or the maximum of theirs; 'off': see `cut`
     stride: tokens between the starts of consecutive windows; 0: three quarters of a window
+    prompt: text before each text, by its name: 'query', 'document', or another one of the model.
+      own: the default prompt: that of documents where a run was trained with one; the one that a
+      folder of sentence-transformers states. none: no prompt. Token ids get none
 
   Returns:
     float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
 
   Raises:
     CheckpointError: the model has no tokenizer.
-    ConfigError: no text, a text that is too long or empty, or a layer that the model does not have.
+    ConfigError: no text, a text that is too long or empty, or a layer or a prompt that the model
+      does not have.
   """
   check_windows(windows, stride)
   trained, items = load_encoder(model), as_list(texts)
@@ -104,14 +108,16 @@ def encode(
       from plm_jax.inference import sentence_vectors
       if sentence_vectors.has_sentence_vectors(trained):
         check_prompts(plain, 'give texts')
-        return sentence_vectors.encode_sentences(trained, plain, tokens, windows, stride)
+        return sentence_vectors.encode_sentences(trained, plain, tokens, windows, stride, prompt)
+    before = trained.find_prompt(prompt)
+    items = [before + text if isinstance(text, str) else text for text in items]
     return encoding.encode(
         trained, items, layer, pooling, cut, tokens, windows, stride)
 
 
 def similar(
     model: Model, first: str | Sequence[str], second: str | Sequence[str]) -> np.ndarray:
-  """Compute the cosine similarity of pairs of texts.
+  """Compute the similarity of pairs of texts: their cosine, or what the model was trained for.
 
   >>> same, other = plm_jax.similar(
   ...     'runs/bert_base-laptop', 'Returns it.', ['Returns it.', 'Sorts a list.'])
@@ -124,7 +130,8 @@ def similar(
     second: as many texts
 
   Returns:
-    Cosine similarities, float32 [N].
+    Similarities, float32 [N]: cosines, or the dot products or negative distances that a model of
+    sentence-transformers states, or that the loss of a run has trained.
 
   Raises:
     ConfigError: the numbers of texts differ, or `encode` refuses a text.
@@ -137,15 +144,17 @@ def similar(
                       'many')
   trained = load_encoder(model)
   distinct = list(dict.fromkeys(left + right))
-  vectors = dict(zip(distinct, normalize_vectors(encode(trained, distinct)), strict=True))
-  cosines = [float(vectors[a] @ vectors[b]) for a, b in zip(left, right, strict=True)]
-  return np.clip(np.array(cosines, np.float32), -1, 1)
+  vectors, numbers = encode(trained, distinct), {text: n for n, text in enumerate(distinct)}
+  first_vectors, second_vectors = (
+      vectors[[numbers[text] for text in texts]] for texts in (left, right))
+  found = compare_pairs(first_vectors, second_vectors, trained.similarity).astype(np.float32)
+  return np.clip(found, -1, 1) if trained.similarity == 'cosine' else found
 
 
 def search(
     model: Model, corpus: Sequence[str] | np.ndarray, queries: str | Sequence[str], top: int = 10
 ) -> list[list[Hit]]:
-  """Find the nearest texts of a corpus by cosine similarity (exact search).
+  """Find the nearest texts of a corpus, by the similarity of `similar` (exact search).
 
   >>> corpus = ['Sorts a list.', 'Returns the array.']
   >>> found, = plm_jax.search('runs/bert_base-laptop', corpus, 'Sorts a list.', top=1)
@@ -154,7 +163,8 @@ def search(
 
   Args:
     model: any model with a tokenizer, best one with learned sentence vectors
-    corpus: texts; or their vectors [N, D] from `encode`, which may be a memory-mapped file
+    corpus: texts; or their vectors [N, D] from `encode`, which may be a memory-mapped file. A model
+      with a prompt for documents needs it there: encode(model, texts, prompt='document')
     queries: texts
     top: number of results per query
 
@@ -167,24 +177,26 @@ def search(
   trained = load_encoder(model)
   if not len(corpus):
     raise ConfigError('the corpus is empty: there is nothing to search')
-  # A model of sentence-transformers may use prompts that mark queries and documents.
-  prompts = {}
-  if not isinstance(trained, StaticVectors):
-    prompts = trained.prompts
-  texts: list[str] = []
   if isinstance(corpus, np.ndarray):
-    vectors = corpus
-  else:
-    texts = as_list(corpus)
-    vectors = encode(trained, [prompts.get('document', '') + text for text in texts])
-  marked = [prompts.get('query', '') + query for query in as_list(queries)]
-  scores, numbers = find_nearest(encode(trained, marked), vectors, top)
+    if trained.find_prompt('document') != trained.find_prompt('own'):
+      warnings.warn('the model has a prompt for documents: make the vectors of the corpus with the '
+                    "prompt 'document'", stacklevel=2)
+    return search_vectors(trained, corpus, queries, top)
+  texts = as_list(corpus)
+  vectors = encode(trained, texts, prompt='document')
+  found = search_vectors(trained, vectors, queries, top)
+  return [[hit._replace(text=texts[hit.number]) for hit in hits] for hits in found]
+
+
+def search_vectors(
+    trained: models.LoadedModel | StaticVectors, vectors: np.ndarray,
+    queries: str | Sequence[str], top: int) -> list[list[Hit]]:
+  """Find the vectors of documents that are nearest to queries; see `search`."""
+  query_vectors = encode(trained, queries, prompt='query')
+  scores, numbers = find_nearest(query_vectors, vectors, top, similarity=trained.similarity)
   found = []
   for row in zip(numbers.tolist(), scores.tolist(), strict=True):
-    hits = []
-    for number, score in zip(*row, strict=True):
-      hits.append(Hit(number, score, texts[number] if texts else ''))
-    found.append(hits)
+    found.append([Hit(number, score, '') for number, score in zip(*row, strict=True)])
   return found
 
 

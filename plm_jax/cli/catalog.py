@@ -199,7 +199,7 @@ COMMANDS: dict[str, Command] = {
          'runs/bert_base texts.txt --output=tokens.npz --pooling=none'),
         'encode.encode_command'),
     'similar': Command(
-        USE, 'Print the cosine similarity of texts.', 'RUN TEXT TEXT... | similar RUN FILE',
+        USE, 'Print the similarity of texts.', 'RUN TEXT TEXT... | similar RUN FILE',
         ("runs/embedder 'a cat' 'a kitten' 'a car'", 'runs/embedder pairs.tsv'),
         'similarity.similar_command'),
     'search': Command(

@@ -41,6 +41,10 @@ class EncodeConfig(ValidatedConfig):
   windows; off: see --cut"""
   stride: int = 0
   """tokens between the starts of consecutive windows; 0: three quarters of a window"""
+  prompt: str = 'own'
+  """text before each text, by its name: query, document, or another one of the model. own: that of
+  documents if the model was trained with one, or the default of a sentence-transformers folder;
+  none: no prompt"""
   column: str = ''
   """column with the texts. Default: the first of sentence, text, review, content, title and
   question that the file has"""
@@ -97,7 +101,7 @@ def encode_chunk(
     pooling: Any = settings.pooling  # one of them returns lists
     return encode(
         trained, texts, settings.layer, pooling, settings.cut, settings.tokens, settings.windows,
-        settings.stride)
+        settings.stride, settings.prompt)
 
   try:
     return encode_texts([text for text, _ in chunk])

@@ -22,7 +22,7 @@ from plm_jax.tasks.baselines import has_scikit_learn
 def similar_command(
     run: tyro.conf.Positional[str], texts: tyro.conf.Positional[tuple[str, ...]], output: str = ''
 ) -> None:
-  """Prints the cosine similarity of texts.
+  """Prints the similarity of texts: the cosine, or what the model was trained for.
 
   Args:
     run: run folder, checkpoint, or sentence-transformers folder
@@ -98,14 +98,14 @@ def search_command(
   trained = similarity.load_encoder(run)
   texts: list[str] = []
   if corpus.endswith('.npy'):
-    vectors = map_vectors(corpus)
+    hits = similarity.search(trained, map_vectors(corpus), query_texts, top)
   else:
     texts = [text for text, _ in inputs.read_texts(corpus, '')]
     if not texts:
       raise SourceError(f'{corpus} has no texts')
     with progress.track('texts', len(texts)):
       vectors = np.concatenate(list(encode_chunks(trained, texts, tokens)))
-  hits = similarity.search(trained, vectors, query_texts, top)
+    hits = similarity.search_vectors(trained, vectors, query_texts, top)
   with output_files.open_text(output) as write:
     for query, found in zip(query_texts, hits, strict=True):
       rows = []
@@ -181,9 +181,9 @@ def choose_candidates(
 
 
 def encode_chunks(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:
-  """Yield the vectors of texts, thousands at a time."""
+  """Yield the vectors of documents, thousands at a time."""
   for chunk in output_files.split_chunks(texts, inputs.CHUNK_ROWS):
-    yield similarity.encode(trained, chunk, tokens=tokens)
+    yield similarity.encode(trained, chunk, tokens=tokens, prompt='document')
 
 
 def map_vectors(file: str) -> np.ndarray:

@@ -19,7 +19,14 @@ from flax.traverse_util import unflatten_dict
 import numpy as np
 
 from plm_jax import storage, validation
-from plm_jax.conversion import attributes, files, folders, generation, tokenizer_files
+from plm_jax.conversion import (
+  attributes,
+  files,
+  folders,
+  generation,
+  sentence_transformers,
+  tokenizer_files,
+)
 from plm_jax.conversion.lazy import LazyParameter
 from plm_jax.conversion.megatron import find_megatron
 from plm_jax.conversion.source_formats import (
@@ -98,6 +105,8 @@ class ImportedCheckpoint:
   """contents of generation_config.json; {}: there is none"""
   end_ids: tuple[int, ...] = ()
   """ids of the tokens that end a text, as its files state them; (): they state none"""
+  length: int = 0
+  """maximum tokens per row that its tokenizer's files state; 0: they state none"""
 
   @property
   def labels(self) -> tuple[str, ...]:
@@ -132,8 +141,8 @@ class ExportTemplate:
 
   None: those of pre-training.
   """
-  write_extra: Callable[[pathlib.Path], None] | None = None
-  """writes further files into the folder"""
+  length: int = 0
+  """maximum tokens per row that the export states; 0: that of the model"""
   attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   """further attributes of config.json"""
 
@@ -164,6 +173,7 @@ def load(
   with parse_errors_as(path, 'a checkpoint', ConvertError):
     # Configuration and names of tensors.
     folder, family, hf_config, source = open_checkpoint(place)
+    hf_config = {**hf_config, **sentence_transformers.cross_encoder_attributes(folder)}
     attributes.check_hf_config(family, hf_config)
     hf_config = family.normalize_hf_config(hf_config)
     wrapper = find_wrapper(family, source.tensors)
@@ -214,7 +224,8 @@ def load(
   tokenizer, settings = tokenizer_files.load(folder), generation.read_generation_config(folder)
   return ImportedCheckpoint(
       config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra,
-      origins, settings, generation.end_ids(folder, hf_config, settings, tokenizer))
+      origins, settings, generation.end_ids(folder, hf_config, settings, tokenizer),
+      sentence_transformers.read_max_length(folder))
 
 
 def save(
@@ -225,6 +236,7 @@ def save(
     dtype: str | None = None,
     like: 'ImportedCheckpoint | ExportTemplate | str' = 'bert',
     shard_bytes: int = 5 << 30,
+    write_extra: Callable[[pathlib.Path], None] | None = None,
 ) -> None:
   """Export a model for transformers' AutoModel classes and AutoTokenizer, or an ELMo for AllenNLP.
 
@@ -240,6 +252,7 @@ def save(
       tensors, types, labels and special ids are used again, so that the export of an import is
       identical to the bit.
     shard_bytes: size above which a file is split.
+    write_extra: writes further files into the folder.
 
   Raises:
     ConvertError: for what the other library cannot hold, and for a folder that is not empty.
@@ -282,7 +295,8 @@ def save(
       else:
         roles = generation.special_ids(config.kind, tokenizer.vocab)
       types = config.kind == 'encoder' and (config.cls_last or getattr(config, 'types', 0) > 1)
-      tokenizer_files.save(draft, tokenizer, config.max_length, frame, types, roles)
+      lengths = [length for length in (like.length, config.max_length) if length]
+      tokenizer_files.save(draft, tokenizer, min(lengths, default=0), frame, types, roles)
       if roles and 'lm' in kind.classes.get(hf_config['architectures'][0], ()):
         settings = generation.build_generation_config(hf_config, tokenizer.vocab, config.vocab)
         files.write_json(draft / generation.FILE, settings)
@@ -290,8 +304,8 @@ def save(
       files.write_json(draft / generation.FILE, before.generation)
     hf_config['dtype'] = dtype or stated or 'float32'
     files.write_json(draft / CONFIG, hf_config)
-    if template and template.write_extra:
-      template.write_extra(draft)
+    if write_extra:
+      write_extra(draft)
 
 
 def file_tensors(

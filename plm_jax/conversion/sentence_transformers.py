@@ -1,35 +1,41 @@
-"""Read and write folders of sentence-transformers: pooling, dense layer, normalization.
+"""Read and write folders of sentence-transformers: pooling, dense layers, normalization, prompts.
 
     folder = read_folder('all-MiniLM-L6-v2/')      # None: a folder of another kind
-    write_modules(folder, vector, params, ...)     # next to the checkpoint of the encoder
+    write_modules(folder, modules, width)          # next to the checkpoint of the encoder
+
+A cross-encoder is a checkpoint of transformers; `cross_encoder_attributes` reads what such a folder
+adds to it.
 """
 from collections.abc import Mapping, Sequence
 import json
 import pathlib
 import types
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from plm_jax import storage
 from plm_jax.conversion import folders
 from plm_jax.conversion.files import SafeTensorsFolder, write_json, write_safetensors
-from plm_jax.layers.pooling import Pooling, VectorConfig
+from plm_jax.conversion.torch_pickle import PICKLED, PytorchBin
+from plm_jax.layers.pooling import DenseConfig, Pooling, VectorConfig
+from plm_jax.metrics.nearest import Similarity
 from plm_jax.models.rules import ConvertError
 from plm_jax.storage import hub
 from plm_jax.tokenizers.contract import abbreviate
 
 MODULES = 'modules.json'
+MODEL_SETTINGS = 'config_sentence_transformers.json'
 ENCODER_SETTINGS = 'sentence_bert_config.json'
 POOLING_NAMES: Mapping[Pooling, str] = {
     'first': 'cls_token', 'mean': 'mean_tokens', 'max': 'max_tokens',
     'mean_sqrt': 'mean_sqrt_len_tokens', 'weighted_mean': 'weightedmean_tokens',
     'last': 'lasttoken'}
-SHORT_POOLING_NAMES = {
-    'cls': 'first', 'mean': 'mean', 'max': 'max', 'mean_sqrt_len_tokens': 'mean_sqrt',
-    'weightedmean': 'weighted_mean', 'lasttoken': 'last'}
-"""names that release 6 and later write"""
-# Order in which sentence-transformers concatenates the vectors of poolings.
+SHORT_POOLING_NAMES: Mapping[Pooling, str] = {
+    'first': 'cls', 'mean': 'mean', 'max': 'max', 'mean_sqrt': 'mean_sqrt_len_tokens',
+    'weighted_mean': 'weightedmean', 'last': 'lasttoken'}
+"""names of release 6 and later, which concatenates the vectors of poolings in any order"""
+# Order in which earlier releases concatenate the vectors of poolings.
 POOLING_ORDER = ('cls_token', 'max_tokens', 'mean_tokens', 'mean_sqrt_len_tokens',
                  'weightedmean_tokens', 'lasttoken')
 ACTIVATIONS: Mapping[str, str] = {
@@ -37,6 +43,9 @@ ACTIVATIONS: Mapping[str, str] = {
     'gelu': 'torch.nn.modules.activation.GELU', 'silu': 'torch.nn.modules.activation.SiLU',
     'none': 'torch.nn.modules.linear.Identity'}
 KNOWN_MODULES = ('Transformer', 'Pooling', 'Dense', 'Normalize')  # in this order
+PROMPT_NAMES: Mapping[str, Sequence[str]] = {
+    'query': ('query',), 'document': ('document', 'passage', 'corpus')}
+"""names of the prompts of encode_query and encode_document, in the order of preference"""
 
 
 class SentenceTransformersFolder(NamedTuple):
@@ -45,16 +54,22 @@ class SentenceTransformersFolder(NamedTuple):
   root: str
   """folder of the encoder"""
   vector: VectorConfig
-  params: dict[str, Any]
-  """parameters of the head: `dense`, or nothing"""
+  params: Mapping[str, Any]
+  """parameters of the head: `dense`, `dense_1`, ..., or nothing"""
   length: int
   """maximum tokens per row; 0: that of the encoder"""
   prompts: Mapping[str, str] = types.MappingProxyType({})
-  """prefixes that `search` puts before texts: of a 'query', and of a 'document'"""
+  """texts before each text, by their names"""
+  default_prompt: str = ''
+  """name of the prompt before texts that are neither queries nor documents; '': there is none"""
+  pools_prompt: bool = True
+  """whether the tokens of a prompt are pooled"""
+  similarity: Similarity = 'cosine'
+  """similarity of vectors"""
 
 
 def read_folder(folder: Any) -> SentenceTransformersFolder | None:
-  """Read a folder of sentence-transformers; None for one without modules.json.
+  """Read a folder of sentence-transformers; None for one without modules.json or a cross-encoder.
 
   Raises ConvertError, which names it, for an unknown module, pooling, activation or setting.
   """
@@ -62,27 +77,88 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
   if listed is None:
     return None
   home, modules = listed
-  names, paths = [name for name, _ in modules], dict(modules)
-  in_order = []
-  for name in KNOWN_MODULES:
-    if name in names:
-      in_order.append(name)
-  if names != in_order or names[:2] != ['Transformer', 'Pooling']:
-    raise ConvertError(
-        f'{home / MODULES}: the modules are {abbreviate(names)}; known are '
-        f'{", ".join(KNOWN_MODULES)}, in this order; the last two are optional')
-  check_settings(home, paths['Transformer'])
-  pooling_config = paths['Pooling'] / 'config.json'
-  fields: dict[str, Any] = {
-      'pooling': read_poolings(pooling_config), 'normalize': 'Normalize' in names}
+  settings = read_optional_json(home / MODEL_SETTINGS)
+  if settings.get('model_type') == 'CrossEncoder':
+    return None
+  check_modules(home, [name for name, _ in modules], settings)
+  root, pooling_folder = modules[0][1], modules[1][1]
+  check_encoder_settings(root, 'feature-extraction')
+  pooling_config = storage.read_json(pooling_folder / 'config.json', error=ConvertError)
+
+  # Dense layers.
+  layers: list[DenseConfig] = []
   params: dict[str, Any] = {}
-  if 'Dense' in names:
-    dense_fields, params = read_dense(paths['Dense'])
-    fields |= dense_fields
-  prompts = read_prompts(home, pooling_config)
-  root = paths['Transformer']
+  for name, path in modules:
+    if name == 'Dense':
+      layer, tensors = read_dense(path)
+      params[f'dense_{len(layers)}' if layers else 'dense'] = tensors
+      layers.append(layer)
+  fields: dict[str, Any] = {}
+  if layers:
+    fields = {'dense': layers[0].size, 'activation': layers[0].activation,
+              'dense_bias': layers[0].bias, 'more': tuple(layers[1:])}
+
+  # Settings of the model.
+  similarity = settings.get('similarity_fn_name') or 'cosine'
+  if similarity not in get_args(Similarity):
+    raise ConvertError(f'{home / MODEL_SETTINGS}: similarity_fn_name is {abbreviate(similarity)}: '
+                       f'known are {", ".join(get_args(Similarity))}')
+  stated, default = settings.get('prompts') or {}, settings.get('default_prompt_name') or ''
+  prompts = {}
+  for name, prompt in stated.items():
+    prompts[name] = prompt or ''
+  if default and default not in prompts:
+    raise ConvertError(f'{home / MODEL_SETTINGS}: default_prompt_name is {abbreviate(default)}, '
+                       f'which is no prompt among {abbreviate(list(prompts))}')
+  vector = VectorConfig(
+      pooling=read_poolings(pooling_folder / 'config.json', pooling_config),
+      normalize=modules[-1][0] == 'Normalize', truncate=settings.get('truncate_dim') or 0,
+      **fields)
   return SentenceTransformersFolder(
-      str(root), VectorConfig(**fields), params, read_max_length(root), prompts)
+      str(root), vector, params, read_max_length(root), prompts, default,
+      pooling_config.get('include_prompt', True), similarity)
+
+
+def check_modules(
+    home: pathlib.Path, names: Sequence[str], settings: Mapping[str, Any]) -> None:
+  """Raise ConvertError for a model of another kind, or with modules that are not known."""
+  kind = settings.get('model_type') or 'SentenceTransformer'
+  if kind != 'SentenceTransformer':
+    raise ConvertError(f'{home / MODEL_SETTINGS}: a model of the kind {abbreviate(kind)} is not '
+                       'supported: known are SentenceTransformer and CrossEncoder')
+  dense = ['Dense'] * names.count('Dense')
+  in_order = ['Transformer', 'Pooling', *dense, *['Normalize'] * ('Normalize' in names)]
+  if list(names) != in_order:
+    unknown = [name for name in names if name not in KNOWN_MODULES]
+    problem = f'the module {abbreviate(unknown[0])} is not supported' if unknown else (
+        'modules in this order are not supported')
+    raise ConvertError(
+        f'{home / MODULES}: {problem}: the modules are {abbreviate(list(names))}; known are '
+        f'{", ".join(KNOWN_MODULES)}, in this order; Dense may be repeated, and the last two are '
+        'optional')
+
+
+def cross_encoder_attributes(folder: pathlib.Path) -> dict[str, Any]:
+  """Return attributes of config.json for what a folder of release 6 states about a cross-encoder.
+
+  They are those of earlier releases. Raises ConvertError, which names it, for a module or setting
+  that is not known.
+  """
+  settings = read_optional_json(folder / MODEL_SETTINGS)
+  listed = read_modules(folder) if settings.get('model_type') == 'CrossEncoder' else None
+  if listed is None:
+    return {}
+  names = [name for name, _ in listed[1]]
+  if names != ['Transformer']:
+    raise ConvertError(f'{folder / MODULES}: the modules of the cross-encoder are '
+                       f'{abbreviate(names)}, and only one Transformer is supported')
+  check_encoder_settings(folder, 'sequence-classification')
+  prompts = [prompt for prompt in (settings.get('prompts') or {}).values() if prompt]
+  if prompts:
+    raise ConvertError(f'{folder / MODEL_SETTINGS}: the prompt {abbreviate(prompts[0])} of a '
+                       'cross-encoder is not supported')
+  activation = settings.get('activation_fn')
+  return {'sentence_transformers': {'activation_fn': activation}} if activation else {}
 
 
 def read_modules(folder: Any) -> tuple[pathlib.Path, list[tuple[str, pathlib.Path]]] | None:
@@ -96,9 +172,7 @@ def read_modules(folder: Any) -> tuple[pathlib.Path, list[tuple[str, pathlib.Pat
       return None
   home, modules = folders.copy_if_remote(place), []
   for item in storage.read_json(home / MODULES, list, error=ConvertError):
-    fields = {}
-    if isinstance(item, dict):
-      fields = item
+    fields = item if isinstance(item, dict) else {}
     name = str(fields.get('type', '')).rpartition('.')[2]
     path = str(fields.get('path', ''))
     modules.append((name, folders.child_path(home, path) if path else home))
@@ -112,12 +186,19 @@ def read_optional_json(path: Any) -> dict[str, Any]:
   return {}
 
 
+def read_encoder_settings(root: Any) -> tuple[pathlib.Path, dict[str, Any]]:
+  """Read the settings of an encoder -> (file, contents); early releases name it by the family."""
+  named = sorted(root.glob('sentence_*_config.json'))
+  path = named[0] if named else root / ENCODER_SETTINGS
+  return path, read_optional_json(path)
+
+
 def read_max_length(root: Any) -> int:
   """Return the maximum tokens per row that a folder states; 0 if it states none.
 
-  Release 6 and later state it in tokenizer_config.json alone.
+  Release 6 and later state it in tokenizer_config.json alone, as transformers does.
   """
-  length = read_optional_json(root / ENCODER_SETTINGS).get('max_seq_length')
+  length = read_encoder_settings(root)[1].get('max_seq_length')
   if length is None:
     length = read_optional_json(root / 'tokenizer_config.json').get('model_max_length')
   # A tokenizer without a limit states a huge number.
@@ -126,51 +207,35 @@ def read_max_length(root: Any) -> int:
   return 0
 
 
-def read_prompts(home: Any, pooling: Any) -> dict[str, str]:
-  """Read the prompts of queries and documents, as encode_query and encode_document find them.
+def check_encoder_settings(root: Any, use: str) -> None:
+  """Raise ConvertError for settings that change what the encoder reads or returns.
 
-  Raises ConvertError if pooling excludes their tokens.
+  use: the `transformer_task` of release 6.
   """
-  stated = read_optional_json(home / 'config_sentence_transformers.json').get('prompts')
-  if not isinstance(stated, dict):
-    stated = {}
-  prompts = {}
-  for role, names in (('query', ('query',)), ('document', ('document', 'passage', 'corpus'))):
-    found = []
-    for name in names:
-      if isinstance(stated.get(name), str):
-        found.append(stated[name])
-    if found and found[0]:
-      prompts[role] = found[0]
-  if prompts and storage.read_json(pooling, error=ConvertError).get('include_prompt') is False:
-    raise ConvertError(f'{pooling}: include_prompt is false: tokens of a prompt are left out of '
-                       'vectors, which is not supported')
-  return prompts
-
-
-def check_settings(home: Any, root: Any) -> None:
-  """Raise ConvertError for settings that change texts before encoding: a prompt, or lower case."""
-  settings = home / 'config_sentence_transformers.json'
-  prompt = read_optional_json(settings).get('default_prompt_name')
-  if prompt:
-    raise ConvertError(f'{settings}: texts are encoded after the prompt {abbreviate(prompt)}, '
-                       'which is not supported')
+  path, settings = read_encoder_settings(root)
   lower = read_optional_json(root / 'tokenizer_config.json').get('do_lower_case')
-  if read_optional_json(root / ENCODER_SETTINGS).get('do_lower_case') and not lower:
-    raise ConvertError(f'{root / ENCODER_SETTINGS}: do_lower_case is true, and the tokenizer keeps '
-                       'capitals')
+  if settings.get('do_lower_case') and not lower:
+    raise ConvertError(f'{path}: do_lower_case is true, and the tokenizer keeps capitals')
+  wrong = []
+  for name in ('processing_kwargs', 'query_length', 'document_length', 'query_expansion'):
+    if settings.get(name):
+      wrong.append(name)
+  if settings.get('transformer_task', use) != use:
+    wrong.append('transformer_task')
+  if list(settings.get('modality_config') or ['text']) != ['text']:
+    wrong.append('modality_config')
+  if wrong:
+    raise ConvertError(f'{path}: {wrong[0]} is {abbreviate(settings[wrong[0]])}, which is not '
+                       'supported')
 
 
-def read_poolings(path: Any) -> tuple[Pooling, ...]:
-  """Read the poolings. Raises ConvertError for an unknown one."""
-  config = storage.read_json(path, error=ConvertError)
+def read_poolings(path: Any, config: Mapping[str, Any]) -> tuple[Pooling, ...]:
+  """Read the poolings of a config.json. Raises ConvertError for an unknown one."""
+  known: Mapping[str, Pooling]
   if 'pooling_mode' in config:
     modes = config['pooling_mode']
-    if isinstance(modes, str):
-      modes = [modes]
-    else:
-      modes = list(modes)
-    known = SHORT_POOLING_NAMES
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    known = {theirs: ours for ours, theirs in SHORT_POOLING_NAMES.items()}
   else:
     prefix = 'pooling_mode_'
     used = []
@@ -179,16 +244,13 @@ def read_poolings(path: Any) -> tuple[Pooling, ...]:
         used.append(name)
     modes = sort_poolings([name.removeprefix(prefix) for name in used])
     known = {theirs: ours for ours, theirs in POOLING_NAMES.items()}
-  unknown = []
-  for mode in modes:
-    if mode not in known:
-      unknown.append(mode)
+  unknown = [mode for mode in modes if mode not in known]
   if unknown:
     raise ConvertError(f'{path}: the pooling {", ".join(map(abbreviate, unknown))} is not known: '
                        f'known are {", ".join(known)}')
   if not modes:
     raise ConvertError(f'{path}: no pooling is enabled')
-  return tuple(known[mode] for mode in modes)  # pyright: ignore
+  return tuple(known[mode] for mode in modes)
 
 
 def sort_poolings(modes: list[str]) -> list[str]:
@@ -197,67 +259,83 @@ def sort_poolings(modes: list[str]) -> list[str]:
   return sorted(modes, key=lambda mode: order.get(mode, -1))
 
 
-def read_dense(folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Read a dense layer -> (fields of `VectorConfig`, parameters)."""
+def read_dense(folder: pathlib.Path) -> tuple[DenseConfig, dict[str, Any]]:
+  """Read a dense layer -> (its configuration, its parameters)."""
   config = storage.read_json(folder / 'config.json', error=ConvertError)
-  known = {theirs.rpartition('.')[2]: ours for ours, theirs in ACTIVATIONS.items()}
+  known: dict[str, Any] = {
+      theirs.rpartition('.')[2]: ours for ours, theirs in ACTIVATIONS.items()}
   name = str(config.get('activation_function', ACTIVATIONS['tanh'])).rpartition('.')[2]
   if name not in known:
     raise ConvertError(f'{folder}: the activation {abbreviate(name)} is not known: known are '
                        f'{", ".join(known)}')
-  source = SafeTensorsFolder(folder)
+  used = {config.get(field) for field in ('module_input_name', 'module_output_name')}
+  if config.get('use_residual') or not used <= {None, 'sentence_embedding'}:
+    raise ConvertError(f'{folder}: a dense layer with a residual connection, or of other vectors '
+                       'than those of sentences, is not supported')
+  source: Any = None
+  if (folder / PICKLED).exists() and not list(folder.glob('*.safetensors')):
+    source = PytorchBin(folder)
+  else:
+    source = SafeTensorsFolder(folder)
   if 'linear.weight' not in source.tensors:
     raise ConvertError(f'{folder}: there is no tensor linear.weight')
   weight = np.asarray(source.read('linear.weight'), np.float32)
   layer, has_bias = {'kernel': weight.T}, 'linear.bias' in source.tensors
   if has_bias:
     layer['bias'] = np.asarray(source.read('linear.bias'), np.float32)
-  fields = {'dense': len(weight), 'activation': known[name], 'dense_bias': has_bias}
-  return fields, {'dense': layer}
+  return DenseConfig(len(weight), known[name], has_bias), layer
 
 
 def write_modules(
-    folder: pathlib.Path, vector: VectorConfig, params: Mapping[str, Any], width: int, length: int,
-    prompts: Mapping[str, str] | None = None) -> None:
+    folder: pathlib.Path, given: SentenceTransformersFolder, width: int) -> None:
   """Write the modules of sentence embeddings next to an encoder's checkpoint.
 
   Args:
     folder: of the checkpoint.
-    vector: pooling, dense layer and normalization.
-    params: parameters of the head.
+    given: the modules and settings; `root` is not used.
     width: D, hidden size of the encoder.
-    length: maximum tokens per row.
-    prompts: texts before each 'query' and each 'document'; None: there are none.
-
-  Raises:
-    ConvertError: sentence-transformers concatenates the poolings in another order.
   """
+  vector = given.vector
   modes = [POOLING_NAMES[name] for name in vector.pooling]
-  if modes != sort_poolings(modes) or len({*modes}) < len(modes):
-    raise ConvertError('sentence-transformers joins the vectors of poolings in the order '
-                       f'{", ".join(sort_poolings(modes))}')
   modules = [('Transformer', ''), ('Pooling', '1_Pooling')]
   config: dict[str, Any] = {'word_embedding_dimension': width}
-  for name in POOLING_NAMES.values():
-    config[f'pooling_mode_{name}'] = name in modes
-  write_module(folder / '1_Pooling', config | {'include_prompt': True})
+  if modes == sort_poolings(list(dict.fromkeys(modes))):
+    for name in POOLING_NAMES.values():
+      config[f'pooling_mode_{name}'] = name in modes
+  else:
+    config['pooling_mode'] = [SHORT_POOLING_NAMES[name] for name in vector.pooling]
+  write_module(folder / '1_Pooling', config | {'include_prompt': given.pools_prompt})
+
+  # Dense layers.
+  layers: list[DenseConfig] = []
   if vector.dense and vector.dense_used == 'always':
-    modules.append(('Dense', '2_Dense'))
-    write_module(folder / '2_Dense', {
-        'in_features': width * len(modes), 'out_features': vector.dense,
-        'bias': vector.dense_bias, 'activation_function': ACTIVATIONS[vector.activation]})
-    layer = params['dense']
-    tensors = {'linear.weight': np.asarray(layer['kernel'], np.float32).T}
-    if vector.dense_bias:
-      tensors['linear.bias'] = np.asarray(layer['bias'], np.float32)
-    write_safetensors(folder / '2_Dense', iter(tensors.items()), 1 << 40)
+    layers = [DenseConfig(vector.dense, vector.activation, vector.dense_bias), *vector.more]
+  size = width * len(modes)
+  for number, layer in enumerate(layers):
+    name = f'{len(modules)}_Dense'
+    modules.append(('Dense', name))
+    write_module(folder / name, {
+        'in_features': size, 'out_features': layer.size, 'bias': layer.bias,
+        'activation_function': ACTIVATIONS[layer.activation]})
+    params = given.params[f'dense_{number}' if number else 'dense']
+    tensors = {'linear.weight': np.asarray(params['kernel'], np.float32).T}
+    if layer.bias:
+      tensors['linear.bias'] = np.asarray(params['bias'], np.float32)
+    write_safetensors(folder / name, iter(tensors.items()), 1 << 40)
+    size = layer.size
   if vector.normalize:
     name = f'{len(modules)}_Normalize'
     modules.append(('Normalize', name))
     (folder / name).mkdir()
-  if prompts:
-    write_json(folder / 'config_sentence_transformers.json', {
-        'prompts': dict(prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'})
+
+  # Settings.
+  settings: dict[str, Any] = {
+      'prompts': dict(given.prompts), 'default_prompt_name': given.default_prompt or None,
+      'similarity_fn_name': given.similarity}
+  if vector.truncate:
+    settings['truncate_dim'] = vector.truncate
+  write_json(folder / MODEL_SETTINGS, settings)
+  length = given.length or None
   write_json(folder / ENCODER_SETTINGS, {'max_seq_length': length, 'do_lower_case': False})
   write_module_list(folder, modules)
 

@@ -46,7 +46,7 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
   for own in groups:
     texts += [own[0]] * features.group
   vectors = encode_distinct(loss.teacher, 'teacher', texts)
-  width = task.vector.dense or model.block.width * len(task.vector.pooling)
+  width = task.vector.size(model.block.width)
   if vectors.shape[1] != width:
     raise ConfigError(
         f'the vectors of {loss.teacher} have {vectors.shape[1]} numbers, and those that are '
@@ -62,7 +62,7 @@ def encode_distinct(
     folder: the model.
     field: field of the loss that names the model.
     texts: N texts.
-    roles: query or document, of each text, for a model with prompts; empty: no prompts.
+    roles: query or document, of each text, for a model with prompts; empty: its default prompt.
 
   Raises:
     ConfigError: no model is named.
@@ -71,17 +71,19 @@ def encode_distinct(
     raise ConfigError(
         f'--objective.vector-loss.{field} must name the model whose vectors are used')
   trained = loaded_model.load_model(folder)
-  if roles:
-    prompts = trained.prompts
-    texts = [prompts.get(role, '') + text for role, text in zip(roles, texts, strict=True)]
-  distinct = list(dict.fromkeys(texts))
+  roles = roles or ['own'] * len(texts)
+  vectors: dict[tuple[str, str], np.ndarray] = {}
   with truncation.count():
-    if has_sentence_vectors(trained):
-      vectors: Any = encode_sentences(trained, distinct)
-    else:
-      vectors = encode.encode(trained, distinct, cut=True)
-  numbers = {text: number for number, text in enumerate(distinct)}
-  return vectors[[numbers[text] for text in texts]]
+    for role in dict.fromkeys(roles):
+      pairs = zip(roles, texts, strict=True)
+      distinct = list(dict.fromkeys(text for own, text in pairs if own == role))
+      if has_sentence_vectors(trained):
+        found: Any = encode_sentences(trained, distinct, prompt=role)
+      else:
+        found = encode.encode(trained, distinct, cut=True)
+      for text, vector in zip(distinct, found, strict=True):
+        vectors[role, text] = vector
+  return np.stack([vectors[pair] for pair in zip(roles, texts, strict=True)])
 
 
 def with_values(train: LabeledDataset, **values: np.ndarray) -> LabeledDataset:

@@ -25,7 +25,7 @@ def has_sentence_vectors(trained: LoadedModel) -> bool:
 
 def encode_sentences(
     trained: LoadedModel, texts: Sequence[str], tokens: int = 8192, windows: WindowPooling = 'off',
-    stride: int = 0) -> np.ndarray:
+    stride: int = 0, prompt: str = 'own') -> np.ndarray:
   """Compute the sentence embeddings of texts -> float32 [N, W].
 
   A text that is too long is truncated, as in training, or read in windows. An empty text consists
@@ -38,6 +38,7 @@ def encode_sentences(
       similar length.
     windows: for a text that is too long, the mean or the maximum of the vectors of its windows.
     stride: tokens between the starts of windows; 0: three quarters of a window.
+    prompt: name of the prompt before each text, as for `LoadedModel.find_prompt`.
 
   Raises:
     ConfigError: the model has no sentence embeddings or no tokenizer, or a text has no tokens.
@@ -49,7 +50,13 @@ def encode_sentences(
   longest = max_row_length(trained)
   room = longest - row_format.count_special(vocab, 1)
   rows, documents, cuts = [], [], Truncation(len(texts))
-  for number, ids in enumerate(trained.tokenizer.encode_batch(list(texts))):
+  before, skip = trained.find_prompt(prompt), 0
+  if before and not trained.pools_prompt:
+    skip = len(row_format.special_ids(vocab)[0]) + len(trained.tokenizer.encode(before))
+    if skip >= longest or windows != 'off':
+      raise ConfigError(f'the prompt {prompt!r} has {skip} tokens that are not pooled: a text is '
+                        f'read in one row of {longest}, not in windows')
+  for number, ids in enumerate(trained.tokenizer.encode_batch([before + text for text in texts])):
     parts = [ids]
     if windows != 'off':
       parts = [ids[start:start + room] for start in window_starts(len(ids), room, stride)]
@@ -76,7 +83,7 @@ def encode_sentences(
     for length, size, some in split_rows(lengths, trained.model, longest, tokens):
       batch = make_batch([rows[number] for number in some], size, length, max(vocab.pad, 0))
       vectors = encode_batch(
-          trained.model, config, row_format, vocab, params, jax.device_put(batch))
+          trained.model, config, row_format, vocab, skip, params, jax.device_put(batch))
       pending.append((some, vectors))
       if len(pending) > 1:  # compute one batch while the next is laid out
         fetch(done)
@@ -105,10 +112,14 @@ def max_row_length(trained: LoadedModel) -> int:
   return trained.length or trained.model.max_length or DEFAULT_ROW_LENGTH
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def encode_batch(model, config: VectorConfig, row_format: InputFormat, vocab, params, batch):
-  """Compute the vectors of a batch of tokens, types and segments [B, L] -> [B, W]."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def encode_batch(
+    model, config: VectorConfig, row_format: InputFormat, vocab, skip: int, params, batch):
+  """Compute the vectors of a batch of tokens, types and segments [B, L] -> [B, W].
+
+  skip: tokens at the start of each row that are not pooled.
+  """
   batch = row_format.add_model_inputs(batch, vocab)
   output = model.backbone().apply({'params': params['backbone']}, batch)
   head_params = params.get('heads_embedding', {})
-  return SentenceVector(config).apply({'params': head_params}, output, batch)
+  return SentenceVector(config).apply({'params': head_params}, output, batch, skip=skip)

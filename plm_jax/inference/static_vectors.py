@@ -12,11 +12,17 @@ from typing import Any
 import numpy as np
 
 from plm_jax.conversion import files, folders, tokenizer_files
-from plm_jax.conversion.sentence_transformers import read_modules, write_module_list
+from plm_jax.conversion.sentence_transformers import (
+  MODEL_SETTINGS,
+  read_modules,
+  read_optional_json,
+  write_module_list,
+)
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import encode
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.metrics.embeddings import normalize_vectors
+from plm_jax.metrics.nearest import Similarity
 from plm_jax.models.rules import ConvertError
 from plm_jax.tokenizers import Tokenizer
 
@@ -35,6 +41,13 @@ class StaticVectors:
   """[V, D] float32"""
   normalize: bool = True
   """whether vectors of texts are normalized"""
+  similarity: Similarity = 'cosine'
+  """similarity of vectors"""
+
+  def find_prompt(self, name: str) -> str:
+    """Return no text: static vectors have no prompts."""
+    del name
+    return ''
 
   def __repr__(self) -> str:
     return (f'<static vectors: {len(self.table):,} tokens, {self.table.shape[1]} numbers; can '
@@ -70,6 +83,8 @@ class StaticVectors:
         (draft / '1_Normalize').mkdir()
         modules.append(('Normalize', '1_Normalize'))
       write_module_list(draft, modules)
+      if self.similarity != 'cosine':
+        files.write_json(draft / MODEL_SETTINGS, {'similarity_fn_name': self.similarity})
 
 
 def load(folder: Any) -> StaticVectors | None:
@@ -80,7 +95,7 @@ def load(folder: Any) -> StaticVectors | None:
   listed = read_modules(folder)
   if listed is None:
     return None
-  _, modules = listed
+  home, modules = listed
   names = [name for name, _ in modules]
   if names[:1] != [MODULE_NAME]:
     return None
@@ -95,7 +110,12 @@ def load(folder: Any) -> StaticVectors | None:
   if table.ndim != 2 or len(table) < tokenizer.vocab.size:
     raise ConvertError(f'{folder}: vectors {list(table.shape)} for a tokenizer of '
                        f'{tokenizer.vocab.size} pieces')
-  return StaticVectors(tokenizer, table, 'Normalize' in names)
+  settings = read_optional_json(home / MODEL_SETTINGS)
+  changes = [name for name in ('truncate_dim', 'default_prompt_name') if settings.get(name)]
+  if changes:
+    raise ConvertError(f'{home / MODEL_SETTINGS}: {changes[0]} of static vectors is not supported')
+  return StaticVectors(
+      tokenizer, table, 'Normalize' in names, settings.get('similarity_fn_name') or 'cosine')
 
 
 def distill_static_vectors(

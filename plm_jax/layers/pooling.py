@@ -17,10 +17,24 @@ MIN_LENGTH = 1e-12  # least length that a vector is divided by
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorConfig(ValidatedConfig):
-  """Sentence vectors: pooling of token states, an optional dense layer, optional L2 norm."""
+class DenseConfig(ValidatedConfig):
+  """A dense layer after the first one."""
 
-  limits = intervals(dense='[0, 1048576]')
+  limits = intervals(size='[1, 1048576]')
+
+  size: int = 768
+  """Size of its output."""
+  activation: Activation | Literal['none'] = 'none'
+  """Activation of the layer."""
+  bias: bool = True
+  """The layer has a bias."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorConfig(ValidatedConfig):
+  """Sentence vectors: pooling of token states, optional dense layers, optional L2 norm."""
+
+  limits = intervals(dense='[0, 1048576]', truncate='[0, 1048576]')
   renamed = earlier_names(normalise='normalize')
 
   pooling: tuple[Pooling, ...] = ('mean',)
@@ -36,14 +50,25 @@ class VectorConfig(ValidatedConfig):
   dense_used: Literal['always', 'training'] = 'always'
   """When the dense layer is used: always, or in training only (SimCSE without labels: Gao et al.
   2021, section 6.3)."""
+  more: tuple[DenseConfig, ...] = ()
+  """Dense layers after the first one, as some released models have them."""
   normalize: bool = False
   """Scale vectors to length 1."""
+  truncate: int = 0
+  """Numbers of a vector that are kept, from the first on, as the last step; 0: all."""
 
   def conflict(self, option):
-    """Describe that no pooling is given; None: one is."""
-    if self.pooling:
-      return None
-    return f'{option("pooling")} names no pooling, give one of {", ".join(POOLINGS)}'
+    """Describe that no pooling is given, or dense layers without a first one."""
+    if not self.pooling:
+      return f'{option("pooling")} names no pooling, give one of {", ".join(POOLINGS)}'
+    if self.more and (not self.dense or self.dense_used != 'always'):
+      return f'{option("more")} needs {option("dense")}, a first layer that is always used'
+    return None
+
+  def size(self, width: int) -> int:
+    """Return the size of a vector, of a model with hidden size `width`."""
+    size = self.more[-1].size if self.more else self.dense or width * len(self.pooling)
+    return min(size, self.truncate or size)
 
 
 class SentenceVector(nn.Module):
@@ -52,7 +77,7 @@ class SentenceVector(nn.Module):
   cfg: VectorConfig
 
   @nn.compact
-  def __call__(self, output, batch, row_ids=None):
+  def __call__(self, output, batch, row_ids=None, skip=0):
     """Compute sentence vectors.
 
     Args:
@@ -60,6 +85,7 @@ class SentenceVector(nn.Module):
         hidden].
       batch: `segments` [batch, length], 0 is padding.
       row_ids: None: not in training.
+      skip: tokens at the start of each row that are not pooled.
 
     Returns:
       [batch, size] float32.
@@ -67,22 +93,27 @@ class SentenceVector(nn.Module):
     cfg = self.cfg
     hidden = output.hidden if output.encoded is None else output.encoded
     hidden = hidden.astype(jnp.float32)
-    x = jnp.concatenate([pool(hidden, batch['segments'], how) for how in cfg.pooling], -1)
+    x = jnp.concatenate([pool(hidden, batch['segments'], how, skip) for how in cfg.pooling], -1)
     training = row_ids is not None or self.is_initializing()
     if cfg.dense and (cfg.dense_used == 'always' or training):
-      x = Dense((cfg.dense,), ('width', None), cfg.dense_bias, jnp.float32, name='dense')(x)
-      if cfg.activation != 'none':
-        x = activation(cfg.activation)(x)
-    return l2_normalize(x) if cfg.normalize else x
+      layers = (DenseConfig(cfg.dense, cfg.activation, cfg.dense_bias), *cfg.more)
+      for number, layer in enumerate(layers):
+        name = f'dense_{number}' if number else 'dense'
+        x = Dense((layer.size,), ('width', None), layer.bias, jnp.float32, name=name)(x)
+        if layer.activation != 'none':
+          x = activation(layer.activation)(x)
+    x = l2_normalize(x) if cfg.normalize else x
+    return x[:, :cfg.truncate] if cfg.truncate else x
 
 
-def pool(hidden: jax.Array, segments: jax.Array, how: Pooling) -> jax.Array:
+def pool(hidden: jax.Array, segments: jax.Array, how: Pooling, skip: int = 0) -> jax.Array:
   """Pool the states of each row's tokens.
 
   Args:
     hidden: [batch, length, hidden].
     segments: [batch, length], 0 is padding.
     how: kind of pooling.
+    skip: tokens at the start of each row that are left out; positions count from the row's start.
 
   Returns:
     [batch, hidden]; zeros for a row without tokens.
@@ -90,11 +121,12 @@ def pool(hidden: jax.Array, segments: jax.Array, how: Pooling) -> jax.Array:
   Raises:
     ConfigError: there is no such pooling.
   """
-  real = (segments > 0).astype(hidden.dtype)
+  pooled = (segments > 0) & (jnp.arange(hidden.shape[1]) >= skip)
+  real = pooled.astype(hidden.dtype)
   if how == 'first':
-    return hidden[:, 0] * real[:, :1]
+    return hidden[:, skip] * real[:, skip:skip + 1]
   if how == 'last':
-    last = jnp.max(jnp.arange(hidden.shape[1]) * (segments > 0), 1)
+    last = jnp.max(jnp.arange(hidden.shape[1]) * pooled, 1)
     token = jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
     return token * real.max(1, keepdims=True)
   if how == 'max':
@@ -106,7 +138,7 @@ def pool(hidden: jax.Array, segments: jax.Array, how: Pooling) -> jax.Array:
   if how in ('mean', 'mean_sqrt'):
     weights = real
   elif how == 'weighted_mean':
-    weights = real * jnp.cumsum(real, 1)
+    weights = real * jnp.cumsum(segments > 0, 1)
   else:
     raise ConfigError(f'pooling is one of {", ".join(POOLINGS)}, got {how!r}')
   total = jnp.einsum('bl,bld->bd', weights, hidden, precision='highest')

@@ -15,12 +15,14 @@ from plm_jax import conversion, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import find_run_checkpoints, read_newest_meta, restore_params
 from plm_jax.conversion import sentence_transformers
+from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
 from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import HeadConfig
 from plm_jax.loading import decision, device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
+from plm_jax.metrics.nearest import Similarity
 from plm_jax.optim import adapters
 from plm_jax.sharding import shard_array, shardings
 from plm_jax.storage import hub
@@ -64,7 +66,11 @@ class LoadedModel:
   generation: GenerationDefaults = GenerationDefaults()
   """Generation settings in the files of an imported checkpoint."""
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  """Prompts that `search` puts before each 'query' and each 'document' (sentence-transformers)."""
+  """Texts before each text, by their names, such as 'query' and 'document'."""
+  default_prompt: str = ''
+  """Name of the prompt of `encode`. Empty means that it adds none."""
+  pools_prompt: bool = True
+  """Whether the tokens of a prompt are pooled."""
   generates_by_unmasking: bool = False
   """Whether the masked-LM head was trained for every mask rate (masked diffusion)."""
   starts_every_row: bool = False
@@ -91,6 +97,30 @@ class LoadedModel:
   def derive_once(self, key: Hashable, make: Callable[[Any], Any]) -> Any:
     """Return make(parameters on the device), computed once until a parameter is replaced."""
     return device_params.derive_once(self, key, make)
+
+  @property
+  def similarity(self) -> Similarity:
+    """Similarity by which its sentence vectors are compared."""
+    return getattr(self.task, 'compared_by', 'cosine')
+
+  def find_prompt(self, name: str) -> str:
+    """Return the text of a prompt.
+
+    Args:
+      name: 'own': the default prompt; 'none': no text; or the name of a prompt. A model that has no
+        prompt for a 'query' or a 'document' uses its default prompt.
+
+    Raises:
+      ConfigError: there is no such prompt.
+    """
+    names = {'own': [self.default_prompt], 'none': ['']}.get(name, [name])
+    if name in PROMPT_NAMES:
+      names = [*PROMPT_NAMES[name], self.default_prompt]
+    for candidate in names:
+      if not candidate or candidate in self.prompts:
+        return self.prompts.get(candidate, '')
+    raise ConfigError(f'the model has no prompt {name!r}: prompts are own, none, '
+                      f'{", ".join(dict.fromkeys([*PROMPT_NAMES, *self.prompts]))}')
 
   @property
   def lm_head_name(self) -> str:
@@ -198,8 +228,11 @@ def load_model(
   from plm_jax.tasks.contract import Task
   if isinstance(objective, Task):
     length = config.train.phases[-1].length
+    # Vectors are mostly of documents, which `search` compares with queries.
+    default = 'document' if objective.prompts.get('document') else ''
     return dataclasses.replace(
-        loaded, task=decision.apply(folder, objective), length=length, prompts=objective.prompts)
+        loaded, task=decision.apply(folder, objective), length=length, prompts=objective.prompts,
+        default_prompt=default)
   return dataclasses.replace(loaded, starts_every_row=True)
 
 
@@ -231,9 +264,10 @@ def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors
     task = kinds.infer_task(imported)
   if mesh is not None:
     params = jax.tree.map(place_on_mesh, params, shardings(imported.shapes(), mesh))
+  lengths = [length for length in (imported.length, imported.config.max_length) if length]
   loaded = LoadedModel(
       imported.family, imported.config, dict(imported.heads), params, imported.tokenizer,
-      str(folder), mesh, imported.labels, task,
+      str(folder), mesh, imported.labels, task, min(lengths, default=0) if task else 0,
       generation=generation_config.read_generation_defaults(imported))
   return add_sentence_vectors(loaded, sentence_vectors) if sentence_vectors else loaded
 
@@ -244,17 +278,22 @@ def add_sentence_vectors(
   """Add the head that makes sentence vectors to the encoder of a folder of
   sentence-transformers."""
   from plm_jax.tasks.sentence_embedding import EmbeddingTask
-  task = EmbeddingTask(family=trained.family, vector=given.vector)
+  task = EmbeddingTask(
+      family=trained.family, vector=given.vector, similarity=given.similarity)
   params = dict(trained.params)
   if given.params:
     params['heads_embedding'] = given.params
-  longest = []
-  for length in (given.length, trained.model.max_length):
-    if length:
-      longest.append(length)
+  size = trained.model.block.width * len(given.vector.pooling)
+  for name, layer in given.params.items():
+    if len(layer['kernel']) != size:
+      raise conversion.ConvertError(f'{given.root}: the layer {name} reads vectors of '
+                                    f'{len(layer["kernel"])} numbers, and these have {size}')
+    size = layer['kernel'].shape[1]
+  lengths = [length for length in (given.length, trained.model.max_length) if length]
   return dataclasses.replace(
       trained, heads={**trained.heads, **task.heads(trained.model)}, params=params, task=task,
-      length=min(longest, default=0), prompts=dict(given.prompts))
+      length=min(lengths, default=0), prompts=given.prompts, default_prompt=given.default_prompt,
+      pools_prompt=given.pools_prompt)
 
 
 def read_adapter_run(folder: epath.PathLike) -> tuple[RunConfig, Any]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.nearest import find_nearest
+from plm_jax.metrics.nearest import Similarity, find_nearest
 
 RECALL_CUTOFFS = (1, 10)
 RETRIEVAL_DEPTH = 100  # ranks that count
@@ -15,14 +15,15 @@ RETRIEVAL_METRICS = ('ndcg_10', 'mrr', 'recall_1', 'recall_10')
 
 def retrieval_metrics(
     queries: np.ndarray, corpus: np.ndarray, relevant: Sequence[Set[int]],
-    own: Sequence[int] = ()) -> dict[str, float]:
-  """Compute nDCG@10, MRR and recall of exact cosine search, in percent.
+    own: Sequence[int] = (), similarity: Similarity = 'cosine') -> dict[str, float]:
+  """Compute nDCG@10, MRR and recall of exact search, in percent.
 
   Args:
     queries: vectors [Q, D].
     corpus: vectors [N, D].
     relevant: indices of the relevant corpus vectors of each query, one or more.
     own: of each query, the index of the corpus vector that is left out of its ranking; -1: none.
+    similarity: of the vectors.
 
   Returns:
     ndcg_10 (Järvelin and Kekäläinen 2002, gains 0 and 1), mrr (reciprocal rank of the first
@@ -35,7 +36,8 @@ def retrieval_metrics(
     raise ConfigError(
         f'retrieval needs queries that each have relevant texts, got {len(queries)} queries and '
         f'{sum(1 for wanted in relevant if wanted)} with relevant texts')
-  _, ranks = find_nearest(queries, corpus, min(RETRIEVAL_DEPTH + 1, len(corpus)))
+  _, ranks = find_nearest(
+      queries, corpus, min(RETRIEVAL_DEPTH + 1, len(corpus)), similarity=similarity)
   return ranking_metrics(ranks, relevant, own)
 
 

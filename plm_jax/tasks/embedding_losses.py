@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.pooling import l2_normalize
+from plm_jax.metrics.nearest import Similarity
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION, ExampleFormat
 from plm_jax.tasks.ranking_format import RERANK
 from plm_jax.validation import ValidatedConfig, intervals
@@ -55,6 +56,8 @@ class VectorLoss(ValidatedConfig, abc.ABC):
   """whether an example's loss depends on the other examples of its batch"""
   euclidean: ClassVar[bool] = False
   """whether it depends on the length of vectors; if so, prefixes of vectors are normalized"""
+  similarity: ClassVar[Similarity] = 'cosine'
+  """similarity that it trains"""
 
   @abc.abstractmethod
   def __call__(self, vectors: jax.Array, group: ExampleGroup) -> LossPair:
@@ -283,6 +286,7 @@ class ScoreMargins(VectorLoss):
   train_format = RERANK
   texts = (3, 64)
   euclidean = True
+  similarity = 'dot'
 
   def __call__(self, vectors, group):
     """Compute the mean squared difference of margins, over pairs of documents."""
@@ -303,6 +307,7 @@ class ScoreDistribution(VectorLoss):
   train_format = RERANK
   texts = (3, 64)
   euclidean = True
+  similarity = 'dot'
   limits = intervals(temperature='(0, 1e3]')
 
   temperature: float = 1.0

@@ -14,6 +14,7 @@ from plm_jax.layers.dense import Dense
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
 from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
+from plm_jax.metrics.nearest import Similarity, compare_pairs
 from plm_jax.objectives import StepTraits
 from plm_jax.tasks.embedding_losses import (
   CosineRegression,
@@ -26,7 +27,7 @@ from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
 from plm_jax.tasks.input_formats import collect_rows
-from plm_jax.tasks.ranking_format import RERANK
+from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.regularizers import Plain
 from plm_jax.tasks.sequence_classification import (
   compute_label_metrics,
@@ -44,7 +45,7 @@ class EmbeddingPrediction(NamedTuple):
   """The predicted vectors of an example."""
 
   label: float
-  """cosine of the first two"""
+  """similarity of the first two"""
   vectors: np.ndarray
   """of all texts [C, W]"""
 
@@ -88,7 +89,7 @@ class EmbeddingTask(GroupedTask):
   """Sentence embedding: a row per text of an example; the loss compares their vectors.
 
   Training examples are pairs with a class or a number, or related texts, as the loss requires. A
-  prediction for a pair is its cosine.
+  prediction for a pair is its similarity.
   """
 
   head: ClassVar[str] = 'embedding'
@@ -112,8 +113,11 @@ class EmbeddingTask(GroupedTask):
   sentence-transformers use it too"""
   document_prompt: str = ''
   """text before the other texts, such as 'passage: '"""
+  similarity: Similarity | None = None
+  """similarity of vectors in search, development sets and exports. Default: that of the loss,
+  cosine or dot product"""
   measured_by: Literal['similarity', 'retrieval'] = 'similarity'
-  """evaluation on development sets: correlation of cosines with the label of each pair, or
+  """evaluation on development sets: correlation of similarities with the label of each pair, or
   retrieval of each second text among all of them"""
 
   def conflict(self, option):
@@ -127,9 +131,16 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def prompts(self):
-    """The prompts that are set."""
-    given = {'query': self.query_prompt, 'document': self.document_prompt}
-    return {role: prompt for role, prompt in given.items() if prompt}
+    """The prompts of queries and documents, if one of them is set."""
+    if not self.query_prompt and not self.document_prompt:
+      return {}
+    return {'query': self.query_prompt, 'document': self.document_prompt}
+
+  @property
+  def compared_by(self) -> Similarity:
+    """Similarity of vectors; the dot product of normalized vectors is their cosine."""
+    of_loss = 'cosine' if self.vector.normalize else self.vector_loss.similarity
+    return self.similarity or of_loss
 
   @property
   def metric_names(self):
@@ -174,7 +185,7 @@ class EmbeddingTask(GroupedTask):
     heads: dict[str, nn.Module] = {'embedding': SentenceVector(self.vector)}
     if isinstance(self.vector_loss, Softmax):
       heads['relation'] = PairClassifier(self.classes, self.prefixes)
-    width = self.vector.dense or model.block.width * len(self.vector.pooling)
+    width = self.vector.size(model.block.width)
     too_long = [size for size in self.prefixes if size >= width]
     if too_long:
       raise ConfigError(f'--objective.prefixes are shorter than the vector, which has {width} '
@@ -199,7 +210,8 @@ class EmbeddingTask(GroupedTask):
     # CoSENT only compares numbers, so that any are valid.
     has_range = self.vector_loss.train_format is REGRESSION and name != 'CoSent'
     if self.vector_loss.train_format is RERANK:
-      examples = [dataclasses.replace(one, texts=one.texts + one.choices) for one in examples]
+      scored = get_teacher_scores(examples)
+      examples = [dataclasses.replace(one, texts=one.texts + one.choices) for one in scored]
     for example in examples:
       if not least <= len(example.texts) <= most:
         wanted = f'{least}' if least == most else f'{least} to {most}'
@@ -286,17 +298,15 @@ class EmbeddingTask(GroupedTask):
     return False
 
   def predict(self, examples, features, outputs):
-    """Return the vectors of each example, and the cosine of the first two.
+    """Return the vectors of each example, and the similarity of the first two.
 
     outputs: the vector of each row.
     """
     vectors = np.asarray(outputs, np.float32).reshape(len(examples), features.group, -1)
-    pair = vectors[:, :2].astype(np.float64)
-    pair /= np.maximum(np.linalg.norm(pair, axis=-1, keepdims=True), 1e-12)
-    cosines = (pair[:, 0] * pair[:, 1]).sum(-1)
+    similarities = compare_pairs(vectors[:, 0], vectors[:, 1], self.compared_by)
     predictions = []
-    for cosine, some, example in zip(cosines, vectors, examples, strict=True):
-      predictions.append(EmbeddingPrediction(float(cosine), some[:max(2, len(example.texts))]))
+    for value, some, example in zip(similarities, vectors, examples, strict=True):
+      predictions.append(EmbeddingPrediction(float(value), some[:max(2, len(example.texts))]))
     return predictions
 
   def compact_prediction(self, prediction):
@@ -315,7 +325,8 @@ class EmbeddingTask(GroupedTask):
       vectors[example.texts[1]] = prediction.vectors[1]
     queries = np.stack([predictions[number].vectors[0] for number in search.queries.values()])
     corpus = np.stack([vectors[text] for text in search.corpus])
-    return retrieval_metrics(queries, corpus, search.relevant, search.own)
+    return retrieval_metrics(
+        queries, corpus, search.relevant, search.own, similarity=self.compared_by)
 
 
 class QueryGroups(NamedTuple):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tuned
 
+import plm_jax
 from plm_jax.api import retrieval
 from plm_jax.api.retrieval import MiningConfig
 from plm_jax.cli import commands
@@ -77,7 +78,12 @@ def test_a_cross_encoder_judges_and_its_scores_are_kept():
   pairs = [('film', 'a fine film')]
   found, = retrieval.mine_negatives('bm25', pairs, ['fine film', 'a film', 'dull film'], MiningConfig(number=3), judge)
   assert found.negatives == ['a film', 'dull film'] or found.negatives == ['dull film', 'a film']
-  assert found.scores[0] > 0.9 and all(score < 0.95 * found.scores[0] for score in found.scores[1:])
+  hits, = plm_jax.rerank(judge, 'film', ['a fine film', *found.negatives])
+  probabilities = [hit.score for hit in sorted(hits)]
+  assert probabilities[0] > 0.9
+  assert all(score < 0.95 * probabilities[0] for score in probabilities[1:])
+  # Logits, which losses of distillation learn.
+  np.testing.assert_allclose(1 / (1 + np.exp(-np.array(found.scores))), probabilities, rtol=1e-5)
 
 
 def written(folder, corpus, queries, qrels):

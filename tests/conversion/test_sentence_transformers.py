@@ -1,16 +1,19 @@
 """Folders of sentence-transformers: what is written, what is read back, and what is refused."""
 import json
+import pathlib
 import shutil
+import warnings
 
 import jax
 import labelled
+import library_folders
 import numpy as np
 import pytest
 from sentence_model import trained_of
 
 import plm_jax
 from plm_jax import conversion, validation
-from plm_jax.conversion import ConvertError
+from plm_jax.conversion import ConvertError, sentence_transformers
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.setup import resolve_run
 from plm_jax.layers.pooling import VectorConfig
@@ -88,9 +91,14 @@ def test_later_releases_write_one_name(folder, tmp_path):
   assert plm_jax.load(copy).task.vector.pooling == ('first', 'mean')
 
 
-def test_an_order_that_they_do_not_have(tmp_path):
-  with pytest.raises(ConvertError, match='joins the vectors of poolings in the order cls_token, mean_tokens'):
-    plm_jax.export(trained_of(VectorConfig(('mean', 'first'))), tmp_path / 'out')
+def test_poolings_in_another_order(tmp_path):
+  """Release 6 concatenates poolings in the order of a list; earlier ones have a fixed order."""
+  trained = trained_of(VectorConfig(('mean', 'first')))
+  plm_jax.export(trained, tmp_path / 'out')
+  written = json.loads((tmp_path / 'out' / '1_Pooling' / 'config.json').read_text())
+  assert written['pooling_mode'] == ['mean', 'cls']
+  np.testing.assert_array_equal(
+      plm_jax.encode(tmp_path / 'out', TEXTS), plm_jax.encode(trained, TEXTS))
 
 
 def test_a_layer_of_training_alone_is_left_out(tmp_path):
@@ -171,6 +179,147 @@ def test_search_puts_the_folders_prompts_in_front(folder, tmp_path):
   want = vectors @ plm_jax.encode(model, f'one {query}')[0]
   np.testing.assert_allclose([hit.score for hit in sorted(found)], want, atol=1e-5)
   assert [hit.text for hit in sorted(found)] == corpus
-  (copy / '1_Pooling' / 'config.json').write_text('{"pooling_mode": ["cls", "mean"], "include_prompt": false}')
-  with pytest.raises(ConvertError, match='include_prompt is false'):
-    plm_jax.load(copy)
+  np.testing.assert_array_equal(plm_jax.encode(model, corpus, prompt='document'), vectors)
+  with pytest.warns(UserWarning, match="the corpus with the prompt 'document'"):
+    plm_jax.search(model, plm_jax.encode(model, corpus), query)
+  with pytest.raises(ConfigError, match="no prompt 'STS': prompts are own, none, query, document"):
+    plm_jax.encode(model, corpus, prompt='STS')
+
+
+STORED = pathlib.Path(__file__).parents[1] / 'fixtures' / 'sentence_transformers'
+
+
+def test_stored_folder_of_the_library():
+  """Vectors of a folder of release 6: several poolings and dense layers, one of them a pickle,
+  prompts that are not pooled, a length, a truncated size, and the dot product."""
+  model = plm_jax.load(STORED / 'bi_encoder')
+  want = json.loads((STORED / 'bi_encoder.json').read_text())
+  texts = want['texts']
+  for prompt, name in (('own', 'encode'), ('query', 'query'), ('document', 'document')):
+    vectors = plm_jax.encode(model, texts, prompt=prompt)
+    np.testing.assert_allclose(vectors, want[name], atol=1e-5)
+  assert model.length == 10 and model.similarity == 'dot'
+  hits, = plm_jax.search(model, texts, texts[0], top=len(texts))
+  scores = [hit.score for hit in sorted(hits)]
+  np.testing.assert_allclose(scores, want['similarity'], rtol=1e-5)
+
+
+def test_conversion_of_a_stored_folder_keeps_everything(tmp_path):
+  """From the folder, and from the loaded model."""
+  source = STORED / 'bi_encoder'
+  texts = json.loads((STORED / 'bi_encoder.json').read_text())['texts']
+  want = plm_jax.encode(source, texts)
+  for given in (source, plm_jax.load(source)):
+    out = tmp_path / type(given).__name__
+    exported = plm_jax.export(given, out)
+    assert exported.how.startswith('SentenceTransformer(')
+    np.testing.assert_array_equal(plm_jax.encode(out, texts), want)
+    first, second = (
+        sentence_transformers.read_folder(place)._replace(root='', params={})
+        for place in (source, out))
+    assert first == second
+
+
+CROSS_ENCODERS = {
+    'release 6': {}, 'release 4': {'sentence_transformers': {
+        'activation_fn': 'torch.nn.modules.linear.Identity', 'version': '4.1.0'}},
+    'release 3': {'sbert_ce_default_activation_function': 'torch.nn.modules.linear.Identity'},
+    'no marks': {}}
+
+
+@pytest.mark.parametrize('release', CROSS_ENCODERS)
+def test_stored_cross_encoder_of_the_library(release, tmp_path):
+  """Scores of pairs, one of them too long, of the layouts of all releases, and of their exports."""
+  folder = shutil.copytree(STORED / 'cross_encoder', tmp_path / 'model')
+  want = json.loads((STORED / 'cross_encoder.json').read_text())
+  scores = np.array(want['logits'])
+  if release != 'release 6':
+    for name in ('modules.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'):
+      (folder / name).unlink()
+    config = json.loads((folder / 'config.json').read_text())
+    (folder / 'config.json').write_text(json.dumps(config | CROSS_ENCODERS[release]))
+  if release == 'no marks':
+    scores = 1 / (1 + np.exp(-scores))
+  model = plm_jax.load(folder)
+  plm_jax.export(folder, tmp_path / 'converted')
+  plm_jax.export(model, tmp_path / 'exported')
+  assert model.length == 16
+  for given in (folder, model, tmp_path / 'converted', tmp_path / 'exported'):
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')
+      hits, = plm_jax.rerank(given, want['query'], want['documents'])
+    np.testing.assert_allclose([hit.score for hit in sorted(hits)], scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(('file', 'changes', 'message'), [
+    ('config_sentence_transformers.json', {'activation_fn': 'torch.nn.modules.activation.Tanh'},
+     'the activation torch.nn.modules.activation.Tanh of a cross-encoder is not supported'),
+    ('config_sentence_transformers.json', {'prompts': {'query': 'one '}},
+     "the prompt 'one ' of a cross-encoder is not supported"),
+    ('config_sentence_transformers.json', {'model_type': 'SparseEncoder'},
+     "a model of the kind 'SparseEncoder' is not supported"),
+    ('sentence_bert_config.json', {'transformer_task': 'text-generation'},
+     "transformer_task is 'text-generation', which is not supported")])
+def test_unknown_settings_of_cross_encoders_are_named(file, changes, message, tmp_path):
+  folder = shutil.copytree(STORED / 'cross_encoder', tmp_path / 'model')
+  path = folder / file
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+  with pytest.raises(ConvertError, match=message):
+    plm_jax.load(folder)
+
+
+@pytest.mark.parametrize(('file', 'changes', 'message'), [
+    ('2_Dense/config.json', {'use_residual': True}, 'a dense layer with a residual connection'),
+    ('config_sentence_transformers.json', {'similarity_fn_name': 'maxsim'},
+     "similarity_fn_name is 'maxsim': known are cosine, dot"),
+    ('config_sentence_transformers.json', {'default_prompt_name': 'STS'}, 'is no prompt among'),
+    ('sentence_bert_config.json', {'query_length': 8}, 'query_length is 8, which is not supported'),
+    ('sentence_bert_config.json', {'modality_config': {'message': {}}},
+     "modality_config is {'message': {}}, which is not supported")])
+def test_unknown_settings_are_named(file, changes, message, tmp_path):
+  folder = shutil.copytree(STORED / 'bi_encoder', tmp_path / 'model')
+  path = folder / file
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+  with pytest.raises(ConvertError, match=message):
+    plm_jax.load(folder)
+
+
+@pytest.mark.parametrize('name', library_folders.BI_ENCODERS)
+def test_the_library_gives_the_same_vectors(name, tmp_path):
+  """The vectors and similarities of sentence-transformers, of its folder and of its exports."""
+  pytest.importorskip('sentence_transformers')
+  import sentence_transformers as library
+  library_folders.write_bi_encoder(tmp_path / 'model', name)
+  theirs = library.SentenceTransformer(str(tmp_path / 'model'), device='cpu')
+  ours, texts = plm_jax.load(tmp_path / 'model'), library_folders.TEXTS
+  plm_jax.export(tmp_path / 'model', tmp_path / 'converted')
+  plm_jax.export(ours, tmp_path / 'exported')
+  encoders = [theirs] + [library.SentenceTransformer(str(tmp_path / place), device='cpu')
+                         for place in ('converted', 'exported')]
+  for encoder in encoders:
+    assert encoder.similarity_fn_name == theirs.similarity_fn_name
+    for prompt, encode in (('own', encoder.encode), ('query', encoder.encode_query),
+                           ('document', encoder.encode_document)):
+      np.testing.assert_allclose(
+          plm_jax.encode(ours, texts, prompt=prompt), encode(texts), atol=1e-5)
+  want = theirs.similarity(theirs.encode_query(texts[:1]), theirs.encode_document(texts))[0]
+  hits, = plm_jax.search(ours, texts, texts[0], top=len(texts))
+  np.testing.assert_allclose([hit.score for hit in sorted(hits)], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('activation', ['Sigmoid', 'Identity'])
+def test_the_library_gives_the_same_scores(activation, tmp_path):
+  """Scores of a cross-encoder of sentence-transformers, of its folder and of its exports."""
+  pytest.importorskip('sentence_transformers')
+  import sentence_transformers as library
+  library_folders.write_cross_encoder(tmp_path / 'model', activation)
+  query, documents = library_folders.QUERY, library_folders.DOCUMENTS
+  plm_jax.export(tmp_path / 'model', tmp_path / 'converted')
+  plm_jax.export(plm_jax.load(tmp_path / 'model'), tmp_path / 'exported')
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    hits, = plm_jax.rerank(tmp_path / 'model', query, documents)
+  for place in ('model', 'converted', 'exported'):
+    scorer = library.CrossEncoder(str(tmp_path / place), device='cpu')
+    want = scorer.predict([(query, document) for document in documents])
+    np.testing.assert_allclose([hit.score for hit in sorted(hits)], want, atol=1e-5)

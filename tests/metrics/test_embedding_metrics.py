@@ -12,7 +12,7 @@ from plm_jax.metrics.embeddings import (
   retrieval_metrics,
   variance_spectrum,
 )
-from plm_jax.metrics.nearest import find_nearest
+from plm_jax.metrics.nearest import compare_pairs, find_nearest
 
 
 def test_retrieval_by_hand():
@@ -65,3 +65,21 @@ def test_whitening_leaves_no_direction_before_others():
   np.testing.assert_allclose(found.T @ found / 200, np.eye(4), atol=1e-4)
   with pytest.raises(ConfigError, match='3 vectors have 2 directions with nonzero variance, and 4 are requested'):
     fit_whitening(vectors[:3], 4)
+
+
+@pytest.mark.parametrize('similarity', ['cosine', 'dot', 'euclidean', 'manhattan'])
+def test_similarities_by_hand(similarity):
+  """Distances count negative; search and pairs agree."""
+  draw = np.random.default_rng(0)
+  queries, corpus = draw.normal(size=(3, 5)), draw.normal(size=(40, 5))
+  differences = queries[:, None] - corpus
+  products = queries @ corpus.T
+  norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(corpus, axis=1)
+  want = {'cosine': products / norms, 'dot': products,
+          'euclidean': -np.sqrt(np.square(differences).sum(-1)),
+          'manhattan': -np.abs(differences).sum(-1)}[similarity]
+  scores, numbers = find_nearest(queries, corpus, 4, similarity=similarity)
+  np.testing.assert_array_equal(numbers, np.argsort(-want, axis=1)[:, :4])
+  np.testing.assert_allclose(scores, -np.sort(-want, axis=1)[:, :4], rtol=1e-5)
+  pairs = compare_pairs(queries, corpus[:3], similarity)
+  np.testing.assert_allclose(pairs, np.diagonal(want), rtol=1e-6)

@@ -1,5 +1,6 @@
 """Sentence vectors as a task: what is learned from, how it is measured, and what cannot be."""
 
+import dataclasses
 import json
 
 import labelled
@@ -12,6 +13,7 @@ from plm_jax.cli import finetune as command
 from plm_jax.config.run import check
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.setup import resolve_run
+from plm_jax.layers.pooling import VectorConfig
 from plm_jax.loading import loaded_model
 from plm_jax.models import bert
 from plm_jax.recipes import finetune
@@ -122,9 +124,34 @@ def test_prompts_mark_queries_and_documents(home, tmp_path):
   plm_jax.export(trained, tmp_path / 'out')
   said = json.loads((tmp_path / 'out/config_sentence_transformers.json').read_text())
   assert said['prompts'] == {'query': 'ana ', 'document': 'the '}
+  assert said['default_prompt_name'] == 'document' and said['similarity_fn_name'] == 'cosine'
   again = plm_jax.load(tmp_path / 'out')
+  texts = ['a film', 'a book']
+  for model in (trained, again):
+    vectors = plm_jax.encode(model, texts)  # after the prompt of documents
+    np.testing.assert_allclose(
+        vectors, plm_jax.encode(model, [f'the {text}' for text in texts], prompt='none'), atol=1e-6)
+    np.testing.assert_allclose(
+        [[hit.score for hit in plm_jax.search(model, corpus, 'the film')[0]]
+         for corpus in (texts, vectors)], [[hit.score for hit in plm_jax.search(
+             trained, texts, 'the film')[0]]] * 2, atol=1e-5)
   hits = [plm_jax.search(model, ['a film', 'a book'], 'the film')[0] for model in (trained, again)]
   assert [[hit.number for hit in some] for some in hits] == [[hit.number for hit in hits[0]]] * 2
+
+
+@pytest.mark.parametrize(('loss', 'normalize', 'similarity'), [
+    ('in_batch', False, 'cosine'), ('kl', False, 'dot'), ('margin_mse', False, 'dot'),
+    ('kl', True, 'cosine')])
+def test_search_compares_as_the_loss_does(loss, normalize, similarity):
+  """Predictions too; a given similarity counts in any case."""
+  vector = VectorConfig(normalize=normalize)
+  task = EmbeddingTask(vector_loss=LOSSES[loss], vector=vector)
+  assert task.compared_by == similarity
+  assert dataclasses.replace(task, similarity='euclidean').compared_by == 'euclidean'
+  outputs, examples = np.array([[3.0, 4.0], [6.0, 8.0]]), [Example(('a', 'b'))]
+  features = task.features(examples, labelled.tokenizer(), 16)
+  prediction, = task.predict(examples, features, outputs)
+  assert prediction.label == pytest.approx(50.0 if similarity == 'dot' else 1.0)
 
 
 def test_scored_documents_are_examples(home):
