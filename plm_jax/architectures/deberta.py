@@ -34,7 +34,6 @@ class DebertaConfig(ValidatedConfig):
   cls_last: ClassVar[bool] = False
   padding: ClassVar[int] = -1
   tied: ClassVar[bool] = True  # the masked-LM head uses the token table, always
-  head: ClassVar[HeadConfig] = HeadConfig()
 
   vocab: int = 50265
   """Vocabulary size."""
@@ -61,6 +60,8 @@ class DebertaConfig(ValidatedConfig):
   """A dense layer on the first token, for sentence-level heads."""
   pooler_activation: Activation = 'gelu'
   """Activation of the pooler."""
+  head: HeadConfig = HeadConfig()
+  """Pooling and hidden layer of the heads."""
 
   def conflict(self, option):
     """Describe that positions are added to the input without a table; None: there is one."""

@@ -16,7 +16,7 @@ from plm_jax.layers import sliding_window
 from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import select_token
+from plm_jax.layers.heads import ClassifierConfig, select_token
 from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
@@ -69,6 +69,8 @@ class DecoderConfig(ValidatedConfig):
   depth_scale: bool = False
   """Divide the attention logits of layer 1, 2, ... by its number (GPT-2's
   scale_attn_by_inverse_layer_idx)."""
+  head: ClassifierConfig = ClassifierConfig()
+  """What classification heads read."""
 
   def conflict(self, option):
     """Describe that a learned table of positions has no number of rows; None: it has one."""

@@ -20,7 +20,7 @@ from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig, CrossAttentionInput
 from plm_jax.layers.dense import Dropout, with_logical_axes
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import select_token
+from plm_jax.layers.heads import ClassifierConfig, select_token
 from plm_jax.layers.masks import attention_mask, encoder_attention_mask, padding_mask
 from plm_jax.layers.stack import LayerInputs, Stack, StackConfig
 from plm_jax.validation import ValidatedConfig, intervals
@@ -73,6 +73,8 @@ class EncoderDecoderConfig(ValidatedConfig):
   """Factor on output logits (T5 v1.0: 1 / sqrt(hidden size))."""
   logit_bias: bool = False
   """Output logits have a bias, which is not trained (BART's released checkpoints)."""
+  head: ClassifierConfig = ClassifierConfig()
+  """What classification heads read."""
 
   def conflict(self, option):
     """Describe missing rows of a position table, or heads that do not divide the width."""

@@ -16,7 +16,7 @@ from plm_jax.layers.attention import AttentionConfig, AttentionMask
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dropout, with_logical_axes
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import select_token
+from plm_jax.layers.heads import ClassifierConfig, select_token
 from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.positions import TransformerXL
 from plm_jax.layers.stack import Layers, StackConfig
@@ -52,6 +52,8 @@ class XLNetConfig(ValidatedConfig):
   bi_data: bool = False
   """Where the batch does not say which rows run backwards, the second half does (transformers'
   bi_data)."""
+  head: ClassifierConfig = ClassifierConfig()
+  """What classification heads read."""
 
   def conflict(self, option):
     """Describe a position scheme that both streams cannot use; None: it is Transformer-XL's."""

@@ -14,7 +14,8 @@ from plm_jax.distributed import hosts
 from plm_jax.finetuning.augmentation import make_augmented_batches
 from plm_jax.finetuning.predict import compute_outputs, put_on_mesh
 from plm_jax.finetuning.word_vectors import set_word_vectors
-from plm_jax.layers.heads import HeadConfig
+from plm_jax.layers.heads import pool_texts
+from plm_jax.models.families import own_pooling
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.labeled_data import LabeledDataset
 from plm_jax.tasks.regularizers import Plain
@@ -118,6 +119,11 @@ class LabeledFeed(Feed):
     examples = np.unique(self.batches.features.example[placement.number])
     return f'the training examples {np.array2string(examples, max_line_width=100, threshold=32)}'
 
+  @property
+  def evaluates_start(self):
+    """Whether there are development sets."""
+    return bool(self.dev)
+
   def epochs(self, done):
     """Divide the steps by those of an epoch."""
     return done / self.batches.steps
@@ -139,12 +145,14 @@ def backbone_frozen(config: FinetuneRun) -> bool:
   is_frozen = tuning.top == 0 and tuning.adapter.kind == 'none' and not config.optim.only
   needs_model = task.auxiliary or not isinstance(task.regularizer, Plain)
   changes_rows = data.augment.share or data.pack or task.output_unit == 'row'
+  # Heads that read every token of a text, or the tokens of an encoder next to a decoder.
+  model: Any = config.model
+  if task.output_unit == 'slot':
+    needs_model |= model.kind != 'recurrent' and model.head.pooling == 'late'
+  else:
+    needs_model |= model.kind == 'encoder-decoder'
   if not data.cache or not is_frozen or needs_model or changes_rows:
     return False
-  head = task.heads(config.model)[task.head]
-  pooling = getattr(head, 'head', HeadConfig()).pooling
-  if (pooling != 'first' and task.output_unit == 'slot') or getattr(head, 'encoder', False):
-    return False  # the head reads more than is kept: all tokens, or those of the encoder
   return not conversion.uses_verbalizer(config.family, task.head)
 
 
@@ -153,8 +161,8 @@ class CachedFeatures(FeatureBatches):
   """Batches with cached backbone outputs, so that the backbone does not run again."""
 
   vectors: Sequence[np.ndarray] = ()
-  """per feature: [2, D], hidden state and pooled state of the summary token (slots); [tokens, ...],
-  what the task caches of each token (tokens)"""
+  """per feature: [2, D], hidden state and pooled state of the summary token, or twice the pooled
+  tokens (slots); [tokens, ...], what the task caches of each token (tokens)"""
   task: Any = None
 
   def lay_out(self, units):
@@ -169,11 +177,8 @@ class CachedFeatures(FeatureBatches):
     rows, size = len(batch['weight']), self.vectors[0].shape[-1]
     states = np.zeros((rows, 2, 1, size), np.float32)
     states[placement.row, :, 0] = np.stack([self.vectors[number] for number in placement.number])
-    kept = {}
-    for name, x in batch.items():
-      if name not in ('segments', 'types'):
-        kept[name] = x
-    kept['tokens'] = np.zeros((rows, 1), np.int32)
+    kept = {name: x for name, x in batch.items() if name != 'types'}
+    kept['tokens'], kept['segments'] = np.zeros((rows, 1), np.int32), np.ones((rows, 1), np.int32)
     kept['extract'] = np.zeros_like(batch['extract'])
     kept['output'] = Output(states[:, 0], states[:, 1], None)  # pyright: ignore
     return kept, placement
@@ -190,10 +195,12 @@ def cache_features(
     output: Any = config.model.backbone(config.data.several_texts).apply({'params': params}, batch)
     if task.feature_cache.unit == 'token':
       return {}, task.feature_cache.states(output)
+    model: Any = config.model
+    if model.head.pooling != own_pooling(model):
+      summary = pool_texts(output, batch, model.head.pooling)
+      return {}, jnp.stack([summary, summary], 2)
     summary = jnp.take_along_axis(output.hidden, batch['extract'][..., None], 1)
-    pooled = output.pooled
-    if pooled is None:
-      pooled = summary
+    pooled = summary if output.pooled is None else output.pooled
     return {}, jnp.stack([summary, pooled], 2)
   plain = FeatureBatches(batches.features, batches.shape)
   vectors, _ = compute_outputs(outputs, params['backbone'], plain, mesh, task.feature_cache.unit)

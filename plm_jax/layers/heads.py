@@ -16,6 +16,7 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
 from plm_jax.layers.kernels import cpu
 from plm_jax.layers.mlp import Activation, activation
+from plm_jax.layers.pooling import Pooling, pool
 from plm_jax.sharding import constrain, gather_parameter
 from plm_jax.validation import ValidatedConfig
 
@@ -42,6 +43,20 @@ class ModelWithHeads(nn.Module):
     return {name: head(output, batch, row_ids) for name, head in self.heads.items()}
 
 
+TextPooling = Pooling | Literal['late']
+"""pooling for classification: of token states, or `late`: each token is classified, and the logits
+of a text are the mean of those of its tokens (EuroBERT)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig(ValidatedConfig):
+  """What classification heads read of a model whose last token represents a text."""
+
+  pooling: TextPooling = 'last'
+  """Pooling for classification: the last token of a text, the first one, or the mean, the maximum
+  or another pooling of its tokens, as for sentence vectors."""
+
+
 @dataclasses.dataclass(frozen=True)
 class HeadConfig(ValidatedConfig):
   """The hidden layer of masked-LM and classification heads, and what it reads."""
@@ -55,9 +70,11 @@ class HeadConfig(ValidatedConfig):
   """Activation of the hidden layer; None: that of the blocks."""
   output_bias: bool = True
   """Masked-LM logits have a bias."""
-  pooling: Literal['first', 'mean', 'late'] = 'first'
-  """Pooling for classification: the first token of a text, the mean of its tokens, or `late`: each
-  token is classified, and the logits of a text are the mean of those of its tokens (EuroBERT)."""
+  pooling: TextPooling = 'first'
+  """Pooling for classification: the first token of a text (through the pooler, if the family has
+  one); the mean, the maximum or another pooling of its tokens, as for sentence vectors; or `late`:
+  each token is classified, and the logits of a text are the mean of those of its tokens (EuroBERT).
+  Default: that of a sentence-transformers folder, or of the family."""
   shifted: bool = False
   """A token is predicted at the position before it, masked or not. So the same parameters fill
   masks and, in rows whose batch has ranks, generate text (GPT-BERT)."""
@@ -197,13 +214,19 @@ class PooledClassifier(nn.Module):
   classes: int | None  # None: one score per text, without an axis of classes (multiple choice)
   dropout: float | None = None  # dropout rate of the pooled output; None: that of the block
   bias: bool = True
+  pooling: Pooling | None = None  # of token states; None: the family's own
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
     """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
-    del batch
-    h = Dropout(dropout_rate(self), name='dropout')(output.pooled, row_ids)
+    h = pool_texts(output, batch, self.pooling) if self.pooling else self.token(output, batch)
+    h = Dropout(dropout_rate(self), name='dropout')(h, row_ids)
     return classify(self, h, self.bias)
+
+  def token(self, output, batch):
+    """Return what represents a text in this family, [batch, hidden] or [batch, texts, hidden]."""
+    del batch
+    return output.pooled
 
 
 class SummaryClassifier(nn.Module):
@@ -215,11 +238,13 @@ class SummaryClassifier(nn.Module):
   dropout: float | None = None  # dropout rate of the hidden layer; None: that of the block
   before: bool = False  # dropout of the hidden layer's input, too
   width: int = 0  # width of the hidden layer; 0: that of the block
+  pooling: Pooling | None = None  # of token states; None: the family's own
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
     """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
-    cfg, h = self.cfg, self.token(output, batch)
+    cfg = self.cfg
+    h = pool_texts(output, batch, self.pooling) if self.pooling else self.token(output, batch)
     if self.before:
       h = Dropout(dropout_rate(self), name='first_dropout')(h, row_ids)
     h = Dense((self.width or cfg.width,), ('width', None), True, cfg.compute_dtype,
@@ -248,11 +273,9 @@ class FirstTokenClassifier(SummaryClassifier):
 class FirstTokenLinearClassifier(PooledClassifier):
   """Linear classification head on the first token, without a hidden layer (XLM)."""
 
-  @nn.compact
-  def __call__(self, output, batch, row_ids=None):
-    """Compute logits [batch, classes], or [batch, texts, classes] of batch['extract'], float32."""
-    h = select_token(output.hidden, batch)
-    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids), self.bias)
+  def token(self, output, batch):
+    """Return the first token, or the tokens that batch['extract'] names."""
+    return select_token(output.hidden, batch)
 
 
 class PoolingClassifier(nn.Module):
@@ -279,15 +302,16 @@ class PoolingClassifier(nn.Module):
     cfg, head, h = self.cfg, self.head, output.hidden
     if not self.every and head.pooling == 'first':
       h = select_token(h, batch)
-    elif not self.every and head.pooling == 'mean':
-      h = mean_pool(h, batch)
+    elif not self.every and head.pooling != 'late':
+      h = pool_texts(output, batch, head.pooling)
     hidden = Dense((cfg.width,), ('width', None), head.bias, cfg.compute_dtype,
                    cfg.init.table_initializer, name='hidden')
     h = activation(head.activation or cfg.mlp.activation)(hidden(h))
     if self.norm:
       h = cfg.make_norm('norm')(h)
     if not self.every and head.pooling == 'late':
-      h = mean_pool(h, batch)  # the last layer is linear, so this is the mean of the logits
+      # The last layer is linear, so this is the mean of the logits.
+      h = pool_texts(output.replace(hidden=h), batch, 'mean')
     return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
 
@@ -380,27 +404,29 @@ def select_token(hidden, batch, segments=None):
   return jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
 
 
-def mean_pool(hidden, batch):
-  """Mean pooling over the tokens of each text.
+def pool_texts(output, batch, how: Pooling):
+  """Pool the token states of each text.
 
   Args:
-    hidden: [batch, length, hidden].
+    output: the backbone's; `encoded` of an encoder-decoder is pooled, else `hidden` [batch, length,
+      hidden].
     batch: `segments` [batch, length], which separate texts, 0 is padding; optional `extract`
-      [batch, texts], positions of the first tokens of texts.
+      [batch, texts], positions of a token of each text.
+    how: kind of pooling.
 
   Returns:
     [batch, texts, hidden] with `extract`, else [batch, hidden] of each row.
   """
-  segments = batch['segments']
-  own = (segments > 0)[:, None]
-  if 'extract' in batch:
-    text_segments = jnp.take_along_axis(segments, batch['extract'], 1)[..., None]
-    # The first position of a left-padded row is padding, and stands for the row's only text.
-    own &= (segments[:, None] == text_segments) | (text_segments == 0)
-  own = own.astype(jnp.float32)
-  total = jnp.einsum('bel,bld->bed', own, hidden.astype(jnp.float32), precision='highest')
-  means = (total / jnp.maximum(own.sum(-1, keepdims=True), 1)).astype(hidden.dtype)
-  return means if 'extract' in batch else means[:, 0]
+  hidden, segments = output.hidden if output.encoded is None else output.encoded, batch['segments']
+  states = hidden.astype(jnp.float32)
+  if 'extract' not in batch:
+    return pool(states, segments, how).astype(hidden.dtype)
+  text_segments = jnp.take_along_axis(segments, batch['extract'], 1)[..., None]
+  # The first position of a left-padded row is padding, and stands for the row's only text.
+  own = (segments[:, None] == text_segments) | (text_segments == 0)
+  own = own & (segments > 0)[:, None]  # [batch, texts, length]
+  pooled = jax.vmap(lambda mask: pool(states, mask, how), 1, 1)(own)
+  return pooled.astype(hidden.dtype)
 
 
 def classify(head, h, bias: bool = True):

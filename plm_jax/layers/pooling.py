@@ -123,11 +123,11 @@ def pool(hidden: jax.Array, segments: jax.Array, how: Pooling, skip: int = 0) ->
   """
   pooled = (segments > 0) & (jnp.arange(hidden.shape[1]) >= skip)
   real = pooled.astype(hidden.dtype)
-  if how == 'first':
-    return hidden[:, skip] * real[:, skip:skip + 1]
-  if how == 'last':
-    last = jnp.max(jnp.arange(hidden.shape[1]) * pooled, 1)
-    token = jnp.take_along_axis(hidden, last[:, None, None], 1)[:, 0]
+  if how in ('first', 'last'):
+    place = jnp.argmax(pooled, 1)
+    if how == 'last':
+      place = jnp.max(jnp.arange(hidden.shape[1]) * pooled, 1)
+    token = jnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
     return token * real.max(1, keepdims=True)
   if how == 'max':
     # The gradient of max() looks for the numbers that are equal to the maximum, and finds none

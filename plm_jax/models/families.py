@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from plm_jax import validation
 from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.layers.pooling import POOLINGS
 from plm_jax.models.rules import ConvertError, Family, HeadSpec
 from plm_jax.tokenizers.contract import abbreviate
 
@@ -92,12 +93,31 @@ def build_head(
         f'the head {name!r} of models of type {family} reads what the model does not have: give it '
         f'{", ".join(f"{part}=True" for part in missing)}')
   if not head.verbalizer:
-    return head.make(config, classes)
+    return with_pooling(head.make(config, classes), family, config)
   if len({*words}) != classes or not all(0 <= word < config.vocab for word in words):
     raise ConvertError(
         f'classes of models of type {family} are words of one token: give {classes} different ids '
         f'below {config.vocab:,}, got {abbreviate(list(words))}')
   return head.make(config, classes, words=tuple(words))
+
+
+def with_pooling(module: nn.Module, family: str, config: Any) -> nn.Module:
+  """Return a classification head with the pooling of the backbone's configuration.
+
+  Raises ConvertError for a pooling that the head does not have.
+  """
+  pooling = own_pooling(config)
+  if not hasattr(module, 'pooling') or config.head.pooling == pooling:
+    return module
+  if config.head.pooling == 'late':
+    raise ConvertError(f'models of type {family} have a head per text, not per token: head.pooling '
+                       f'is one of {", ".join(POOLINGS)}, got late')
+  return module.clone(pooling=config.head.pooling)
+
+
+def own_pooling(config: Any) -> str:
+  """Return the pooling of a family's classification heads, as transformers has them."""
+  return 'last' if config.cls_last else 'first'
 
 
 def enable_required_parts(family: str, name: str, config: Any) -> Any:

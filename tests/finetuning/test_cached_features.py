@@ -22,10 +22,10 @@ TEXTS = [('the cat sat down here', 'good'), ('dogs bark at night', 'bad'), ('a c
 WORDS = 'the O\ncat B-PET\nsat O\n\ndogs B-PET\nbark O\n\na O\ncat B-PET\n'
 
 
-def run(tmp_path, task, source, name, **data):
+def run(tmp_path, task, source, name, pooling='first', **data):
   tokenizer = tokenizers.train_wordpiece(iter([text for text, _ in TEXTS]), 60)
   model = validation.with_paths(bert.make_config(2, 64), {
-      'vocab': tokenizer.vocab.size, 'max_length': 16, 'block.heads': 2, 'block.dropout': 0.0,
+      'vocab': tokenizer.vocab.size, 'max_length': 16, 'block.heads': 2, 'block.dropout': 0.0, 'head.pooling': pooling,
       'block.attention.dropout': 0.0})
   config = FinetuneRun(
       name, model=model, objective=task, output=str(tmp_path / name), tuning=TuningConfig(top=0),
@@ -61,15 +61,15 @@ def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['label', 'tags'])
-def test_what_is_kept_teaches_the_same(kind, tmp_path):
+@pytest.mark.parametrize(('kind', 'pooling'), [('label', 'first'), ('label', 'mean'), ('label', 'max'), ('tags', 'first')])
+def test_what_is_kept_teaches_the_same(kind, pooling, tmp_path):
   if kind == 'label':
     source, task = tmp_path / 'texts.tsv', SequenceTask()
     source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))
   else:
     source, task = tmp_path / 'words.conll', TaggingTask()
     source.write_text(WORDS)
-  kept, asked = (run(tmp_path, task, source, f'{kind}{cache}', cache=cache) for cache in (True, False))
+  kept, asked = (run(tmp_path, task, source, f'{kind}{cache}', pooling, cache=cache) for cache in (True, False))
   for ours, theirs in zip(jax.tree.leaves(kept.params), jax.tree.leaves(asked.params), strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
   assert kept.heldout == pytest.approx(asked.heldout, abs=1e-4)
