@@ -38,6 +38,8 @@ class OfferedOptions(NamedTuple):
   """Fields that the running command or function has, such as 'data.on_error'; None: any."""
   python: bool = True
   """A Python function was called, and options are its arguments."""
+  given: Container[str] = ()
+  """Fields that the reader has set."""
 
 
 OFFERED_OPTIONS: contextvars.ContextVar[OfferedOptions] = contextvars.ContextVar(
@@ -85,6 +87,17 @@ def format_option(setting: str) -> str:
   return f'{outer}={literal}'
 
 
+def is_given(field: str) -> bool:
+  """Tell whether the reader of a message has set a field, such as 'optim.peak'.
+
+  >>> with option_scope({'optim.peak'}, given={'optim.peak', 'task'}):
+  ...   is_given('optim.peak'), is_given('task')
+  (True, False)
+  """
+  offered = OFFERED_OPTIONS.get()
+  return field in offered.given and (offered.paths is None or field in offered.paths)
+
+
 def vocab_option() -> str:
   """Return the option for the vocabulary size: --vocab of `prepare`, --model.vocab of a run."""
   offered = OFFERED_OPTIONS.get()
@@ -97,7 +110,9 @@ def vocab_option() -> str:
 
 
 @contextlib.contextmanager
-def option_scope(paths: Container[str] | None, python: bool = False) -> Iterator[None]:
+def option_scope(
+    paths: Container[str] | None, python: bool = False, given: Container[str] = ()
+) -> Iterator[None]:
   """Make messages inside name the options of a command, or the arguments of a function.
 
   Inside a command, Python functions change nothing: their caller is the command.
@@ -105,9 +120,10 @@ def option_scope(paths: Container[str] | None, python: bool = False) -> Iterator
   Args:
     paths: fields that the command or function has; None: any.
     python: a Python function was called.
+    given: fields that the reader has set.
   """
   outer = OFFERED_OPTIONS.get()
-  options = OfferedOptions(paths, python)
+  options = OfferedOptions(paths, python, given)
   if python and not outer.python:  # inside a command
     options = outer
   token = OFFERED_OPTIONS.set(options)

@@ -1,33 +1,51 @@
 """Compare a fine-tuned model with simple baselines, and suggest improvements."""
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+import functools
+import json
+import re
+import shlex
 import sys
 from typing import Any
 
+import jax
+import numpy as np
+
+from plm_jax import environment, storage
 from plm_jax.config.run import FinetuneRun, PretrainRun, length_advice
-from plm_jax.errors import UserError
+from plm_jax.errors import UserError, is_given
 from plm_jax.finetuning.setup import ResolvedRun
-from plm_jax.loading.loaded_model import read_config
+from plm_jax.inference import sentence_vectors
+from plm_jax.loading.loaded_model import load_model, read_config
 from plm_jax.recipes import finetune
+from plm_jax.report.history import history
+from plm_jax.report.model_card import BASELINES_FILE
 from plm_jax.tasks import baselines
 from plm_jax.tasks.baselines import Baseline
-from plm_jax.tasks.multilabel import MultiLabelTask
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.token_classification import TagPrediction
 from plm_jax.training.train import TrainingResult
 
 MANY_TRUNCATED = 0.1
 """largest share of truncated training examples without a suggestion"""
+INITIAL_MODEL = 'the initial model'
+SAME_OUTPUT = 1e-3
+"""largest difference of outputs that count as the same"""
 LARGE_WIDTH = 512
 """width from which a model is not called small"""
 
 
 def compare_with_baselines(
     ready: ResolvedRun, result: TrainingResult) -> tuple[dict[str, str], list[str]]:
-  """Compute the baselines of a run on its first development set.
+  """Compute the baselines of a run on its first development set, and keep them in its folder.
 
   Returns:
-    Rows of the summary: the majority-class baseline and the simple baseline. And hints: the missing
-    package, or suggestions where the model is worse than a baseline. Both are empty where no
-    baseline is requested, and at the scale test, which learns nothing.
+    Rows of the summary: the initial model if it can do the task, the majority class, a simple
+    baseline, and one on the vectors of the initial model. And hints: the missing package, or
+    suggestions where the model is worse than a baseline. Both are empty where no baseline is
+    requested, and at the scale test, which learns nothing.
   """
   config = ready.config
   if not config.data.baseline or not ready.dev or config.scale == 'test':
@@ -35,35 +53,120 @@ def compare_with_baselines(
   task, metric = config.objective, config.objective.metric_names[0]
   train, dev = ready.train.examples, next(iter(ready.dev.values())).examples
   found, hints = [], []
+  if initial := read_initial_score(config.folder, metric):
+    found.append(Baseline(INITIAL_MODEL, {metric: initial}))
   if scores := baselines.majority_baseline(task, train, dev):
     found.append(Baseline('the majority class', scores))
-    hints += describe_collapse(task, result.heldout, scores)
-  if not baselines.has_scikit_learn() and baselines.has_simple_baseline(task):
-    hint = 'pip install "plm_jax[baselines]" computes a simple baseline to hold the score against'
-    return baseline_rows(found, metric), [*hints, hint]
-  print('computing the baselines...', file=sys.stderr, flush=True)
-  if simple := baselines.simple_baseline(task, train, dev):
-    found.append(simple)
-  return baseline_rows(found, metric), hints + describe_gap(ready, result, found, metric)
+  if baselines.has_scikit_learn():
+    print('computing the baselines...', file=sys.stderr, flush=True)
+    if simple := baselines.simple_baseline(task, train, dev):
+      found.append(simple)
+    encode = make_initial_encoder(config)
+    if encode and (frozen := baselines.vector_baseline(task, train, dev, encode)):
+      found.append(frozen)
+    hints = describe_gap(ready, result, found, metric)
+  elif baselines.has_simple_baseline(task):
+    hints.append('pip install "plm_jax[baselines]" computes a simple baseline to hold the score '
+                 'against')
+  kept = {name: scores[metric] for name, scores in found}
+  path = storage.resolve_path(config.folder) / BASELINES_FILE
+  storage.write(path, json.dumps({metric: kept}) + '\n')
+  return baseline_rows(found, metric), hints
+
+
+def read_initial_score(folder: str, metric: str) -> float | None:
+  """Return the metric of the initial model; None: a part of it was initialized at random."""
+  points = history(folder).curves.get(metric, {}).get('heldout', [])
+  return points[0][1] if points and points[0][0] == 0 else None
+
+
+def make_initial_encoder(config: FinetuneRun) -> Callable[[Sequence[str]], np.ndarray] | None:
+  """Make a function that encodes texts by the initial model; None: it has no sentence vectors.
+
+  Its vectors are those that it was trained for, or means of its token states.
+  """
+  model: Any = config.model
+  if not config.warm_start or model.kind == 'recurrent' or jax.process_count() > 1:
+    return None
+  trained = load_model(config.warm_start)
+  if not sentence_vectors.has_sentence_vectors(trained):
+    trained = dataclasses.replace(trained, task=EmbeddingTask(family=trained.family))
+  trained = dataclasses.replace(trained, length=config.train.phases[0].length)
+  return functools.partial(sentence_vectors.encode_sentences, trained)
 
 
 def describe_collapse(
-    task: Any, scores: Mapping[str, float], majority: Mapping[str, float]) -> list[str]:
-  """Return a hint where the model predicts the majority class, or no label, of every example."""
-  if not isinstance(task, SequenceTask):
+    task: Any, examples: Sequence[Example], predictions: Sequence[Any]) -> list[str]:
+  """Describe a model that predicts the same for all examples, and what may help.
+
+  Args:
+    task: the task.
+    examples: examples of a development set.
+    predictions: their predictions.
+
+  Returns:
+    Hints; [] where predictions differ, or all examples have the same label.
+  """
+  truth = {repr(example.label) for example in examples if example.label is not None}
+  if len(truth) == 1 or len(examples) < 2:
     return []
-  names = [name for name in task.metric_names if name != 'average_precision']
-  is_majority = all(scores.get(name) == majority[name] for name in names)
-  has_no_label = isinstance(task, MultiLabelTask) and scores.get('micro_f1') == 0
-  if not is_majority and not has_no_label:
+  if is_constant(predictions):
+    lines = [f'the outputs are constant: for all {len(examples):,} development examples they are '
+             f'the same to {SAME_OUTPUT:g}. What may help:']
+    options = ['- another --seed, or more updates: --data.least-steps=3000']
+    if isinstance(task, SequenceTask):
+      options.append('- --tuning.top=0 trains only the head, on frozen features')
+    return lines + drop_given(options)
+  labels: set[Any] = set()
+  for prediction in predictions:
+    if isinstance(prediction, TagPrediction):
+      labels |= set(prediction.tags)
+    else:
+      labels.add(getattr(prediction, 'label', getattr(prediction, 'text', id(prediction))))
+  if len(labels) != 1:
     return []
-  what = 'no label is predicted' if has_no_label else 'the majority class is always predicted'
-  advice = '' if task.balanced or task.class_weights else (
-      ': --objective.balanced=True gives all classes the same weight, --objective.focal=2 more '
-      'weight to mistakes')
-  if has_no_label:
-    advice += '; --objective.tune-thresholds=each lowers thresholds'
-  return [f'{what}{advice}']
+  label = labels.pop()
+  what, options = 'the same answer is always predicted', []
+  if label == ():
+    what = 'no label is predicted'
+  elif isinstance(label, int) and label < len(task.labels):
+    what = f'{task.labels[label]} is always predicted'
+  if isinstance(task, SequenceTask) and not (task.balanced or task.class_weights or task.focal):
+    options = ['- --objective.balanced=True gives all classes the same weight',
+               '- --objective.focal=2 gives more weight to mistakes']
+  if label == () and task.tune_thresholds == 'no':
+    options.append('- --objective.tune-thresholds=each lowers thresholds')
+  options = drop_given(options)
+  return [what + ('. What may help:' if options else ''), *options]
+
+
+def is_constant(predictions: Sequence[Any]) -> bool:
+  """Tell whether probabilities, scores or values are the same for all examples, to SAME_OUTPUT."""
+  outputs = []
+  for prediction in predictions:
+    for field in ('all_probabilities', 'probabilities', 'scores'):
+      if np.size(getattr(prediction, field, ())):
+        rows = np.asarray(getattr(prediction, field), np.float64)
+        outputs += list(rows) if field != 'probabilities' else [rows]
+        break
+    else:
+      value = getattr(prediction, 'label', None)
+      if not isinstance(value, float):
+        return False
+      outputs.append(np.asarray(value))
+  if len(outputs) < 2 or len({output.shape for output in outputs}) > 1:
+    return all(np.ptp(output) <= SAME_OUTPUT for output in outputs) and len(outputs) > 1
+  return bool(np.ptp(np.stack(outputs), 0).max() <= SAME_OUTPUT)
+
+
+def drop_given(hints: Iterable[str]) -> list[str]:
+  """Leave out the hints that name an option that is given."""
+  kept = []
+  for hint in hints:
+    options = re.findall(r'--([a-z][\w.-]*)', hint)
+    if not any(is_given(option.replace('-', '_')) for option in options):
+      kept.append(hint)
+  return kept
 
 
 def baseline_rows(found: list[Baseline], metric: str) -> dict[str, str]:
@@ -79,11 +182,29 @@ def describe_gap(
     return []
   best = max(found, key=lambda baseline: baseline.scores[metric])
   if score >= best.scores[metric]:
+    if result.best == 0:
+      return ['training did not improve the initial model, which is the result']
     return []
   gap = best.scores[metric] - score
   lines = [f'{best.name} reaches {gap:.1f} {metric} more than the model, '
            f'{best.scores[metric]:.1f}. What may help:']
-  return lines + [f'- {reason}' for reason in suggest_improvements(ready, result)]
+  better = [f'- {reason}' for reason in suggest_baseline(ready.config, best.name)]
+  return lines + drop_given([*better, *(f'- {one}' for one in suggest_improvements(ready, result))])
+
+
+def suggest_baseline(config: FinetuneRun, name: str) -> Iterator[str]:
+  """Yield how to use a baseline that is better than the model."""
+  start = shlex.quote(config.warm_start)
+  if name == INITIAL_MODEL:
+    yield f'use it without fine-tuning: {start}; --train.best=main keeps the best checkpoint'
+  elif name.endswith(baselines.ON_VECTORS):
+    yield 'train only a head, on the frozen vectors: --tuning.top=0'
+    yield (f'encode the texts, `{environment.program()} encode {start} TEXTS --output=OUT.npy`, '
+           f'and fit the {name.removesuffix(baselines.ON_VECTORS)} of scikit-learn')
+  elif name == 'BM25':
+    yield f'search without a model: `{environment.program()} evaluate-retrieval bm25 DATA`'
+  elif name.startswith('TF-IDF'):
+    yield "use it: scikit-learn's TfidfVectorizer and LogisticRegression need no model"
 
 
 def suggest_improvements(ready: ResolvedRun, result: TrainingResult) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Write the model card of an exported model, README.md, as model hubs display it."""
 from collections.abc import Mapping
+import types
 from typing import Any
 
+from plm_jax import storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import find_run_checkpoints, open_newest
 from plm_jax.config.run import PretrainRun, RunConfig
@@ -11,6 +13,8 @@ from plm_jax.report.history import finite_points, history
 from plm_jax.storage import hub
 from plm_jax.training import run_metrics
 
+BASELINES_FILE = 'baselines.json'
+"""scores of the baselines by metric and name, in the folder of a fine-tuning run"""
 PIPELINES = {
     'similar': 'sentence-similarity', 'fill_mask': 'fill-mask', 'generate': 'text-generation'}
 """pipeline_tag of model hubs, by the first of these that a model supports"""
@@ -39,7 +43,8 @@ text, and was not tested on other text.
 
 def render_card(
     run: RunConfig, heldout: Mapping[str, float], family: str, can: tuple[str, ...],
-    parameters: int, step: int | None = None) -> str:
+    parameters: int, step: int | None = None,
+    baselines: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})) -> str:
   """Return the model card of a run.
 
   Args:
@@ -49,6 +54,7 @@ def render_card(
     can: functions that the model supports (`LoadedModel.capabilities`).
     parameters: number of parameters.
     step: updates before the exported parameters; None: all that were planned.
+    baselines: their scores by metric and name.
   """
   pipeline = ''
   for name, tag in PIPELINES.items():
@@ -82,6 +88,8 @@ def render_card(
     if name.partition('/')[0] not in metric_names.REGULARIZERS:
       title = metric_names.display_name(name, heldout)
       rows[f'Held-out {title}'] = run.objective.reporting.format_metric(name, value)
+    for baseline, score in baselines.get(name, {}).items():
+      rows[f'Baseline, {baseline}'] = f'{score:.2f} {name}'
   how = 'fine-tuned'
   if pretrained:
     how = 'pre-trained'
@@ -139,4 +147,6 @@ def run_card(
           values.append(value)
       if values:
         heldout[name] = values[-1]
-  return render_card(found.config, heldout, family, can, parameters, step)
+  path = storage.resolve_path(folder) / BASELINES_FILE
+  baselines = storage.read_json(path, error=CheckpointError) if path.exists() else {}
+  return render_card(found.config, heldout, family, can, parameters, step, baselines)

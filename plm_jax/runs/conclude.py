@@ -177,6 +177,7 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
     analysis = analyze_development(ready)
     headline |= analysis.rows
     rows, notes = compare_with_baselines(ready, result)
+    notes = [*analysis.hints, *notes]
     steps_done = f'{result.step:,}'
     if result.best is not None:
       steps_done += f', the best of them {result.best:,}'

@@ -13,6 +13,7 @@ from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.loading import decision, loaded_model
 from plm_jax.metrics.calibration import calibration_error
 from plm_jax.report import error_analysis
+from plm_jax.report.baselines import describe_collapse, is_constant
 from plm_jax.tasks.calibration import CalibratedTask
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import InputExample, Predictions
@@ -32,6 +33,7 @@ class DevelopmentAnalysis(NamedTuple):
   """rows of the summary by name"""
   sections: list[Element]
   """sections of the report"""
+  hints: Sequence[str] = ()
 
 
 def analyze_development(ready: ResolvedRun) -> DevelopmentAnalysis:
@@ -49,7 +51,14 @@ def analyze_development(ready: ResolvedRun) -> DevelopmentAnalysis:
   predictions = predict(trained, examples)
   task: Any = trained.task
   rows = calibration_rows(task, examples, predictions)
-  if fields := task.fit_to_development(examples, predictions):
+  hints = describe_collapse(task, examples, predictions)
+  fields = {}
+  if not is_constant(predictions):
+    fields = task.fit_to_development(examples, predictions)
+  elif task.fits_development:
+    hints.append('nothing was tuned on the development set, as there is nothing to choose from '
+                 'constant outputs')
+  if fields:
     decision.write(folder, fields)
     trained = loaded_model.load_model(folder)
     task, predictions = trained.task, predict(trained, examples)
@@ -60,7 +69,7 @@ def analyze_development(ready: ResolvedRun) -> DevelopmentAnalysis:
       rows[f'{name}, tuned'] = value
   found = error_analysis.labeled_pairs(examples, predictions)
   write_errors(storage.resolve_path(folder), task, found)
-  return DevelopmentAnalysis(rows, error_analysis.error_sections(task, found))
+  return DevelopmentAnalysis(rows, error_analysis.error_sections(task, found), hints)
 
 
 def calibration_rows(

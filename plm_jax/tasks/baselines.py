@@ -5,7 +5,8 @@
 
 Simple baselines learn from word counts alone, in seconds on a CPU: TF-IDF with logistic regression
 for classes, with ridge regression for numbers; a linear tagger for token classification; BM25 for
-retrieval; cosines of TF-IDF for similarity and multiple choice. They need scikit-learn (the extra
+retrieval; cosines of TF-IDF for similarity and multiple choice. `vector_baseline` does the same on
+the vectors of a model. They need scikit-learn (the extra
 `baselines`). Large data sets are limited: MAX_TRAIN_EXAMPLES sampled examples, MAX_CHARACTERS of
 each text for TF-IDF, and MAX_FEATURES words.
 """
@@ -36,6 +37,10 @@ MAX_TRAIN_EXAMPLES, MAX_FEATURES = 10_000, 50_000
 MAX_CHARACTERS = 2_000  # of a text whose words are counted
 MAX_WEIGHTS = 20_000_000  # of a linear classifier: features times classes
 MAX_DEV_EXAMPLES = 20_000  # larger development sets have no simple baseline
+
+
+ON_VECTORS = ' on the frozen vectors'
+"""end of the names of baselines on the vectors of a model that is not fine-tuned"""
 
 
 class Baseline(NamedTuple):
@@ -115,63 +120,95 @@ def fit_baseline(
   return SIMPLE_BASELINES[task.example_kind](task, train, dev)
 
 
+def vector_baseline(
+    task: Task, train: Sequence[Example], dev: Sequence[Example],
+    encode: Callable[[Sequence[str]], np.ndarray]) -> Baseline | None:
+  """Train and evaluate a linear model on the vectors of a model that is not fine-tuned.
+
+  It is a logistic regression for classes, a ridge regression for numbers. None for other kinds, and
+  if there is too much to encode or only one class.
+
+  Args:
+    task: the task.
+    train: training examples.
+    dev: development examples.
+    encode: texts -> vectors [N, D].
+  """
+  fit = {'classification': classify, 'multilabel': classify_labels, 'regression': regress}
+  too_many = max(len(train), len(dev)) > MAX_TRAIN_EXAMPLES
+  if task.example_kind not in fit or task.head != 'label' or too_many or not dev:
+    return None
+  return fit[task.example_kind](task, train, dev, functools.partial(VectorFeatures, encode))
+
+
 def has_simple_baseline(task: Task) -> bool:
   """Tell whether there is a simple baseline for a task's kind; there is none for extractive QA."""
   return task.example_kind in SIMPLE_BASELINES
 
 
-def classify(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
-  """Classify by TF-IDF of words and bigrams with logistic regression.
+def classify(
+    task: Task, train: Sequence[Example], dev: Sequence[Example], featurize: Any = None
+) -> Baseline | None:
+  """Classify by TF-IDF of words and bigrams, or other features, with logistic regression.
 
-  Pairs of texts also have features of shared words. None if there is only one class.
+  Pairs of texts also have features of what they share. None if there is only one class.
   """
   from sklearn.linear_model import LogisticRegression
   labels = np.array([example.label for example in train])
   classes = len(set(labels.tolist()))
   if classes < 2:
     return None
-  features = TfidfFeatures(train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // classes)))
-  model = LogisticRegression(C=10.0, max_iter=50).fit(features.transform(train), labels)
+  features = (featurize or TfidfFeatures)(
+      train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // classes)))
+  model: Any = LogisticRegression(C=10.0, max_iter=features.iterations)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # these are enough for a baseline
+    model.fit(features.transform(train), labels)
   predicted = model.predict(features.transform(dev))
   predictions = [ClassPrediction(int(label), np.zeros(0)) for label in predicted]
-  return Baseline('TF-IDF with logistic regression', task.scores(dev, predictions))
+  return Baseline(features.name.format('logistic regression'), task.scores(dev, predictions))
 
 
-def classify_labels(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
-  """Predict each label by TF-IDF of words and bigrams with logistic regression of its own."""
+def classify_labels(
+    task: Task, train: Sequence[Example], dev: Sequence[Example], featurize: Any = None
+) -> Baseline:
+  """Predict each label by TF-IDF, or other features, with logistic regression of its own."""
   from sklearn.linear_model import LogisticRegression
   labels: Any = [example.label or () for example in train]
   truth = indicate(labels, task.classes)
-  features = TfidfFeatures(train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // task.classes)))
+  features = (featurize or TfidfFeatures)(
+      train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // task.classes)))
   inputs, targets = features.transform(train), features.transform(dev)
   probabilities = np.zeros((len(dev), task.classes))
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # 50 iterations are enough for a baseline
+    warnings.simplefilter('ignore')
     for number, column in enumerate(truth.T):
       if column.all() or not column.any():
         probabilities[:, number] = column[0]
         continue
-      model = LogisticRegression(C=10.0, max_iter=50).fit(inputs, column)
+      model: Any = LogisticRegression(C=10.0, max_iter=features.iterations).fit(inputs, column)
       probabilities[:, number] = model.predict_proba(targets)[:, 1]
   predictions = []
   for row in probabilities:
     chosen = tuple(np.flatnonzero(row > DEFAULT_THRESHOLD).tolist())
     predictions.append(MultiLabelPrediction(chosen, row))
-  return Baseline('TF-IDF with logistic regression', task.scores(dev, predictions))
+  return Baseline(features.name.format('logistic regression'), task.scores(dev, predictions))
 
 
-def regress(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
-  """Predict numbers by TF-IDF with ridge regression.
+def regress(
+    task: Task, train: Sequence[Example], dev: Sequence[Example], featurize: Any = None
+) -> Baseline:
+  """Predict numbers by TF-IDF, or other features, with ridge regression.
 
   Pairs of texts have features of their similarity alone, which tell more than their words.
   """
   from sklearn.linear_model import Ridge
   are_pairs = all(len(example.texts) == 2 for example in itertools.chain(train, dev))
-  features = TfidfFeatures(train, MAX_FEATURES)
+  features = (featurize or TfidfFeatures)(train, MAX_FEATURES)
   extract: Any = features.similarities if are_pairs else features.transform
   targets = [float(example.label) for example in train]  # pyright: ignore
   model = Ridge(alpha=1.0).fit(extract(train), targets)
-  return Baseline('TF-IDF with ridge regression', task.scores(
+  return Baseline(features.name.format('ridge regression'), task.scores(
       dev, value_predictions(model.predict(extract(dev)))))
 
 
@@ -305,6 +342,8 @@ def word_shape(word: str) -> str:
 class TfidfFeatures:
   """TF-IDF of words and bigrams, fitted on training texts; both texts of a pair share it."""
 
+  name, iterations = 'TF-IDF with {}', 50
+
   def __init__(self, examples: Sequence[Example], most: int):
     """Fit on examples; most: maximum number of features."""
     self.examples, self.most = examples, most
@@ -338,6 +377,35 @@ class TfidfFeatures:
       first, second = (vectorizer.transform(texts) for texts in split_sides(pairs))
       cosines.append(np.asarray(first.multiply(second).sum(1)).ravel())
     return np.stack(cosines + [cosine ** 2 for cosine in cosines], 1)
+
+
+class VectorFeatures:
+  """Vectors of length 1 of texts, by a model that is not trained."""
+
+  name, iterations = '{}' + ON_VECTORS, 1000
+
+  def __init__(self, encode: Callable[[Sequence[str]], np.ndarray], *unused: Any):
+    """Take the function that encodes texts -> vectors [N, D]."""
+    del unused
+    self.encode = encode
+
+  def sides(self, examples: Sequence[Example]) -> list[np.ndarray]:
+    """Return the vectors of the first texts, and of the second texts if there are any."""
+    vectors = [np.asarray(self.encode(texts), np.float64) for texts in split_sides(examples)]
+    return [x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in vectors]
+
+  def transform(self, examples: Sequence[Example]) -> np.ndarray:
+    """Return the vectors of one text, or of a pair: of each, product and difference."""
+    sides = self.sides(examples)
+    if len(sides) == 2:
+      sides += [sides[0] * sides[1], abs(sides[0] - sides[1])]
+    return np.hstack(sides)
+
+  def similarities(self, pairs: Sequence[Example]) -> np.ndarray:
+    """Return cosines of pairs and their squares [N, 2]."""
+    first, second = self.sides(pairs)
+    cosines = (first * second).sum(1)
+    return np.stack([cosines, cosines ** 2], 1)
 
 
 def split_sides(examples: Sequence[Example]) -> list[list[str]]:

@@ -78,6 +78,11 @@ class Feed(abc.ABC):
     """Continue in the order of a run whose checkpoint recorded this."""
     del recorded
 
+  @property
+  def evaluates_start(self) -> bool:
+    """Whether a model that begins without random parts is evaluated before the first step."""
+    return False
+
   @abc.abstractmethod
   def epochs(self, done: int) -> float:
     """Return the mean number of epochs: how often `done` steps read the training data."""

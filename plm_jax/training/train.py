@@ -91,13 +91,13 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     _, make_state, shapes, layout, _ = programs
 
     # Resume from the newest checkpoint, or start warm or from scratch.
-    resumed = read_resumed_meta(config, tokenizer, feed, checkpoints)
+    resumed, fresh_parts = read_resumed_meta(config, tokenizer, feed, checkpoints), []
     if resumed:
       state = checkpoints.restore(resumed['step'], shapes, layout)
     else:
       state = make_state()
       params = feed.prepare_params(state.params)
-      params = initialize_params(config, learner, tokenizer, params, layout.params)
+      params, fresh_parts = initialize_params(config, learner, tokenizer, params, layout.params)
       state = state.replace(params=params)
       if isinstance(state, EmaTrainState):
         # The EMA begins as what is trained, in memory of its own: both are updated in place.
@@ -110,7 +110,9 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     log = stack.enter_context(contextlib.closing(
         TrainingLog(config, folder, first_step, mesh, interrupted.send)))
     heldout, stopped = {}, False
-    if resumed.get('unevaluated'):  # it was stopped between a step and its evaluation
+    # It was stopped between a step and its evaluation, or begins with a model that does the task.
+    if (resumed.get('unevaluated')
+        or (not resumed and feed.evaluates_start and not fresh_parts)):
       heldout = evaluate(state.params, phase_at(config, first_step))
       log.log_heldout(first_step, heldout)
       best.update(first_step, heldout, state.params, meta)

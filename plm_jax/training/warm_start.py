@@ -66,9 +66,13 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
     params: fresh parameters.
     layout: their shardings, which the result has too.
 
+  Returns:
+    (parameters, names of the parts that are initialized at random).
+
   Raises:
     CheckpointError: the checkpoint has parameters of other shapes, or another tokenizer.
   """
+  fresh_parts = list(params)
   with hosts.barrier('checkpoints to start from'):
     files = checkpoint_fingerprints(config)
   hosts.check_agreement(
@@ -84,8 +88,10 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
     if layers:
       fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params))
     plain = adapters.remove(params)
-    plain = {**plain, **load_warm_start(config, plain, adapters.remove(layout))}
+    loaded, fresh_parts = load_warm_start(config, plain, adapters.remove(layout))
+    plain = {**plain, **loaded}
     if layers:
+      fresh_parts.append('the top layers')
       plain = reinitialize_top(plain, fresh, layers)
     params = adapters.attach(plain, params)
     if learner.adapter.kind == 'dora':
@@ -101,9 +107,9 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
     initial = learner.objective.lifecycle.initial(params, load_other)
   except ConfigError as error:
     raise CheckpointError(str(error)) from error
-  if initial is params:
-    return params
-  return jax.tree.map(place_on_mesh, initial, layout)
+  if initial is not params:
+    initial = jax.tree.map(place_on_mesh, initial, layout)
+  return initial, fresh_parts
 
 
 def checkpoint_fingerprints(config: RunConfig) -> dict[str, str]:
@@ -188,6 +194,9 @@ def load_warm_start(config: RunConfig, params, layout):
     params: fresh parameters; those that are replaced are deleted to make room.
     layout: their shardings.
 
+  Returns:
+    (the part, names of the parts that it lacks).
+
   Raises:
     CheckpointError: the parameters have other shapes, or nothing in common.
   """
@@ -237,9 +246,9 @@ def load_warm_start(config: RunConfig, params, layout):
     lines = [f'{path}: {other}, here {ours}' for path, ours, other in unequal]
     raise CheckpointError(
         f'{folder} is of another model than this run:\n  ' + '\n  '.join(lines))
+  fresh = [name for name in params if name not in shapes]
+  fresh += [f'backbone/{part}' for part in new]
   if first_process:
-    fresh = [name for name in params if name not in shapes]
-    fresh += [f'backbone/{part}' for part in new]
     if fresh:
       print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
     for name, classes in foreign.items():
@@ -258,7 +267,7 @@ def load_warm_start(config: RunConfig, params, layout):
     check_finite(found, folder)
   else:
     found = restore_params(find_run_checkpoints(folder, job=True), theirs, chosen, job=True)
-  return {**found, 'backbone': {**params['backbone'], **found['backbone']}}
+  return {**found, 'backbone': {**params['backbone'], **found['backbone']}}, [*fresh, *foreign]
 
 
 def changed_model_options(theirs: Any, ours: Any) -> list[str]:

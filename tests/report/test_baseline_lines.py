@@ -2,15 +2,29 @@
 import json
 
 import labelled
+import numpy as np
 import pytest
 
 from plm_jax import recipes
 from plm_jax.cli import finetune
 from plm_jax.config import serialization
+from plm_jax.errors import option_scope
 from plm_jax.finetuning.setup import resolve_run
 from plm_jax.recipes.finetune import InitialModel
-from plm_jax.report.baselines import compare_with_baselines, drops_capitals, suggest_improvements
+from plm_jax.report.baselines import (
+  compare_with_baselines,
+  describe_collapse,
+  drops_capitals,
+  is_constant,
+  suggest_baseline,
+  suggest_improvements,
+)
 from plm_jax.tasks import baselines
+from plm_jax.tasks.examples import Example
+from plm_jax.tasks.multilabel import MultiLabelPrediction
+from plm_jax.tasks.reranking import RelevancePrediction
+from plm_jax.tasks.sequence_classification import ClassPrediction, SequenceTask
+from plm_jax.tasks.token_classification import TagPrediction
 from plm_jax.tokenizers import train_wordpiece
 from plm_jax.tokenizers.wordpiece import BertNormalization
 from plm_jax.training.train import TrainingResult
@@ -21,7 +35,10 @@ TOKENIZER = labelled.tokenizer()
 
 def ready_of(folder, kind='classification', **changes):
   """A run of four steps at the scale laptop, whose examples have been read."""
-  config = labelled.run(folder, kind, 4, **changes)
+  run = folder / 'run'
+  run.mkdir(exist_ok=True)
+  (run / 'metrics.jsonl').touch()
+  config = labelled.run(folder, kind, 4, output=str(run), **changes)
   return resolve_run(with_paths(config, {'scale': 'laptop'}), TOKENIZER)
 
 
@@ -75,6 +92,67 @@ def test_two_texts_are_compared_by_vectors(tmp_path):
   ]
   config, _ = finetune.parse('', [*option.split(), '--scale=test', f'--train={file}', f'--dev={file}'], '')
   assert resolve_run(config, TOKENIZER).config.train.best == 'spearman'
+
+
+def two_classes(*probabilities):
+  """Examples of both classes, and predictions with these probabilities of the second one."""
+  examples = [Example(('x',), number % 2) for number in range(len(probabilities))]
+  return examples, [ClassPrediction(int(p > 0.5), np.array([1 - p, p])) for p in probabilities]
+
+
+def test_constant_outputs_are_named():
+  """To a thousandth, whatever is predicted; not where all examples have the same class."""
+  task = SequenceTask(labels=('bad', 'good'))
+  hints = describe_collapse(task, *two_classes(0.4999, 0.5001, 0.5))
+  assert hints[0].startswith('the outputs are constant: for all 3 development examples they are the same to 0.001')
+  assert any('--tuning.top=0' in hint for hint in hints)
+  with option_scope(None, given={'tuning.top'}):
+    assert not any('--tuning.top=0' in hint for hint in describe_collapse(task, *two_classes(0.5, 0.5)))
+  assert describe_collapse(task, *two_classes(0.6, 0.9))[0] == 'good is always predicted. What may help:'
+  assert describe_collapse(task, *two_classes(0.2, 0.9)) == []
+  examples, predictions = two_classes(0.5, 0.5, 0.5)
+  assert describe_collapse(task, examples[::2], predictions[::2]) == []
+
+
+@pytest.mark.parametrize(('predictions', 'expected'), [
+    ([ClassPrediction(2.5, np.zeros(0)), ClassPrediction(2.5004, np.zeros(0))], True),
+    ([ClassPrediction(2.5, np.zeros(0)), ClassPrediction(2.6, np.zeros(0))], False),
+    ([RelevancePrediction(np.array([0.3, 0.3])), RelevancePrediction(np.array([0.3, 0.3, 0.3]))], True),
+    ([RelevancePrediction(np.array([0.3, 0.4])), RelevancePrediction(np.array([0.3, 0.4]))], False),
+    ([ClassPrediction(0, np.array([0.25] * 4)), ClassPrediction(1, np.array([0.5] * 2))], True),
+    ([MultiLabelPrediction((), np.array([0.1, 0.3]))] * 3, True),
+    ([TagPrediction([0, 0], [0.6, 0.6], np.array([[0.6, 0.4]] * 2)), TagPrediction([0], [0.6], np.array([[0.6, 0.4]]))],
+     True),
+    ([TagPrediction([0, 1], [0.6, 0.7], np.array([[0.6, 0.4], [0.3, 0.7]]))], False)])
+def test_outputs_of_every_kind_may_be_constant(predictions, expected):
+  assert is_constant(predictions) is expected
+
+
+def test_hints_do_not_name_options_that_are_given(tmp_path):
+  ready = ready_of(tmp_path)
+  _, notes = compare_with_baselines(ready, result(best=4, accuracy=60.0))
+  assert any('--data.epochs' in note for note in notes)
+  with option_scope(None, given={'data.epochs'}):
+    _, notes = compare_with_baselines(ready, result(best=4, accuracy=60.0))
+  assert notes and not any('--data.epochs' in note for note in notes)
+
+
+def test_a_better_baseline_is_recommended_with_its_command(tmp_path):
+  config = with_paths(ready_of(tmp_path).config, {'warm_start': 'models/x'})
+  head, fit = suggest_baseline(config, 'logistic regression on the frozen vectors')
+  assert head.endswith('--tuning.top=0') and 'encode models/x TEXTS' in fit
+  assert 'models/x' in next(suggest_baseline(config, 'the initial model'))
+  assert list(suggest_baseline(config, 'the majority class')) == []
+
+
+def test_the_initial_model_is_a_baseline_where_it_does_the_task(tmp_path):
+  ready = ready_of(tmp_path)
+  line = {'step': 0, 'split': 'heldout', 'accuracy': 70.0}
+  (tmp_path / 'run' / 'metrics.jsonl').write_text(json.dumps(line) + '\n')
+  rows, notes = compare_with_baselines(ready, result(best=0, accuracy=100.0))
+  assert rows['Baseline, the initial model'] == '70.00 accuracy'
+  assert notes == ['training did not improve the initial model, which is the result']
+  assert json.loads((tmp_path / 'run' / 'baselines.json').read_text())['accuracy']['the initial model'] == 70.0
 
 
 @pytest.mark.parametrize(('lowercase', 'expected'), [(True, True), (False, False)])

@@ -1,7 +1,6 @@
 """Several labels per example: how they are read, learned, predicted, printed, exported and analyzed."""
 import dataclasses
 import json
-import re
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import tuned
 import plm_jax
 from plm_jax import conversion
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import ConfigError, UserError
+from plm_jax.errors import ConfigError, UserError, option_scope
 from plm_jax.finetuning.predict import predict
 from plm_jax.loading import decision
 from plm_jax.report import error_analysis
@@ -307,11 +306,10 @@ def test_baselines_and_a_hint_where_nothing_is_predicted():
   assert majority['subset_accuracy'] == 25 and majority['micro_f1'] == 0
   found = baselines.simple_baseline(task, examples, examples)
   assert found.name == 'TF-IDF with logistic regression' and found.scores['micro_f1'] > 90
-  hint, = describe_collapse(task, majority, majority)
-  assert re.match('no label is predicted: --objective.balanced=True .* --objective.tune-thresholds=each', hint)
-  single = SequenceTask(labels=NAMES)
-  hint, = describe_collapse(single, {'accuracy': 60.0, 'loss': 1.0}, {'accuracy': 60.0})
-  assert hint.startswith('the majority class is always predicted')
-  assert not describe_collapse(single, {'accuracy': 61.0}, {'accuracy': 60.0})
-  assert describe_collapse(dataclasses.replace(single, focal=2.0, balanced=True), {'accuracy': 60.0}, {'accuracy': 60.0}) == [
-      'the majority class is always predicted']
+  none = [MultiLabelPrediction((), np.array([0.1, 0.2 + 0.01 * number])) for number in range(len(examples))]
+  hints = describe_collapse(task, examples, none)
+  assert hints[0] == 'no label is predicted. What may help:'
+  assert hints[-1] == '- --objective.tune-thresholds=each lowers thresholds' and len(hints) == 4
+  with option_scope(None, given={'objective.tune_thresholds', 'objective.focal'}):
+    assert len(describe_collapse(task, examples, none)) == 2
+  assert not describe_collapse(task, examples[:1] * 4, none[:4])
