@@ -4,7 +4,7 @@ A `model` argument is a model from `load` or `finetune`, or the folder of a run 
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, overload
@@ -13,7 +13,7 @@ from plm_jax import conversion, errors, validation
 from plm_jax.api.models import Model, Path, ensure_loaded, load
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
-from plm_jax.loading.loaded_model import LoadedModel, read_model_config
+from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.example_formats import InputExample
 from plm_jax.tasks.outputs import Tags, name_labels
 from plm_jax.tasks.reranking import RerankTask
@@ -58,19 +58,29 @@ def finetune(
   from plm_jax.runs import run as runs
   start = recipes.InitialModel()
   if init:
-    start = recipes.InitialModel(os.fspath(init), *read_model_config(init))
+    start = recipes.read_initial_model(os.fspath(init))
   if isinstance(train, str):
     train = (train,)
   if isinstance(dev, str):
     dev = (dev,)
   config = recipes.recipe(task, start, scale, tuple(train), tuple(dev))
-  config = validation.with_overrides(config, options)
+  given = list_given(options)
+  config = recipes.follow_options(validation.with_overrides(config, options), given)
   if config.mode != 'train':
     raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, '
                       '`python -m plm_jax finetune`')
-  with errors.option_scope(validation.field_paths(FinetuneRun), python=True):
+  with errors.option_scope(validation.field_paths(FinetuneRun), python=True, given=given):
     runs.run(config)
   return load(config.folder)
+
+
+def list_given(options: Mapping[str, Any], section: str = '') -> list[str]:
+  """List the fields of nested options, such as 'data.epochs'."""
+  found = []
+  for name, value in options.items():
+    inner = list_given(value, f'{section}{name}.') if isinstance(value, Mapping) else []
+    found += [section + name, *inner]
+  return found
 
 
 def predict(

@@ -14,7 +14,6 @@ from plm_jax.cli import options, sweep
 from plm_jax.config.run import ConfigError, FinetuneRun, Scale, check
 from plm_jax.data.source_files import split_names
 from plm_jax.finetuning.word_vectors import load_vectors_once
-from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import InitialModel
 from plm_jax.report.environment import print_on_leader
@@ -43,7 +42,8 @@ def start(
     about: the text of --help.
   """
   args = sys.argv[1:] if args is None else args
-  scope = errors.option_scope(validation.field_paths(FinetuneRun))
+  scope = errors.option_scope(
+      validation.field_paths(FinetuneRun), given=options.given_fields(args))
   with streams.protect(tolerant=True), errors.exit_on_error(), scope:
     settings, args = sweep.pop_settings(args)
     if settings:
@@ -82,7 +82,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     raise ConfigError('--seeds is a number of runs, got ' + validation.short_repr(seeds))
   init, model = given['init'], InitialModel()
   if init:
-    model = InitialModel(init, *read_model_config(init))
+    model = finetune.read_initial_model(init)
   elif scale in (None, 'paper') and not any(arg.startswith('--warm') for arg in rest):
     if not wants_help:
       raise ConfigError('--init is missing: the folder of a run or of a checkpoint, or a name on '
@@ -126,6 +126,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
         FinetuneRun, default=default, args=rest, prog=called, description=about,
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
     validation.check_unused(config, options.given_fields(rest))
+  config = finetune.follow_options(config, options.given_fields(rest))
   return check_start(config, init), int(seeds)
 
 

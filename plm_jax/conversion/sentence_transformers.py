@@ -179,6 +179,14 @@ def read_modules(folder: Any) -> tuple[pathlib.Path, list[tuple[str, pathlib.Pat
   return home, modules
 
 
+def declared_pooling(folder: Any) -> str:
+  """Return the pooling that a folder declares; '' if it declares none or several."""
+  listed = read_modules(folder)
+  place = dict(listed[1]).get('Pooling') if listed else None
+  poolings = read_poolings(place / 'config.json') if place else ()
+  return poolings[0] if len(poolings) == 1 else ''
+
+
 def read_optional_json(path: Any) -> dict[str, Any]:
   """Read a JSON object; {} if there is no file. Raises ConvertError."""
   if path.exists():

@@ -20,7 +20,7 @@ from plm_jax.tasks.labeled_data import (
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import short_repr
 
-MAX_EPOCHS = 40  # of small data sets, to reach `data.least_steps`
+EVALUATIONS = 20  # of a run whose epochs are repeated to reach `data.least_steps`
 
 
 class ResolvedRun(NamedTuple):
@@ -41,7 +41,7 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
 
   The steps are those of `data.epochs`, at least `data.least_steps`. The share `data.warmup` of them
   is the warmup if none is given. Evaluations and checkpoints happen `data.evaluations` times per
-  epoch. Raises SourceError, ConfigError.
+  epoch, or per 20th of `data.least_steps`. Raises SourceError, ConfigError.
   """
   data, phase = config.data, config.train.phases[0]
   # Examples, class names and features.
@@ -68,15 +68,15 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   # Steps and evaluations.
   if data.epochs:
     batches = -(-len(train.features) // (train.features.group * phase.batch))
-    least = min(data.least_steps, MAX_EPOCHS * batches)
-    steps = max(1, round(data.epochs * batches), least)
-    every = max(1, round(batches / data.evaluations))
+    steps = max(1, round(data.epochs * batches), data.least_steps)
+    every = max(1, round(max(batches, data.least_steps / EVALUATIONS) / data.evaluations))
     loop = dataclasses.replace(
         loop, phases=(dataclasses.replace(phase, steps=steps),), eval_every=every,
         save_every=every, log_every=min(loop.log_every, every))
     if data.unfreeze:
       optim = dataclasses.replace(optim, unfreeze=batches)
-  loop = dataclasses.replace(loop, best=selection_metric(config.train.best, task, list(dev)))
+  best = selection_metric(config.train.best, task, list(dev))
+  loop = dataclasses.replace(loop, best=best, early=loop.early if best else 0)
   if not optim.warmup:
     optim = dataclasses.replace(optim, warmup=round(data.warmup * loop.steps))
   config = dataclasses.replace(config, objective=task, train=loop, optim=optim, model=model)

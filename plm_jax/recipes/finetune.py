@@ -12,13 +12,15 @@ rerank, embedding.
 
 `--sweep learning-rate=1e-5,2e-5 --sweep batch=16,32 --seeds=3` compares settings.
 """
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
 from plm_jax import conversion, validation
 from plm_jax.config.run import ConfigError, FinetuneRun, Phase, Scale, TrainConfig
+from plm_jax.conversion import sentence_transformers
 from plm_jax.layers.recurrent_heads import ReaderConfig
+from plm_jax.loading.loaded_model import read_config, read_model_config
 from plm_jax.models import bert
 from plm_jax.optim.optimizers import OptimConfig
 from plm_jax.optim.tuning import TuningConfig
@@ -36,6 +38,15 @@ from plm_jax.tokenizers.whole_words import SPECIALS
 # most; and the minimum number of updates on few examples. Chosen on four data sets, see
 # `benchmarks.defaults` and benchmarks/RESULTS.md.
 BASE_RATE, WIDTH_POWER, MAX_RATE, MIN_STEPS = 2e-5, 1.8, 1e-3, 1000
+# Settings of all kinds of task on data of the user, which is mostly small: Mosbach et al. 2021
+# (section 6) and Zhang et al. 2021 (sections 4 and 6) find that runs on few examples fail with few
+# updates and without bias correction. `early` is in evaluations, see `LabeledConfig.evaluations`.
+OWN_DATA = {'warmup': 0.1, 'bias_correction': True, 'least_steps': MIN_STEPS, 'early': 10}
+HEAD_RATE = 3e-3
+"""learning rate of a head on a frozen backbone: chosen on three data sets, see
+benchmarks/results/quality.md"""
+TEXT_HEADS = 'label', 'choice'
+"""heads that read one vector per text"""
 OPTIM_FIELDS = {field.name for field in dataclasses.fields(OptimConfig)}
 
 
@@ -46,11 +57,23 @@ class InitialModel(NamedTuple):
   family: str = 'bert'
   model: Any = None
   """configuration of the backbone; None: BERT base, or smaller, depending on the scale"""
+  pooling: str = ''
+  """pooling of token states that it was trained with; '': none is known"""
 
   @property
   def name(self) -> str:
     """The last part of the folder, without the revision of a model of the Hugging Face hub."""
     return self.folder.rstrip('/').rpartition('/')[2].partition('@')[0]
+
+
+def read_initial_model(folder: str) -> InitialModel:
+  """Read the family, the configuration and the pooling of a run or another library's checkpoint."""
+  family, model = read_model_config(folder)
+  if conversion.is_checkpoint(folder):
+    return InitialModel(folder, family, model, sentence_transformers.declared_pooling(folder))
+  task = read_config(folder).objective
+  poolings = task.vector.pooling if isinstance(task, EmbeddingTask) else ()
+  return InitialModel(folder, family, model, poolings[0] if len(poolings) == 1 else '')
 
 
 def recipe(
@@ -71,7 +94,11 @@ def recipe(
     ConfigError: the task is unknown, or has no data.
   """
   name, known = find_task(task)
+  wants_own_settings = scale != 'paper'  # not the published ones
   values, scale = choose_hyperparameters(name, start, scale)
+  if task in KINDS and start.model and scale != 'test' and wants_own_settings:
+    values = {'epochs': 3.0, **values, **OWN_DATA}
+    values.pop('steps', None)
 
   # Data. With files of the user, class names are those of the files, unless the task names them.
   if scale != 'paper' and not train and task in sentence_vectors.BUILTIN_SOURCES:
@@ -115,7 +142,7 @@ def recipe(
   config = FinetuneRun(
       run_name, family=start.family, warm_start=start.folder, model=model, objective=learned,
       tuning=tuning, data=data, optim=OptimConfig(**optim),
-      train=TrainConfig(phases=(phase,), log_every=50, best='main'))
+      train=TrainConfig(phases=(phase,), log_every=50, best='main', early=values.get('early', 0)))
   return shrink_run(limit_length(config), scale, fresh=start.model is None)
 
 
@@ -179,9 +206,33 @@ def build_model_and_task(
     model = dataclasses.replace(model, vocab=len(SPECIALS) + 1)  # that of the task's data
     return model, kind.recurrent.from_spec(known, **fields, reader=reader)
   if known.kind == 'embedding':  # losses are published with their task
-    return model, sentence_vectors.make_task(task, start.family, model.block.width)
+    learned = sentence_vectors.make_task(task, start.family, model.block.width)
+    if start.pooling and task not in TASKS:
+      learned = validation.with_paths(learned, {'vector.pooling': (start.pooling,)})
+    return model, learned
   model = conversion.enable_required_parts(start.family, kind.task.head, model)
+  if start.pooling and kind.task.head in TEXT_HEADS:
+    model = validation.with_paths(model, {'head.pooling': start.pooling})
   return model, kind.task.from_spec(known, **fields)
+
+
+def follow_options(config: FinetuneRun, given: Container[str]) -> FinetuneRun:
+  """Return a run with the defaults that follow from the options that are given.
+
+  A head on a frozen backbone has a learning rate of its own. Epochs that are given are trained,
+  without a minimum of updates and without early stopping.
+
+  Args:
+    config: the run with the given options.
+    given: fields that are given, such as 'data.epochs'.
+  """
+  changes: dict[str, Any] = {}
+  if config.tuning.top == 0 and config.model.kind != 'recurrent' and config.scale != 'test':
+    changes['optim.peak'] = HEAD_RATE
+  if 'data.epochs' in given:
+    changes |= {'data.least_steps': 0, 'train.early': 0}
+  return validation.with_paths(
+      config, {name: value for name, value in changes.items() if name not in given})
 
 
 def intermediate_task_hint(task: str, start: InitialModel) -> str:

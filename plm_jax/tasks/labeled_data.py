@@ -29,12 +29,13 @@ class LabeledConfig(SourceConfig):
   epochs: float = 3.0
   """number of epochs; 0: train for the steps of --train.phases"""
   least_steps: int = 0
-  """minimum number of updates if --data.epochs is used: small data sets get more epochs, at most
-  40"""
+  """minimum number of updates: small data sets get more epochs. A number of epochs that is given in
+  --data.epochs counts instead"""
   warmup: float = 0.1
   """warmup ratio: share of the steps with learning-rate warmup, if --optim.warmup is 0"""
   evaluations: float = 1.0
-  """number of evaluations per epoch, if --data.epochs is used; each saves a checkpoint"""
+  """number of evaluations per epoch, if --data.epochs is used; each saves a checkpoint. Where
+  --data.least-steps repeats short epochs, a 20th of these steps counts as an epoch"""
   pack: bool = False
   """sequence packing: several short examples share a sequence without attending to each other. The
   losses are the same, and training is faster"""

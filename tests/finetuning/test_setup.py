@@ -36,11 +36,20 @@ def test_another_metric_is_checked_before_training(tmp_path):
 
 
 def test_few_examples_are_read_more_often(tmp_path):
-  """28 examples in batches of 8 are 4 steps an epoch; never more than 40 epochs."""
-  for least, steps in ((0, 12), (10, 12), (50, 50), (1000, 160)):
+  """28 examples in batches of 8 are 4 steps per epoch; a run is evaluated at most 20 times to reach the least steps."""
+  for least, steps, every in ((0, 12, 4), (10, 12, 4), (50, 50, 4), (1000, 1000, 50)):
     config = labelled.run(tmp_path, data__epochs=3.0, data__least_steps=least, optim__warmup=0)
     found = resolve_run(config, labelled.tokenizer()).config
-    assert (found.train.steps, found.train.eval_every, found.optim.warmup) == (steps, 4, round(0.1 * steps))
+    assert (found.train.steps, found.train.eval_every, found.optim.warmup) == (steps, every, round(0.1 * steps))
+  more = labelled.run(tmp_path, data__epochs=3.0, data__least_steps=1000, data__evaluations=2.0)
+  assert resolve_run(more, labelled.tokenizer()).config.train.eval_every == 25
+
+
+def test_early_stopping_needs_a_development_set(tmp_path):
+  config = labelled.run(tmp_path, train__early=10, train__best='main')
+  assert resolve_run(config, labelled.tokenizer()).config.train.early == 10
+  alone = resolve_run(labelled.run(tmp_path, train__early=10, train__best='main', data__dev=()), labelled.tokenizer())
+  assert (alone.config.train.best, alone.config.train.early) == ('', 0)
 
 
 def test_equal_texts_are_counted(tmp_path):

@@ -108,3 +108,49 @@ def test_a_fresh_small_model_learns_as_before():
   run = finetune.recipe('classification', scale='laptop')
   assert (run.optim.peak, run.data.epochs, run.data.least_steps) == (1e-3, 4.0, 0)
   assert with_paths(run, {'name': 'x'}).folder == 'runs/x-laptop'
+
+
+@pytest.mark.parametrize('task', ['classification', 'multilabel', 'regression', 'tagging', 'answers', 'choice', 'rerank',
+                                  'embedding'])
+@pytest.mark.parametrize(('family', 'model'), [
+    ('bert', bert.base()), ('roberta', roberta.base()), ('electra', electra.base()), ('albert', albert.base()),
+    ('bert', bert.mini())])
+def test_own_data_is_learned_in_enough_updates(task, family, model):
+  """Mosbach et al. 2021 and Zhang et al. 2021: of every kind, with early stopping, warmup and bias correction."""
+  run = recipe(task, InitialModel('x', family, model), **FILES)
+  assert (run.data.least_steps, run.data.warmup, run.optim.warmup) == (1000, 0.1, 0)
+  assert run.optim.bias_correction and run.train.early == 10 and run.data.epochs >= 2
+  published = recipe(task, InitialModel('x', family, model), 'paper', **FILES)
+  assert (published.data.least_steps, published.train.early) == (0, 0)
+
+
+def test_named_tasks_keep_their_published_settings():
+  run = recipe('sst2', InitialModel('x', 'bert', bert.base()), **FILES)
+  assert (run.data.epochs, run.data.least_steps, run.train.early, run.optim.bias_correction) == (3.0, 0, 0, False)
+
+
+def test_options_that_are_given_win():
+  """Epochs are trained as given; only a rate that is not given follows from a frozen backbone."""
+  run = recipe('classification', InitialModel('x', 'bert', bert.base()), **FILES)
+  given = finetune.follow_options(with_paths(run, {'data.epochs': 2.0}), {'data.epochs'})
+  assert (given.data.least_steps, given.train.early, given.optim.peak) == (0, 0, run.optim.peak)
+  both = finetune.follow_options(run, {'data.epochs', 'data.least_steps', 'train.early'})
+  assert (both.data.least_steps, both.train.early) == (1000, 10)
+  frozen = with_paths(run, {'tuning.top': 0})
+  assert finetune.follow_options(frozen, {'tuning.top'}).optim.peak == 3e-3
+  assert finetune.follow_options(frozen, {'tuning.top', 'optim.peak'}).optim.peak == run.optim.peak
+
+
+@pytest.mark.parametrize(('task', 'pooling'), [
+    ('classification', 'mean'), ('multilabel', 'mean'), ('regression', 'mean'), ('choice', 'mean'), ('rerank', 'mean'),
+    ('sst2', 'mean'), ('tagging', 'first'), ('answers', 'first')])
+def test_a_text_is_pooled_as_the_initial_model_was_trained(task, pooling):
+  start = InitialModel('x', 'bert', bert.base(), 'mean')
+  assert recipe(task, start, **FILES).model.head.pooling == pooling
+  assert recipe(task, start._replace(pooling=''), **FILES).model.head.pooling == 'first'
+
+
+def test_sentence_vectors_keep_the_pooling_of_the_initial_model():
+  start = InitialModel('x', 'bert', bert.base(), 'first')
+  assert recipe('embedding', start, **FILES).objective.vector.pooling == ('first',)
+  assert recipe('sbert_sts', start, **FILES).objective.vector.pooling == ('mean',)
