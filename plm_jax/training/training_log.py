@@ -56,6 +56,8 @@ class TrainingLog:
     self.heldout: tuple[str, str] | None = None  # name and text of the first held-out metric
     self.latest: dict[str, Any] = {}  # training metrics that were shown last
     self.seen: set[tuple[int, int, float | None]] = set()  # shapes of batches
+    self.done, self.began, self.announced = start, time.time(), 0
+    self.timed, self.left = 0, ''  # steps since `since`, and the time left at their pace
 
   def time_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
     """Yield batches, and add up how long the loop waits for them."""
@@ -76,18 +78,38 @@ class TrainingLog:
     if jax.default_backend() == 'cpu':
       # Collectives of several programs in flight can starve each other of the CPU's few threads.
       jax.block_until_ready(numbers)
-    if (phase.batch, phase.length, phase.mask_rate) not in self.seen:
+    compiled = (phase.batch, phase.length, phase.mask_rate) not in self.seen
+    if compiled:
       jax.block_until_ready(numbers)
       self.since, self.tokens, self.flops, self.length = time.time(), 0, 0.0, phase.length
-      self.waited = 0.0
+      self.waited, self.timed = 0.0, 0
       self.seen.add((phase.batch, phase.length, phase.mask_rate))
     else:
       objective = phase_objective(self.config, phase)
       flops = objective.step_flops(self.config.model, phase.length)
       self.tokens += phase.batch * phase.length
       self.flops += phase.batch * flops
+      self.timed += 1
     self.pending.append(numbers)
     self.bar.update()
+    self.done += 1
+    if self.announced < 2 and self.done % self.config.train.log_every and self.leads:
+      self.announce(numbers, compiled)
+
+  def announce(self, numbers, compiled: bool) -> None:
+    """Show the first step at once, and the time left after the first one that did not compile."""
+    if self.announced and compiled:
+      return
+    step = jax.device_get(numbers)
+    values = run_metrics.combine_metrics([step]) | {'skipped': int(step['skipped'])}
+    if compiled:
+      values['first'] = time.time() - self.began
+    else:
+      seconds = max(time.time() - self.since, 1e-9)
+      values['tokens_per_second'] = self.tokens / seconds
+      self.left = self.estimate_left(self.done, seconds)
+    self.show(self.done, values)
+    self.announced += 1 if compiled else 2
 
   def flush(self, done: int) -> int:
     """Write the means since the last call; returns how many steps in a row were skipped up to
@@ -110,23 +132,33 @@ class TrainingLog:
       values['waiting'] = min(1.0, self.waited / seconds)
       if peak := run_metrics.peak_flops(self.mesh.devices.flat[0]):
         values['mfu'] = self.flops / seconds / (peak * self.mesh.size)
+      self.left = self.estimate_left(done, seconds)
     self.show(done, values)
     if self.writer:
       self.writer.write(done, 'train', values)
     self.pending, self.since, self.tokens, self.flops = [], time.time(), 0, 0.0
-    self.waited = 0.0
+    self.waited, self.timed = 0.0, 0
     return values['streak']
+
+  def estimate_left(self, done: int, seconds: float) -> str:
+    """Estimate the time of the remaining steps, given the seconds of the timed ones.
+
+    Planned tokens count, as the batches of labeled examples may be shorter.
+    """
+    pace = self.config.train.steps_and_tokens
+    read = run_metrics.count_tokens_read(pace, done)
+    timed = read - run_metrics.count_tokens_read(pace, done - self.timed)
+    return tqdm.format_interval(round((self.all_tokens - read) * seconds / max(timed, 1)))
 
   def show(self, done: int, values: Mapping[str, Any]) -> None:
     """Show training metrics: in the bar of a terminal, or as a line of a log."""
     self.latest = dict(values)
-    left, rate = '', values.get('tokens_per_second')
-    if rate:
-      read = run_metrics.count_tokens_read(self.config.train.steps_and_tokens, done)
-      left = tqdm.format_interval(round((self.all_tokens - read) / rate))
+    rate = values.get('tokens_per_second')
     parts = [self.format_loss(values)]
-    if left:
-      parts.append(f'{left} left')
+    if rate and self.left:
+      parts.append(f'{self.left} left')
+    if 'first' in values:
+      parts.append(f'compiled and done in {tqdm.format_interval(round(values["first"]))}')
     if values['skipped']:
       parts.append(f'{values["skipped"]:,} skipped')
     if rate:
