@@ -145,9 +145,9 @@ def is_constant(predictions: Sequence[Any]) -> bool:
   outputs = []
   for prediction in predictions:
     for field in ('all_probabilities', 'probabilities', 'scores'):
-      if np.size(getattr(prediction, field, ())):
-        rows = np.asarray(getattr(prediction, field), np.float64)
-        outputs += list(rows) if field != 'probabilities' else [rows]
+      rows = getattr(prediction, field, None)
+      if isinstance(rows, np.ndarray) and rows.size:  # of words, of an example, or of documents
+        outputs += [rows] if field == 'probabilities' else list(rows)
         break
     else:
       value = getattr(prediction, 'label', None)

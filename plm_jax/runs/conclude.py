@@ -18,6 +18,7 @@ from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.inference import fill_mask, generate, glm_infill
 from plm_jax.inference.samples import FillMaskSample, GenerationSample
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.models.families import own_pooling
 from plm_jax.objectives import metric_names
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.optim.trainable import count_trained
@@ -188,8 +189,9 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
         'Parameters': f'{parameters:,}, of which {trained:,} are trained',
         'Training examples': f'{len(ready.train.examples):,}', 'Steps': steps_done}
     folder, program = shlex.quote(config.folder), environment.program()
-    commands = {'Predict labels': f'{program} predict {folder} FILE',
-                'Export to transformers': f'{program} export {folder} FOLDER'}
+    commands, model = {'Predict labels': f'{program} predict {folder} FILE'}, config.model
+    if model.kind == 'recurrent' or model.head.pooling == own_pooling(model):
+      commands['Export to transformers'] = f'{program} export {folder} FOLDER'
     path = write_run_report(
         config, config.title, headline, [*ready.train.report.lines(), *notes],
         next_steps=commands, sections=analysis.sections)

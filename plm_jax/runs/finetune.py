@@ -8,10 +8,12 @@ from typing import Any
 from plm_jax import storage, tokenizers
 from plm_jax.config.run import ConfigError, FinetuneRun, length_advice
 from plm_jax.distributed import hosts
+from plm_jax.errors import is_given
 from plm_jax.finetuning.setup import ResolvedRun, make_evaluation_feed, resolve_run
 from plm_jax.finetuning.word_vectors import build_word_list
 from plm_jax.loading import decision
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
+from plm_jax.models.families import own_pooling
 from plm_jax.recipes import finetune
 from plm_jax.report.environment import print_on_leader
 from plm_jax.runs.conclude import PreparedRun, report_finetuning
@@ -87,11 +89,13 @@ def describe_settings(config: FinetuneRun) -> str:
   if model.kind == 'recurrent' or not config.warm_start:
     return settings
   size = f'{model.stack.layers} layers of width {model.block.width}'
+  if model.head.pooling != own_pooling(model):
+    settings += f', {model.head.pooling} pooling'
   if config.scale != 'paper':
     return (f'{settings}: for {size}; --scale=paper takes the published settings of larger models')
   if finetune.choose_scale(model) != 'paper':
     suggested = finetune.suggest_rate(model)
-    if 2 * peak < suggested:
+    if 2 * peak < suggested and not is_given('optim.peak'):
       return (f'{settings}, as published for larger models; {size} may need '
               f'--optim.peak={suggested:.0e}')
   return f'{settings}, for {size}'

@@ -37,7 +37,7 @@ IGNORED_FILES = {'.lock', 'metrics.jsonl', 'tensorboard', 'report.html'}
 """Files of a run that do not matter for a warm start."""
 NOT_COMPUTED = {
     'dropout', 'last_dropout', 'out_dropout', 'dropped', 'dtype', 'frozen', 'init', 'max_length',
-    'pooler', 'remat', 'scan', 'vocab'}
+    'pooler', 'pooling', 'remat', 'scan', 'vocab'}
 """Options of a model, and sections of them, with which a warm start computes the same outputs."""
 VOCAB_AXES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
 """Parameters with a row per token id, in the backbone and in heads, and the axis of these rows."""
