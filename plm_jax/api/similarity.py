@@ -178,14 +178,21 @@ def search(
   if not len(corpus):
     raise ConfigError('the corpus is empty: there is nothing to search')
   if isinstance(corpus, np.ndarray):
-    if trained.find_prompt('document') != trained.find_prompt('own'):
-      warnings.warn('the model has a prompt for documents: make the vectors of the corpus with the '
-                    "prompt 'document'", stacklevel=2)
+    if message := describe_document_prompt(trained):
+      warnings.warn(message, stacklevel=2)
     return search_vectors(trained, corpus, queries, top)
   texts = as_list(corpus)
   vectors = encode(trained, texts, prompt='document')
   found = search_vectors(trained, vectors, queries, top)
   return [[hit._replace(text=texts[hit.number]) for hit in hits] for hits in found]
+
+
+def describe_document_prompt(trained: models.LoadedModel | StaticVectors) -> str:
+  """Describe that vectors of documents need a prompt that `encode` does not use; '': no need."""
+  if trained.find_prompt('document') == trained.find_prompt('own'):
+    return ''
+  return ('the model has a prompt for documents: make the vectors of the corpus with the prompt '
+          "'document'")
 
 
 def search_vectors(

@@ -98,7 +98,9 @@ def search_command(
   trained = similarity.load_encoder(run)
   texts: list[str] = []
   if corpus.endswith('.npy'):
-    hits = similarity.search(trained, map_vectors(corpus), query_texts, top)
+    if message := similarity.describe_document_prompt(trained):
+      print(message, file=sys.stderr)
+    hits = similarity.search_vectors(trained, map_vectors(corpus), query_texts, top)
   else:
     texts = [text for text, _ in inputs.read_texts(corpus, '')]
     if not texts:

@@ -68,6 +68,17 @@ def load_known_files(folder: pathlib.Path) -> Tokenizer | None:
   return None
 
 
+def encode_with_special_tokens(folder: epath.PathLike, text: str) -> list[int] | None:
+  """Return the ids of a text by a folder's tokenizer.json; None: there is no such file."""
+  path = pathlib.Path(folder) / TOKENIZER_JSON
+  if not path.exists():
+    return None
+  fast = tokenizers.Tokenizer.from_file(str(path))
+  fast.no_padding()
+  fast.no_truncation()
+  return fast.encode(text).ids
+
+
 def save(
     folder: pathlib.Path, tokenizer: Tokenizer, max_length: int, frame: TextFrame | None = None,
     types: bool = True, roles: Mapping[str, int | None] = MappingProxyType({}),

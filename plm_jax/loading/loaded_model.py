@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax import conversion, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import find_run_checkpoints, read_newest_meta, restore_params
-from plm_jax.conversion import sentence_transformers
+from plm_jax.conversion import sentence_transformers, tokenizer_files
 from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
 from plm_jax.errors import ConfigError
@@ -277,6 +277,7 @@ def add_sentence_vectors(
     given: sentence_transformers.SentenceTransformersFolder) -> LoadedModel:
   """Add the head that makes sentence vectors to the encoder of a folder of
   sentence-transformers."""
+  from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
   from plm_jax.tasks.sentence_embedding import EmbeddingTask
   task = EmbeddingTask(
       family=trained.family, vector=given.vector, similarity=given.similarity)
@@ -289,6 +290,14 @@ def add_sentence_vectors(
       raise conversion.ConvertError(f'{given.root}: the layer {name} reads vectors of '
                                     f'{len(layer["kernel"])} numbers, and these have {size}')
     size = layer['kernel'].shape[1]
+  if trained.model.kind == 'decoder' and trained.tokenizer:
+    theirs = tokenizer_files.encode_with_special_tokens(given.root, 'a')
+    ours = task.input_format.make_row(
+        [trained.tokenizer.encode('a')], trained.tokenizer.vocab, DEFAULT_ROW_LENGTH).tokens
+    if theirs is not None and theirs != ours:
+      raise conversion.ConvertError(
+          f'{given.root}: its tokenizer reads the text a as {theirs}, with other special tokens '
+          f'than rows of a {trained.family} have here, {ours}: the vectors would be others')
   lengths = [length for length in (given.length, trained.model.max_length) if length]
   return dataclasses.replace(
       trained, heads={**trained.heads, **task.heads(trained.model)}, params=params, task=task,
