@@ -129,10 +129,13 @@ class Windows:
     self.meta = records.read_meta(folder)
     if not self.meta.tokens(split):
       by_line = format_option('documents=lines') or '--documents=lines'
+      divide = 'Put blank lines between documents'
+      if self.meta.exact:
+        blank_lines = format_option('documents=blank-lines') or '--documents=blank-lines'
+        divide = f'Divide the text at blank lines with {blank_lines}'
       raise RecordsError(
           f'the records in {folder} have no text in their {split!r} split: there is nothing to '
-          f'read. Were they one document? Put blank lines between documents, or give {by_line}, '
-          'and prepare them again')
+          f'read. Were they one document? {divide}, or give {by_line}, and prepare them again')
     self._shards = Shards(self.folder, self.meta, split)
     self._shards.check()
     documents = [shard.documents for shard in self._shards.entries]

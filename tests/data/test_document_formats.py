@@ -208,3 +208,12 @@ def test_texts_to_evaluate_keep_every_character(tmp_path):
   (tmp_path / 'z.jsonl').write_text('\n'.join(json.dumps({'text': text}) for text in DOCUMENTS))
   assert list(sources.read_texts(str(tmp_path))) == [*DOCUMENTS, *DOCUMENTS]
   assert list(sources.read_texts(str(epath.Path(tmp_path) / '04.txt'))) == [DOCUMENTS[4]]
+
+
+def test_a_single_small_document_says_how_to_divide_it(tmp_path):
+  (tmp_path / 'a.txt').write_text('One.\n\nTwo.\n')
+  config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', workers=1, sentences='none')
+  prepare.prepare(config, tmp_path / 'out')
+  assert decode_documents(tmp_path / 'out') == ['One.\n\nTwo.\n']
+  with pytest.raises(records.RecordsError, match="blank lines with documents='blank-lines', or"):
+    Windows(tmp_path / 'out', 'heldout')
