@@ -16,6 +16,7 @@ from plm_jax.layers.init import InitConfig
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import Rope
+from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers, SpanCorruption
 from plm_jax.tasks.token_classification import TaggingTask
@@ -103,3 +104,11 @@ def test_a_block_of_before_comes_apart():
   assert (none.attention.scale, none.init) == (1.0, InitConfig(0.5, fan='in'))
   assert from_json(old | {'fan_in': True, 'fan_out': True}).init.fan == 'average'
   assert from_json({'is': 'plm_jax.layers.block:BlockConfig'}) == BlockConfig()
+
+
+def test_line_breaks_of_format_6_are_exact_text():
+  text = {'is': 'plm_jax.data.prepare_config:TextConfig', 'kind': 'bytes'}
+  assert from_json(text | {'format': 6, 'newlines': True}).sentences == 'none'
+  assert from_json(text | {'format': 6, 'newlines': False}).sentences == 'split'
+  objective = {'is': 'plm_jax.objectives.clm:CausalLM', 'isolated': False, 'reserve': 4}
+  assert from_json(objective | {'format': 6}) == CausalLM(isolated=False)

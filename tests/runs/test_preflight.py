@@ -218,3 +218,11 @@ def test_documents_of_one_sentence_and_questions_about_pairs(tmp_path, capsys):
   config = PrepareConfig(source=f'{tmp_path}/*.txt', vocab=60, workers=1, documents='files', heldout=0.5)
   prepare(config, tmp_path / 'files')
   assert preflight.check_sentence_pairs(recipes.find_recipe('bert_base')('test'), [tmp_path / 'files']) == ''
+
+
+def test_records_without_the_white_space_of_their_text_are_refused_for_decoders(monkeypatch):
+  monkeypatch.setattr(preflight, 'read_meta', lambda folder: types.SimpleNamespace(exact=False))
+  config = recipes.find_recipe('gpt2_small')('test')
+  with pytest.raises(ConfigError, match=r'--for=gpt2_small`\. To train .* give --data\.prepare\.sentences=split$'):
+    preflight.check_exact_text(config, 'RECORDS')  # pyright: ignore
+  preflight.check_exact_text(recipes.find_recipe('bert_base')('test'), 'RECORDS')  # pyright: ignore
