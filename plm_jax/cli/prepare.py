@@ -9,7 +9,12 @@ from plm_jax.api import corpus
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.config.run import Scale
-from plm_jax.data.prepare_config import TOKENIZER_OPTIONS, PrepareConfig, TextConfig
+from plm_jax.data.prepare_config import (
+  TOKENIZER_OPTIONS,
+  PrepareConfig,
+  TextConfig,
+  heldout_problem,
+)
 from plm_jax.data.windows import Assembly, Windows
 
 
@@ -38,6 +43,8 @@ def prepare_command(
     settings: how text becomes token records
   """
   out = options.choose_output(out, output)
+  if problem := heldout_problem(source, heldout_path, settings.heldout):
+    raise errors.ConfigError(f'--heldout-path {problem}')
   # `commands.main` has put the settings of a recipe in front of the options: see `recipe_options`.
   chosen = {**vars(settings), 'vocab': vocab, 'heldout_path': heldout_path}
   if settings.tokenizer:

@@ -134,8 +134,8 @@ def heldout_problem(source: str, heldout_path: str, share: float) -> str:
   if not heldout_path:
     return ''
   if share not in (0, TextConfig.heldout):
-    return (f'names the held-out text, so no share of the documents is held out: leave out '
-            f'heldout={share:g}')
+    return ('names the held-out text, so no share of the documents is held out: leave out '
+            f'{format_option("heldout") or "heldout"}')
   if source.startswith(TASK_PREFIX) != heldout_path.startswith(TASK_PREFIX):
     return (f'is a text of the same kind as {source}, got {heldout_path}: examples of a task are '
             f'{TASK_PREFIX}NAME:FILES')

@@ -170,7 +170,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(path, value, mes
 def test_an_empty_held_out_text_stands_for_a_share_of_the_documents():
   both = changed(changed(TINY, 'data.path', ('a', 'b')), 'data.prepare.heldout', 0.2)
   check(changed(both, 'data.heldout_path', ('valid.txt', '')))
-  with pytest.raises(ConfigError, match=r'names the held-out text, so no share .* leave out heldout=0\.2'):
+  with pytest.raises(ConfigError, match=r'names the held-out text, so no share .* leave out heldout'):
     check(changed(both, 'data.heldout_path', ('valid.txt', 'other.txt')))
 
 

@@ -152,7 +152,7 @@ def test_the_content_of_the_held_out_text_is_part_of_the_fingerprint(config, hel
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
-    ({'heldout_path': 'valid.txt', 'heldout': 0.2}, r'names the held-out text, so no share .* leave out heldout=0.2'),
+    ({'heldout_path': 'valid.txt', 'heldout': 0.2}, r'names the held-out text, so no share .* leave out heldout'),
     ({'heldout_path': 'task:sst2:a.tsv'}, r'is a text of the same kind as .*corpus.txt, got task:sst2:a.tsv'),
     ({'heldout_path': 'nowhere.txt'}, "no files match 'nowhere.txt'")])
 def test_a_held_out_text_that_does_not_fit_is_refused(config, tmp_path, changes, message):
