@@ -2,6 +2,7 @@
 import dataclasses
 import io
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -152,6 +153,7 @@ def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, 
       tokens = np.array([text[begin:begin + 21] for begin in (1, 5)])
       return {'tokens': tokens, 'segments': np.ones_like(tokens)}
   monkeypatch.setattr(generate, 'Windows', Windows)
+  monkeypatch.setattr(generate, 'read_meta', lambda folder: types.SimpleNamespace(evaluation_split='heldout'))
   found = generate.sample_heldout_beginnings(trained, 'records', 10, 11, 2)
   assert [(prompt.strip(), truth) for prompt, truth in found] == [
       ('array of numbers, né à', ' 北京. Another array'), ('né à 北京.', ' Another array of arrays.')]
@@ -175,6 +177,7 @@ def test_samples_of_chinese_begin_with_a_piece(trained, monkeypatch):
     def read(self, places):
       return {'tokens': row[None], 'segments': np.ones_like(row[None])}
   monkeypatch.setattr(generate, 'Windows', Windows)
+  monkeypatch.setattr(generate, 'read_meta', lambda folder: types.SimpleNamespace(evaluation_split='heldout'))
   found = generate.sample_heldout_beginnings(dataclasses.replace(trained, tokenizer=Pieces()), 'records', 4, 6, 2)
   assert found == [('我们北京ing', '北京， 去我们北京，')]
 
