@@ -210,8 +210,7 @@ class EmbeddingTask(GroupedTask):
     # CoSENT only compares numbers, so that any are valid.
     has_range = self.vector_loss.train_format is REGRESSION and name != 'CoSent'
     if self.vector_loss.train_format is RERANK:
-      scored = get_teacher_scores(examples)
-      examples = [dataclasses.replace(one, texts=one.texts + one.choices) for one in scored]
+      examples = [dataclasses.replace(one, texts=one.texts + one.choices) for one in examples]
     for example in examples:
       if not least <= len(example.texts) <= most:
         wanted = f'{least}' if least == most else f'{least} to {most}'
@@ -223,7 +222,7 @@ class EmbeddingTask(GroupedTask):
         raise ConfigError(
             f'{example.where}: {name} learns from numbers from 0 to {full:g}, got {number}: '
             '--objective.vector-loss.full is the number of texts with the same meaning')
-    return examples
+    return get_teacher_scores(examples) if self.vector_loss.train_format is RERANK else examples
 
   def features(self, examples, tokenizer, length):
     """Make a row per text. Raises ConfigError for an example of one text if pairs are compared."""
