@@ -19,7 +19,7 @@ UPLOAD_SECONDS = 600
 """time limit for an answer to an upload, during which the hub may check many files"""
 ANSWER_SECONDS = 300
 """time limit for the whole answer to a request of the API"""
-ANSWER_BYTES = 16 << 20
+ANSWER_BYTES = 64 << 20
 """limit for an answer of the API, and for a file whose size is not stated"""
 RETRY_STATUSES = (429, 500, 502, 503, 504)
 RETRY_WAITS = (0.5, 1, 2)  # seconds
