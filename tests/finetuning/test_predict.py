@@ -125,12 +125,11 @@ def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
   assert [len(chunk) for chunk in chunks] == [3, 3, 1]
   assert [example.label for chunk in chunks for example in chunk] == [0, 1, 0, 1, 0, 1, 0]
   file.write_text('text\tlabel\na\tgood\nb\tugly\nc\t\n')
-  with pytest.raises(SourceError, match=r"x\.tsv:3: the label 'ugly' is none of those that are learned: bad, good"):
-    list(sources.read_chunks('classification', str(file), labels=('bad', 'good')))
   report = sources.ReadReport()
-  kept, = sources.read_chunks('classification', str(file), labels=('bad', 'good'), on_error='skip', report=report)
-  assert [example.label for example in kept] == [1, None]
-  assert report.skipped == {'unknown label': 1}
+  kept, = sources.read_chunks('classification', str(file), labels=('bad', 'good'), report=report)
+  assert [example.label for example in kept] == [1, None, None]
+  assert report.unknown_labels == 1 and report.skipped == {}
+  assert report.unknown_label.endswith("x.tsv:3: the label 'ugly' is none of those that are learned: bad, good")
   words = tmp_path / 'x.conll'
   words.write_text('Ann I-PER\ncame O\n')
   (sentence,), = sources.read_chunks('tagging', str(words), labels=('O', 'B-PER', 'I-PER'))
