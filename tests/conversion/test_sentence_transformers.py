@@ -89,8 +89,14 @@ def test_what_is_not_known_is_refused_by_name(file, change, said, folder, tmp_pa
 def test_later_releases_write_one_name(folder, tmp_path):
   copy = changed(folder, tmp_path, '1_Pooling/config.json', lambda said: {'pooling_mode': ['cls', 'mean']})
   assert plm_jax.load(copy).task.vector.pooling == ('first', 'mean')
-  assert sentence_transformers.declared_pooling(folder) == 'mean'
-  assert sentence_transformers.declared_pooling(copy) == sentence_transformers.declared_pooling(tmp_path) == ''
+
+
+@pytest.mark.parametrize(('modes', 'expected'), [('cls', 'first'), (['mean'], 'mean'), (['cls', 'mean'], '')])
+def test_the_pooling_of_a_folder_is_that_of_a_classifier(folder, tmp_path, modes, expected):
+  """If it is one: vectors of several poolings are longer than the head reads."""
+  copy = changed(folder, tmp_path, '1_Pooling/config.json', lambda said: {'pooling_mode': modes})
+  assert finetune.read_initial_model(str(copy)).pooling == expected
+  assert sentence_transformers.declared_pooling(tmp_path) == ''
 
 
 def test_poolings_in_another_order(tmp_path):
