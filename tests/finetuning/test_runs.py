@@ -169,3 +169,18 @@ def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, ca
   assert f"heads_label: in {finished[0]} it is for the classes 'bad, good', initialized at random" in capsys.readouterr().out
   assert result.params['heads_label']['dense']['kernel'].shape[-1] == 3
   tiny.assert_same(result.params['backbone'], finished[1].params['backbone'])
+
+
+def test_a_model_that_does_the_task_is_evaluated_before_it_is_trained(home, finished, tmp_path):
+  """At a learning rate of 0 nothing gets better, so the result is the initial model."""
+  begun = InitialModel(str(finished[0]), 'bert', loaded_model.load_model(finished[0]).model)
+  result = run(labelled.run(home, steps=2, start=begun, output=str(tmp_path / 'run'), optim__peak=0.0))
+  lines = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  first = next(line for line in lines if line['split'] == 'heldout')
+  assert first['step'] == 0 and first['accuracy'] == pytest.approx(finished[1].heldout['accuracy'])
+  assert result.best == 0 and result.finished
+
+
+def test_a_model_with_a_new_head_is_not(finished):
+  lines = [json.loads(line) for line in (finished[0] / 'metrics.jsonl').read_text().splitlines()]
+  assert min(line['step'] for line in lines if line['split'] == 'heldout') == 2
