@@ -183,7 +183,8 @@ def declared_pooling(folder: Any) -> str:
   """Return the pooling that a folder declares; '' if it declares none or several."""
   listed = read_modules(folder)
   place = dict(listed[1]).get('Pooling') if listed else None
-  poolings = read_poolings(place / 'config.json') if place else ()
+  path = place / 'config.json' if place else None
+  poolings = read_poolings(path, storage.read_json(path, error=ConvertError)) if path else ()
   return poolings[0] if len(poolings) == 1 else ''
 
 

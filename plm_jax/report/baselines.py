@@ -23,6 +23,7 @@ from plm_jax.report.model_card import BASELINES_FILE
 from plm_jax.tasks import baselines
 from plm_jax.tasks.baselines import Baseline
 from plm_jax.tasks.examples import Example
+from plm_jax.tasks.multilabel import MultiLabelTask
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TagPrediction
@@ -134,7 +135,7 @@ def describe_collapse(
   if isinstance(task, SequenceTask) and not (task.balanced or task.class_weights or task.focal):
     options = ['- --objective.balanced=True gives all classes the same weight',
                '- --objective.focal=2 gives more weight to mistakes']
-  if label == () and task.tune_thresholds == 'no':
+  if isinstance(task, MultiLabelTask) and label == () and task.tune_thresholds == 'no':
     options.append('- --objective.tune-thresholds=each lowers thresholds')
   options = drop_given(options)
   return [what + ('. What may help:' if options else ''), *options]

@@ -189,7 +189,8 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
         'Parameters': f'{parameters:,}, of which {trained:,} are trained',
         'Training examples': f'{len(ready.train.examples):,}', 'Steps': steps_done}
     folder, program = shlex.quote(config.folder), environment.program()
-    commands, model = {'Predict labels': f'{program} predict {folder} FILE'}, config.model
+    commands = {'Predict labels': f'{program} predict {folder} FILE'}
+    model: Any = config.model
     if model.kind == 'recurrent' or model.head.pooling == own_pooling(model):
       commands['Export to transformers'] = f'{program} export {folder} FOLDER'
     path = write_run_report(
