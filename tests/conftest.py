@@ -2,6 +2,8 @@
 import ctypes
 import gc
 import os
+import pathlib
+import resource
 import sys
 
 os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -32,11 +34,14 @@ def cache_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope='module')
 def freed_memory():
-  """Free what JAX keeps of compiled functions after each module: about 1.3 MB each, or gigabytes per worker."""
+  """Free what JAX keeps of compiled functions, about 1.3 MB each, once a worker has more than 1 GiB."""
   yield
-  jax.clear_caches()
-  gc.collect()
-  if sys.platform == 'linux':
+  if sys.platform != 'linux':
+    return
+  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])  # in memory
+  if pages * resource.getpagesize() > 1 << 30:
+    jax.clear_caches()
+    gc.collect()
     ctypes.CDLL('libc.so.6').malloc_trim(0)  # glibc keeps freed memory otherwise
 
 
