@@ -90,6 +90,10 @@ def make_initial_encoder(config: FinetuneRun) -> Callable[[Sequence[str]], np.nd
   if not config.warm_start or model.kind == 'recurrent' or jax.process_count() > 1:
     return None
   trained = load_model(config.warm_start)
+  tokenizer = trained.tokenizer
+  # The table of GPT has no rows yet for the special tokens of texts.
+  if not tokenizer or config.objective.input_format.extra_ids(tokenizer.vocab):
+    return None
   if not sentence_vectors.has_sentence_vectors(trained):
     trained = dataclasses.replace(trained, task=EmbeddingTask(family=trained.family))
   trained = dataclasses.replace(trained, length=config.train.phases[0].length)
@@ -114,7 +118,8 @@ def describe_collapse(
   if is_constant(predictions):
     lines = [f'the outputs are constant: for all {len(examples):,} development examples they are '
              f'the same to {SAME_OUTPUT:g}. What may help:']
-    options = ['- another --seed, or more updates: --data.least-steps=3000']
+    options = ['- another random seed: --seed=1',
+               '- more updates: --data.least-steps=3000 --train.early=0']
     if isinstance(task, SequenceTask):
       options.append('- --tuning.top=0 trains only the head, on frozen features')
     return lines + drop_given(options)
