@@ -34,12 +34,12 @@ def cache_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope='module')
 def freed_memory():
-  """Free what JAX keeps of compiled functions, about 1.3 MB each, once a worker has more than 1 GiB."""
+  """Free what JAX keeps of compiled functions, about 1.3 MB each, once a worker has allocated more than 1 GiB."""
   yield
   if sys.platform != 'linux':
     return
-  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])  # in memory
-  if pages * resource.getpagesize() > 1 << 30:
+  _, resident, shared, *_ = map(int, pathlib.Path('/proc/self/statm').read_text().split())  # pages
+  if (resident - shared) * resource.getpagesize() > 1 << 30:
     jax.clear_caches()
     gc.collect()
     ctypes.CDLL('libc.so.6').malloc_trim(0)  # glibc keeps freed memory otherwise
