@@ -201,7 +201,7 @@ def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path
   assert said['disk'].endswith('1.0 MB are free. The existing checkpoints are complete: make room, and the same '
                                'command resumes.')
   assert f'run is in use by a run (process {os.getpid()} on' in said['output']
-  assert 'wait for it, stop it, or give another folder' in said['output']
+  assert 'wait for it, stop it (`kill ' in said['output']
 
 
 def test_room_for_fewer_checkpoints_than_are_kept_is_a_warning():

@@ -179,10 +179,10 @@ def test_other_work_starts_again(typed, models, tmp_path, monkeypatch):
 
 
 def test_rows_that_are_skipped_now_do_not_start_the_work_again(typed, tmp_path):
-  (tmp_path / 'x.tsv').write_text('text\tlabel\n' + 'fine\tgood\n' * 5 + 'fine\tugly\ndull\tbad\n')
+  (tmp_path / 'x.tsv').write_text('text\tlabel\n' + 'fine\tgood\n' * 5 + '\tgood\ndull\tbad\n')
   args = 'predict', 'classification', 'x.tsv', '--output=y.jsonl'
   status, _, said = typed(*args)
-  assert "x.tsv:7: the label 'ugly'" in status
+  assert 'x.tsv:7: ' in status
   assert '4 rows are complete in y.jsonl.part\n' in said
   status, found, said = typed(*args, '--on-error=skip')
   assert status == 0

@@ -36,10 +36,10 @@ def run(tmp_path, task, source, name, pooling='first', **data):
 
 
 @pytest.mark.parametrize(('family', 'path', 'pooling', 'kept'), [
-    ('modernbert', 'head.pooling', 'first', True), ('modernbert', 'head.pooling', 'mean', False),
+    ('modernbert', 'head.pooling', 'first', True), ('modernbert', 'head.pooling', 'mean', True),
     ('eurobert', 'head.pooling', 'late', False)])
 def test_features_are_kept_only_for_heads_that_read_no_others(family, path, pooling, kept):
-  """A head that pools reads all tokens of a text, and the tags of a T5 the tokens of its encoder."""
+  """A head with a decision per token reads all of them, and heads of T5 those of its encoder or its decoder."""
   make = {'modernbert': modernbert.base, 'eurobert': eurobert.eurobert_210m}[family]
   model = validation.with_paths(make(), {path: pooling})
   config = FinetuneRun('try', family=family, model=model, tuning=TuningConfig(top=0))

@@ -73,7 +73,7 @@ def test_what_cannot_be_asked_is_refused_in_a_line():
       (lambda: plm_jax.predict(classes, [('a', 'b', 'c')]), 'text 1: expected a text, or a pair of texts'),
       (lambda: plm_jax.predict(tuned.trained('choice'), [('a', ['b'])]), 'text 1: expected a context and a list of'),
       (lambda: plm_jax.predict(tuned.trained('answers'), ['who?']), 'text 1: expected a question and its context'),
-      (lambda: plm_jax.predict(dataclasses.replace(classes, task=None), 'a'), 'was not fine-tuned on a task')):
+      (lambda: plm_jax.predict(dataclasses.replace(classes, task=None), 'a'), r'has a head \(label\) of another library')):
     with pytest.raises(ConfigError, match=line):
       call()
 

@@ -372,7 +372,7 @@ def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, c
 
 
 def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
-  lines = ''.join(json.dumps({'text': text}) + '\n' for text in ('One old house. ' * 9, 'one OLD house ' * 9, 'Two.'))
+  lines = ''.join(json.dumps({'text': text}) + '\n' for text in ('One old house. ' * 9, 'one  OLD house. ' * 9, 'Two.'))
   bucket.put('text/a.jsonl.gz', gzip.compress(lines.encode()))
   client.ask('from plm_jax.corpora import clean, filter_documents')
   cleaned = 'clean.clean(filter_documents.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", "gs://bucket/cleaned").dropped'

@@ -108,22 +108,23 @@ def test_a_mixture_continues_too(tmp_path):
 
 
 def test_unimax_of_a_run_of_two_lengths(tmp_path, caplog):
-  """Sequences of 8 and 16 tokens hold 4 and 12 of text, of which the run reads 1,536 + 4,608 tokens."""
-  folders = [write(tmp_path / 'a', 24_576), write(tmp_path / 'b', 384)]
+  """The run reads 3,072 + 6,144 tokens in sequences of 8 and 16."""
+  folders = [write(tmp_path / 'a', 36_864), write(tmp_path / 'b', 576)]
   config = experiment([(48, 8, 8), (48, 16, 8)], folders, 1, unimax_epochs=4.0)
-  assert config.text_tokens == 6144
+  assert config.text_tokens == 9216
   tokenizer = types.SimpleNamespace(hash='hash', byte_lengths=None)
   opened = feed.TextFeed(config, folders, tokenizer, FakeMesh())
-  assert [pipeline.schedule.share(1) for pipeline in opened.pipelines] == [0.25, 0.25]  # 4 x 384 of 6,144
+  assert [pipeline.schedule.share(1) for pipeline in opened.pipelines] == [0.25, 0.25]  # 4 x 576 of 9,216
   epochs = feed.corpus_epochs(config.train.phases, opened.pipelines)
   assert epochs[1] == pytest.approx(4, rel=0.01) and not caplog.messages
   few = experiment([(200, 8, 8)], folders[1:], 1, unimax_epochs=2.0)
   feed.TextFeed(few, folders[1:], tokenizer, FakeMesh())
   message, = caplog.messages
-  assert message.startswith('--data.unimax-epochs is 2, and the run reads b 16.7 times: the text is too little')
+  assert message.startswith('--data.unimax-epochs is 2, and the run reads b 22.2 times: the text is too little')
 
 
-def test_a_run_that_is_made_longer_by_a_larger_batch_keeps_its_order(tmp_path):
+def test_a_run_that_is_made_longer_by_a_larger_batch_keeps_its_order(tmp_path, monkeypatch):
+  monkeypatch.setattr('plm_jax.data.pipeline.MIN_BLOCKS', 1)  # blocks whose size depends on the batch
   folder = write(tmp_path / 'records', 4096)
   tokenizer = types.SimpleNamespace(hash='hash', byte_lengths=None)
   short = feed.TextFeed(experiment([(20, 8, 2), (20, 8, 4)], [folder], 8), [folder], tokenizer, FakeMesh())
