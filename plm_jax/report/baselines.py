@@ -115,7 +115,7 @@ def describe_collapse(
   truth = {repr(example.label) for example in examples if example.label is not None}
   if len(truth) == 1 or len(examples) < 2:
     return []
-  if is_constant(predictions):
+  if is_constant(examples, predictions):
     lines = [f'the outputs are constant: for all {len(examples):,} development examples they are '
              f'the same to {SAME_OUTPUT:g}. What may help:']
     options = ['- another random seed: --seed=1',
@@ -146,7 +146,7 @@ def describe_collapse(
   return [what + ('. What may help:' if options else ''), *options]
 
 
-def is_constant(predictions: Sequence[Any]) -> bool:
+def is_constant(examples: Sequence[Example], predictions: Sequence[Any]) -> bool:
   """Tell whether probabilities, scores or values are the same for all examples, to SAME_OUTPUT."""
   outputs = []
   for prediction in predictions:
@@ -160,16 +160,21 @@ def is_constant(predictions: Sequence[Any]) -> bool:
       if not isinstance(value, float):
         return False
       outputs.append(np.asarray(value))
-  if len(outputs) < 2 or len({output.shape for output in outputs}) > 1:
-    return all(np.ptp(output) <= SAME_OUTPUT for output in outputs) and len(outputs) > 1
-  return bool(np.ptp(np.stack(outputs), 0).max() <= SAME_OUTPUT)
+  if len(outputs) < 2:
+    return False
+  if len({output.shape for output in outputs}) > 1:  # choices of questions with more and fewer
+    return all(np.ptp(output) <= SAME_OUTPUT for output in outputs)
+  # Values are compared with the spread of the true ones.
+  truth = [example.label for example in examples if isinstance(example.label, float)]
+  scale = float(np.ptp(truth)) if truth and not outputs[0].shape else 1.0
+  return bool(np.ptp(np.stack(outputs), 0).max() <= SAME_OUTPUT * scale)
 
 
 def drop_given(hints: Iterable[str]) -> list[str]:
-  """Leave out the hints that name an option that is given."""
+  """Leave out the hints that name an option that is given, but for those of other commands."""
   kept = []
   for hint in hints:
-    options = re.findall(r'--([a-z][\w.-]*)', hint)
+    options = re.findall(r'--([a-z][\w.-]*)', re.sub('`[^`]*`', '', hint))
     if not any(is_given(option.replace('-', '_')) for option in options):
       kept.append(hint)
   return kept
@@ -210,7 +215,7 @@ def suggest_baseline(config: FinetuneRun, name: str) -> Iterator[str]:
   elif name == 'BM25':
     yield f'search without a model: `{environment.program()} evaluate-retrieval bm25 DATA`'
   elif name.startswith('TF-IDF'):
-    yield "use it: scikit-learn's TfidfVectorizer and LogisticRegression need no model"
+    yield "use it: scikit-learn's TfidfVectorizer with the same regression needs no model"
 
 
 def suggest_improvements(ready: ResolvedRun, result: TrainingResult) -> Iterator[str]:

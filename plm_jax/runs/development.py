@@ -53,7 +53,7 @@ def analyze_development(ready: ResolvedRun) -> DevelopmentAnalysis:
   rows = calibration_rows(task, examples, predictions)
   hints = describe_collapse(task, examples, predictions)
   fields = {}
-  if not is_constant(predictions):
+  if not is_constant(examples, predictions):
     fields = task.fit_to_development(examples, predictions)
   elif task.fits_development:
     hints.append('nothing was tuned on the development set, as there is nothing to choose from '

@@ -14,6 +14,7 @@ from plm_jax.recipes.finetune import InitialModel
 from plm_jax.report.baselines import (
   compare_with_baselines,
   describe_collapse,
+  drop_given,
   drops_capitals,
   is_constant,
   suggest_baseline,
@@ -125,15 +126,22 @@ def test_constant_outputs_are_named():
      True),
     ([TagPrediction([0, 1], [0.6, 0.7], np.array([[0.6, 0.4], [0.3, 0.7]]))], False)])
 def test_outputs_of_every_kind_may_be_constant(predictions, expected):
-  assert is_constant(predictions) is expected
+  assert is_constant([Example(('x',), None)] * len(predictions), predictions) is expected
+
+
+def test_values_are_constant_next_to_the_spread_of_the_true_ones():
+  predictions = [ClassPrediction(value, np.zeros(0)) for value in (0.0012, 0.0018)]
+  assert not is_constant([Example(('x',), label) for label in (0.001, 0.002)], predictions)
+  assert is_constant([Example(('x',), label) for label in (10.0, 20.0)], predictions)
 
 
 def test_hints_do_not_name_options_that_are_given(tmp_path):
   ready = ready_of(tmp_path)
   _, notes = compare_with_baselines(ready, result(best=4, accuracy=60.0))
   assert any('--data.epochs' in note for note in notes)
-  with option_scope(None, given={'data.epochs'}):
+  with option_scope(None, given={'data.epochs', 'output'}):
     _, notes = compare_with_baselines(ready, result(best=4, accuracy=60.0))
+    assert drop_given(['`encode --output=OUT.npy`']) and not drop_given(['--output=OUT'])
   assert notes and not any('--data.epochs' in note for note in notes)
 
 
