@@ -185,17 +185,13 @@ def reinitialize_top(params, fresh, layers: int) -> Any:
 
 
 def load_warm_start(config: RunConfig, params, layout):
-  """Load the part of `params` that the run or checkpoint in config.warm_start has.
-
-  The head of another task, with other classes, is not loaded.
+  """Load the part of `params` that the run or checkpoint in config.warm_start has -> (it, names of
+  the parts that are lacking). The head of another task, with other classes, is not loaded.
 
   Args:
     config: the run.
     params: fresh parameters; those that are replaced are deleted to make room.
     layout: their shardings.
-
-  Returns:
-    (the part, names of the parts that it lacks).
 
   Raises:
     CheckpointError: the parameters have other shapes, or nothing in common.
@@ -246,8 +242,7 @@ def load_warm_start(config: RunConfig, params, layout):
     lines = [f'{path}: {other}, here {ours}' for path, ours, other in unequal]
     raise CheckpointError(
         f'{folder} is of another model than this run:\n  ' + '\n  '.join(lines))
-  fresh = [name for name in params if name not in shapes]
-  fresh += [f'backbone/{part}' for part in new]
+  fresh = [name for name in params if name not in shapes] + [f'backbone/{part}' for part in new]
   if first_process:
     if fresh:
       print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
