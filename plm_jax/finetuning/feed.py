@@ -143,7 +143,7 @@ def backbone_frozen(config: FinetuneRun) -> bool:
   """Tell whether the backbone's outputs are constant during the run and all that the loss needs."""
   task, tuning, data = config.objective, config.tuning, config.data
   is_frozen = tuning.top == 0 and tuning.adapter.kind == 'none' and not config.optim.only
-  needs_model = task.auxiliary or not isinstance(task.regularizer, Plain)
+  needs_model = task.auxiliary > 0 or not isinstance(task.regularizer, Plain)
   changes_rows = data.augment.share or data.pack or task.output_unit == 'row'
   # Heads that read every token of a text, or the tokens of an encoder next to a decoder.
   model: Any = config.model

@@ -18,7 +18,6 @@ from plm_jax.conversion import sentence_transformers, tokenizer_files
 from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
 from plm_jax.errors import ConfigError
-from plm_jax.layers.heads import HeadConfig
 from plm_jax.loading import decision, device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
@@ -189,7 +188,7 @@ class LoadedModel:
 
 def has_shifted_targets(model: Any) -> bool:
   """Tell whether a model predicts a token from the position before it (GPT-BERT)."""
-  return getattr(model, 'head', HeadConfig()).shifted
+  return getattr(getattr(model, 'head', None), 'shifted', False)
 
 
 def load_model(

@@ -216,9 +216,11 @@ def test_a_run_on_an_elmo_of_allennlp(tmp_path):
   said, = plm_jax.tag(found, 'bo left oslo')
   assert said.tags == ['B-PER', 'O', 'B-LOC'] and [entity.type for entity in said.entities] == ['PER', 'LOC']
   assert plm_jax.export(found, tmp_path / 'out').lost == ('tags',)
-  again = learned(tmp_path / 'run', source, tmp_path / 'again', **{'data.epochs': 1.0, 'tuning.top': -1})
+  again = learned(tmp_path / 'run', source, tmp_path / 'again', **{
+      'data.epochs': 1.0, 'tuning.top': -1, 'train.best': ''})
   assert again.tokenizer.hash == found.tokenizer.hash
-  first = json.loads((tmp_path / 'again' / 'metrics.jsonl').read_text().splitlines()[0])
+  start, first = map(json.loads, (tmp_path / 'again' / 'metrics.jsonl').read_text().splitlines()[:2])
+  assert start['step'] == 0  # evaluated before the first update
   assert first['tags'] < 0.3  # of words: it began with what had been learned
   changed = jax.tree.map(lambda x, y: bool((np.asarray(x) != np.asarray(y)).any()), unbox(again.params['backbone']),
                          found.params['backbone'])
