@@ -20,6 +20,7 @@ from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.inference import fill_mask, generate
 from plm_jax.loading import loaded_model
 from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.objectives import metric_names
 from plm_jax.runs.run import run
 from plm_jax.training import feed
 from plm_jax.training.train import TrainingResult
@@ -135,8 +136,12 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
   if how == 'disturbed':
     capsys.readouterr()
     run(dataclasses.replace(config, mode='evaluate'))
-    printed = dict(line.split(': ') for line in capsys.readouterr().out.strip().splitlines())
-    assert printed == {term: f'{value:.4f}' for term, value in result.heldout.items()}
+    text, *lines = capsys.readouterr().out.strip().splitlines()
+    assert text.startswith('text: 20% of the documents (')
+    show = config.objective.reporting.format_metric
+    assert dict(line.split(': ') for line in lines) == {
+        metric_names.display_name(term, result.heldout): show(term, value, digits=4)
+        for term, value in result.heldout.items()}
 
   monkeypatch.setattr('sys.argv', ['plm_jax', 'export', config.folder, str(tmp_path / 'out')])
   ours = loaded_model.load_model(config.folder)
