@@ -83,8 +83,8 @@ def encode(
       mean or the maximum of theirs; 'off': see `cut`
     stride: tokens between the starts of consecutive windows; 0: three quarters of a window
     prompt: text before each text, by its name: 'query', 'document', or another one of the model.
-      own: the default prompt: that of documents where a run was trained with one; the one that a
-      folder of sentence-transformers states. none: no prompt. Token ids get none
+      own: the model's default, which is the document prompt of a run, or the default of a folder
+      of sentence-transformers. none: no prompt. Token ids never get one
 
   Returns:
     float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
