@@ -130,7 +130,7 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
     config, _ = finetune.parse('', [
         f'--task={of.task}', f'--init={given["init"]}', f'--train={train}', '--dev', str(dev), str(test),
         f'--seed={given["seed"]}', f'--output={folder}/run', '--data.baseline=False', '--train.phases.0.length=64',
-        '--train.save-every=100000', *of.options, *WAYS[given['way']]], '')
+        *of.options, *WAYS[given['way']]], '')
     began = time.time()
     result = runs.run(config)
     if result is None or not result.finished:
