@@ -1,7 +1,6 @@
 """Restore parameters from the checkpoints of a run, without training it."""
 from collections.abc import Iterator
 import contextlib
-import re
 from typing import Any
 
 from etils import epath
@@ -20,7 +19,7 @@ from plm_jax.distributed import hosts
 from plm_jax.storage import hub
 
 NAMED_FOLDER = 'named_checkpoints'
-"""folder of a run whose parameters after certain numbers of words are kept, one folder per name"""
+"""folder of a run with the parameters that are kept under a name, one folder per name"""
 
 
 def find_run_checkpoints(
@@ -40,7 +39,7 @@ def find_run_checkpoints(
   if name:
     names = list_named_checkpoints(folder)
     if name not in names:
-      kept = f'it has {", ".join(names)}' if names else 'a run with --track.name keeps some'
+      kept = f'it has {", ".join(names)}' if names else 'it has kept none'
       raise CheckpointError(f'{folder} has no checkpoint {name}: {kept}')
     return folder / NAMED_FOLDER / name
   best = folder / 'best'
@@ -52,7 +51,7 @@ def find_run_checkpoints(
 
 
 def list_named_checkpoints(folder: epath.PathLike) -> list[str]:
-  """List the names of the checkpoints that a run of a BabyLM track has kept, in their order."""
+  """List the names of the checkpoints that a run has kept under a name, in their order."""
   home = hub.find_folder(folder) / NAMED_FOLDER
   with storage.io_errors_as(home, 'read', CheckpointError):
     if not home.is_dir():
@@ -62,8 +61,7 @@ def list_named_checkpoints(folder: epath.PathLike) -> list[str]:
       saved = [int(step.name) for step in path.iterdir() if step.name.rstrip('/').isdigit()]
       if saved:
         steps[path.name] = max(saved)
-  millions = re.compile(r'\d+')
-  return sorted(steps, key=lambda name: (steps[name], int(millions.findall(name)[0])))
+  return sorted(steps, key=lambda name: (steps[name], len(name), name))
 
 
 def require_named_checkpoints(run: epath.PathLike) -> list[str]:

@@ -47,6 +47,7 @@ from plm_jax.cli import run as run_command
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.data import source_files, sources
+from plm_jax.data.babylm_tracks import BYTE_PREMIUMS, TrackConfig, check_track
 from plm_jax.evaluation import minimal_pairs, zero_shot
 from plm_jax.loading import loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
@@ -61,7 +62,8 @@ from plm_jax.runs.pretrain import prepare_corpora
 from plm_jax.storage import bucket_check
 from plm_jax.storage.lock import Lock
 from plm_jax.tasks.registry import TASKS
-from plm_jax.training.train import evaluate_run
+from plm_jax.training.train import TrainingResult, evaluate_run
+from plm_jax.training.word_checkpoints import name_steps
 
 OPTION_NAMES = (
     'data', 'model', 'output', 'recipe', 'pairs', 'limit', 'glue', 'tasks', 'zero-shot', 'fast')
@@ -92,7 +94,7 @@ class BabylmPlan:
   fast: str = ''
   scale: str = 'paper'
   options: tuple[str, ...] = ()
-  """options of the run"""
+  """options of the run and of its track"""
 
   @property
   def text(self) -> str:
@@ -115,6 +117,25 @@ class BabylmPlan:
 
 class RunStopped(Exception):
   """A signal has stopped a run, which has saved itself."""
+
+
+def take_track(args: Sequence[str]) -> tuple[TrackConfig, list[str]]:
+  """Split the options of the track off a command line. Raises ConfigError."""
+  rest = options.join_values('--track.languages', args, BYTE_PREMIUMS)
+  name, rest = options.pop_option('--track.name', rest)
+  languages, rest = options.pop_option('--track.languages', rest)
+  with validation.defer_checks():
+    track: Any = TrackConfig(name or 'none', tuple(filter(None, languages.split(','))))
+  validation.check(track, path='track')
+  return track, rest
+
+
+def run_on_track(config: PretrainRun, track: TrackConfig) -> TrainingResult | None:
+  """Do a run by the rules of its track, if it has one; see `runs.run.run`."""
+  if track.name == 'none' or config.mode != 'train':  # other text may be evaluated
+    return run.run(config)
+  check_track(track, len(config.data.path))
+  return run.run(config, functools.partial(name_steps, track))
 
 
 def start(args: Sequence[str]) -> None:
@@ -175,13 +196,15 @@ def run_plan(plan: BabylmPlan) -> None:
   """Do the parts that are not finished yet, then print and write the table. Raises RunStopped."""
   place = storage.resolve_path(plan.output) / FILE
   done = read_done(plan, place)
-  config = None if plan.model else make_config(plan)
+  config, track = None, TrackConfig()
+  if not plan.model:
+    config, track = make_config(plan)
   tables = find_tables(plan)
   if plan.pairs:
     source_files.find_files(plan.pairs)  # fail before hours of training
   for folder in filter(None, (plan.zero_shot, plan.fast)):
     zero_shot.find_datasets(folder)
-  if plan.fast and config and config.track.name == 'none':
+  if plan.fast and config and track.name == 'none':
     raise ConfigError('--fast evaluates the checkpoints that a run with --track.name keeps: give '
                       '--track.name=strict-small, strict or multilingual')
   if plan.fast and plan.model:
@@ -207,7 +230,7 @@ def run_plan(plan: BabylmPlan) -> None:
   if config:
     text, rest = find_splits(plan.data)
     run_part('text', text, [text], lambda: clean_text(text, plan.text))
-    run_part('model', plan.recipe, [plan.text], lambda: train_model(config))
+    run_part('model', plan.recipe, [plan.text], lambda: train_model(config, track))
     if rest:
       run_part('dev', rest, [rest], lambda: evaluate_heldout(plan.run, rest))
   if plan.pairs:
@@ -258,15 +281,17 @@ def read_done(plan: BabylmPlan, place: Any) -> Done:
   return done
 
 
-def make_config(plan: BabylmPlan) -> PretrainRun:
+def make_config(plan: BabylmPlan) -> tuple[PretrainRun, TrackConfig]:
   """Return the configuration of the run; raise ConfigError for options that it does not have."""
+  track, rest = take_track(plan.options)
   own = [f'--output={plan.run}', f'--data.path={plan.text}']
-  config = run_command.parse(recipes.find_recipe(plan.recipe), list(plan.options) + own)
+  config = run_command.parse(recipes.find_recipe(plan.recipe), [*rest, *own])
   if config.mode != 'train' or config.output != plan.run or config.data.path != (plan.text,):
     raise ConfigError('--mode, --data.path are those of `train`: babylm trains, on the text of '
                       '--data')
   config_lib.check(config)
-  return config
+  check_track(track, len(config.data.path))
+  return config, track
 
 
 def find_splits(data: str) -> tuple[str, str]:
@@ -290,11 +315,11 @@ def clean_text(source: str, out: str) -> dict[str, Any]:
   return {'documents': found.kept_documents, 'duplicates': duplicates, 'words': words}
 
 
-def train_model(config: PretrainRun) -> dict[str, Any]:
+def train_model(config: PretrainRun, track: TrackConfig) -> dict[str, Any]:
   """Train the model, or resume training."""
   # Options of the run are also options of `babylm`, so messages may name them.
   with errors.option_scope(validation.field_paths(PretrainRun)):
-    result = run.run(config)
+    result = run_on_track(config, track)
   if not result or not result.finished:
     raise RunStopped
   return {'steps': result.step, 'epochs': result.epochs, 'heldout': result.heldout}

@@ -16,7 +16,6 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
-from plm_jax.data.babylm_tracks import TrackConfig, check_track
 from plm_jax.data.mixtures import CYCLE_SLOTS
 from plm_jax.data.prepare_config import TextConfig, heldout_problem
 from plm_jax.data.window_rules import WindowRule
@@ -265,7 +264,6 @@ class PretrainRun(RunConfig):
 
   objective: Objectives = MaskedLM()
   data: DataConfig = DataConfig()
-  track: TrackConfig = TrackConfig()
 
   def rule(self, phase: Phase, corpus: int = 0) -> WindowRule:
     """Return how the text of a corpus is cut into windows in a phase."""
@@ -339,8 +337,6 @@ def check(config: RunConfig) -> None:
     check_continuous_rows(config)
     if config.optim.ema and config.objective.step_traits.keeps_statistics:
       raise ConfigError('--objective.adaptive keeps statistics of the run: leave out --optim.ema')
-    if config.mode == 'train':  # other text may be evaluated
-      check_track(config.track, len(config.data.path))
   elif isinstance(config, FinetuneRun):
     check_labeled_run(config)
   check_lengths(config)

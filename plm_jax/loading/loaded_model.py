@@ -198,8 +198,7 @@ def load_model(
   Args:
     folder: that of the run or checkpoint, or the name of a model of the Hugging Face hub.
     mesh: devices that share the parameters. A host reads no more than its devices need.
-    checkpoint: name of a checkpoint of a run of a BabyLM track, such as chck_10M, instead of the
-      newest.
+    checkpoint: name of a checkpoint that the run has kept, such as chck_10M, instead of the newest.
 
   Raises:
     CheckpointError: the run has no readable checkpoint.

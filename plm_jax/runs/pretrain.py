@@ -8,7 +8,6 @@ from jax.experimental import multihost_utils
 
 from plm_jax import storage
 from plm_jax.config.run import PretrainRun
-from plm_jax.data import babylm_tracks
 from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.records import RecordsError, read_meta
 from plm_jax.distributed import hosts
@@ -22,14 +21,14 @@ from plm_jax.runs.conclude import ModelSamples, PreparedRun, report_pretraining,
 from plm_jax.sharding import make_mesh
 from plm_jax.tokenizers import Tokenizer, load, wordpiece
 from plm_jax.training.compile_ahead import CompileAhead
-from plm_jax.training.feed import TextFeed
+from plm_jax.training.feed import NameSteps, TextFeed
 from plm_jax.training.train import DIFFERENT_DATA, TrainingResult
 
 MAX_FETCHED_BYTES = 8 << 30
 """largest size of a model that is fetched from other hosts, to sample from it for the report"""
 
 
-def prepare_pretraining(config: PretrainRun) -> PreparedRun:
+def prepare_pretraining(config: PretrainRun, name_steps: NameSteps | None = None) -> PreparedRun:
   """Prepare the text of a run, and check what can be checked of it before the first step."""
   ahead = start_compiling(config)
   try:
@@ -54,7 +53,7 @@ def prepare_pretraining(config: PretrainRun) -> PreparedRun:
                  f'tensor, for its pod; here it is {shape}')
 
   def open_feed(mesh):
-    return TextFeed(config, folders, tokenizer, mesh)
+    return TextFeed(config, folders, tokenizer, mesh, name_steps)
   def report(result):
     report_samples(config, folders, tokenizer, result)
   return PreparedRun(config, tokenizer, open_feed, report, notes, ahead)
@@ -163,13 +162,7 @@ def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Pa
         tokenizer = str(storage.resolve_path(config.folder) / 'tokenizer')
         settings = dataclasses.replace(settings, tokenizer=tokenizer)
         folder = records_folder(settings)
-      rules = []
-      if not own:
-        rules = config.rules()
-      meta = prepare(settings, folder, rules)
-      if config.track.name != 'none' and config.mode == 'train':
-        babylm_tracks.count_text(
-            source, settings.read_config, folder, meta.content_digest)
+      prepare(settings, folder, () if own else config.rules())
     elif own and not preflight.is_made_with(own, folder):
       raise RecordsError(f'the records in {folder} were made with another tokenizer than that of '
                          f'the run in {config.folder}, whose losses would mean nothing: give the '

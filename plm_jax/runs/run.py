@@ -26,6 +26,7 @@ from plm_jax.runs.pretrain import prepare_corpora, prepare_pretraining
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.storage import bucket_check, compilation_cache, hub
 from plm_jax.storage.lock import Lock
+from plm_jax.training.feed import NameSteps
 from plm_jax.training.train import TrainingResult, evaluate_run, train
 from plm_jax.training.warm_start import resolve_teacher
 from plm_jax.training.writers import check_wandb
@@ -37,8 +38,13 @@ HUB_FIELDS = ('warm_start', 'objective.teacher', 'objective.vector_loss.teacher'
 """options of a run that may name a model of the Hugging Face hub"""
 
 
-def run(config: RunConfig) -> TrainingResult | None:
+def run(config: RunConfig, name_steps: NameSteps | None = None) -> TrainingResult | None:
   """Do one run in this process; every process of a job calls it in the same way.
+
+  Args:
+    config: the run.
+    name_steps: names checkpoints to keep at certain steps of pre-training, in `named_checkpoints`
+      of the folder; every process of a job calls it.
 
   Returns:
     The result of training; None in other modes.
@@ -84,7 +90,7 @@ def run(config: RunConfig) -> TrainingResult | None:
     with hosts.locked(config.folder) as lock:
       if isinstance(config, FinetuneRun):
         return train_prepared(prepare_finetuning(config), lock)
-      return train_prepared(prepare_pretraining(as_pretrain_run(config)), lock)
+      return train_prepared(prepare_pretraining(as_pretrain_run(config), name_steps), lock)
   if config.mode == 'prepare':
     if isinstance(config, FinetuneRun):
       raise ConfigError('labeled examples need no records: they are read when a run begins')

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import logging
+import types
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -21,16 +22,21 @@ from plm_jax.data.windows import Windows
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.evaluate import make_evaluator
 from plm_jax.training.step import Learner
-from plm_jax.training.word_checkpoints import plan_words
 
 logger = logging.getLogger(__name__)
 Evaluate = Callable[[Any, Phase], dict[str, float]]
 TokenInfo = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """windows -> windows with what is known of their tokens"""
+NameSteps = Callable[
+    [PretrainRun, Sequence[epath.Path], Sequence[Pipeline]], Mapping[int, Sequence[str]]]
+"""(run, folder of the records of each corpus, windows of each phase) -> `Feed.named_steps`"""
 
 
 class Feed(abc.ABC):
   """Batches of a run, each a function of the seed and the step alone."""
+
+  named_steps: Mapping[int, Sequence[str]] = types.MappingProxyType({})
+  """number of steps -> names of the checkpoints to keep then"""
 
   @abc.abstractmethod
   def first_window(self) -> dict[str, Any]:
@@ -87,23 +93,18 @@ class Feed(abc.ABC):
   def epochs(self, done: int) -> float:
     """Return the mean number of epochs: how often `done` steps read the training data."""
 
-  @property
-  def named_steps(self) -> Mapping[int, Sequence[str]]:
-    """Number of steps -> names of the checkpoints to keep then, for a run of a BabyLM track."""
-    return {}
-
 
 class TextFeed(Feed):
   """Windows of token records, one folder per corpus, all made with `tokenizer`."""
 
   def __init__(self, config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer,
-               mesh):
+               mesh, name_steps: NameSteps | None = None):
     """Open the records.
 
     Raises:
       RecordsError: they cannot be read.
       MeshError: the devices cannot share the batches.
-      ConfigError: the run breaks the rules of its BabyLM track.
+      UserError: `name_steps` refuses the run.
     """
     for phase in config.train.phases:
       sharding.check_batch(phase.batch, config.train.accumulate, mesh)
@@ -113,11 +114,8 @@ class TextFeed(Feed):
     if config.data.unimax_epochs and jax.process_index() == 0:
       warn_of_repeats(config, self.pipelines)
     self.add_token_info = make_token_info(config, records, tokenizer)
-    self.plan = None
-    if config.track.name != 'none' and config.mode == 'train':
-      self.plan = plan_words(config, records, self.pipelines)
-      if self.plan.warning and jax.process_index() == 0:
-        logger.warning('%s', self.plan.warning)
+    if name_steps:
+      self.named_steps = name_steps(config, records, self.pipelines)
 
   def record(self):
     """Record the digest of each corpus, and the batch size of each order, which depends on all
@@ -164,11 +162,6 @@ class TextFeed(Feed):
   def epochs(self, done):
     """Divide the rows of each phase by the number of windows."""
     return mean_epochs(completed_phases(self.config.train.phases, done) or (), self.pipelines)
-
-  @property
-  def named_steps(self):
-    """Return the steps of the plan of a run of a track."""
-    return self.plan.names if self.plan else {}
 
 
 def content_digests(config: PretrainRun, records: Sequence[epath.Path]) -> dict[str, str]:

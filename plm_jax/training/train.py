@@ -16,7 +16,7 @@ import numpy as np
 
 from plm_jax import sharding, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
-from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
+from plm_jax.checkpoints.restore import NAMED_FOLDER, find_run_checkpoints, restore_params
 from plm_jax.config import serialization
 from plm_jax.config.resume import resume_obstacles
 from plm_jax.config.run import Phase, PretrainRun, RunConfig
@@ -32,7 +32,6 @@ from plm_jax.training.learner import make_learner, make_updates
 from plm_jax.training.step import EmaTrainState, Learner, make_sharded_init
 from plm_jax.training.training_log import TrainingLog
 from plm_jax.training.warm_start import initialize_params
-from plm_jax.training.word_checkpoints import WordCheckpoints
 
 logger = logging.getLogger(__name__)
 DIFFERENT_DATA = (
@@ -85,7 +84,6 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     checkpoints = stack.enter_context(
         contextlib.closing(Checkpoints(folder / 'checkpoints', config.train.keep)))
     best = stack.enter_context(contextlib.closing(BestCheckpoint(config, folder)))
-    named = WordCheckpoints(feed.named_steps, folder)
     interrupted = stack.enter_context(catch_interrupts())
     programs = programs or make_programs(config, learner, feed, mesh)
     _, make_state, shapes, layout, _ = programs
@@ -155,7 +153,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
         stack.enter_context(mark_saving())
       if done % config.train.save_every == 0 or ended or stopped:
         checkpoints.save(done, state, {**meta, 'unevaluated': due and stopped})
-      named.save(done, state.params, meta)
+      for name in feed.named_steps.get(done, ()):
+        save_named_checkpoint(folder / NAMED_FOLDER / name, done, state.params, meta)
       if stopped or ended:
         break
     checkpoints.wait()
@@ -169,6 +168,17 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     return TrainingResult(
         int(state.step), state.params, not stopped, time.time() - started, heldout,
         feed.epochs(int(state.step)), best.step)
+
+
+def save_named_checkpoint(
+    folder: epath.Path, step: int, params: Any, meta: Mapping[str, Any]) -> None:
+  """Save parameters in a folder of their own, unless they are there.
+
+  Raises:
+    CheckpointError: they could not be written.
+  """
+  with contextlib.closing(Checkpoints(folder, keep=1)) as checkpoints:
+    checkpoints.save(step, {'params': params}, meta)
 
 
 def open_run(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,

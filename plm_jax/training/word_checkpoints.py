@@ -1,17 +1,21 @@
 """Checkpoints of a run of a BabyLM track, which are named by the words that the model has read."""
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import logging
+import os
+from typing import NamedTuple
 
 from etils import epath
+import jax
 
-from plm_jax.checkpoints.checkpoint import Checkpoints
-from plm_jax.checkpoints.restore import NAMED_FOLDER
+from plm_jax import storage
 from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.data import babylm_tracks
 from plm_jax.data.babylm_tracks import MAX_EPOCHS, TOLERANCE, TrackConfig
 from plm_jax.data.pipeline import Pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.errors import ConfigError
+
+LOG = logging.getLogger('plm_jax.babylm')
 
 
 class WordPlan(NamedTuple):
@@ -21,47 +25,57 @@ class WordPlan(NamedTuple):
   """number of steps -> names of the checkpoints to keep then"""
   words: float
   """words that the whole run reads"""
-  warning: str = ''
-  """a line for the user about text that is too large, or ''"""
 
 
-def plan_words(
-    config: PretrainRun, records: Sequence[epath.Path], pipelines: Sequence[Pipeline]) -> WordPlan:
-  """Check a run against the rules of its track, and plan its named checkpoints.
+def name_steps(
+    track: TrackConfig, config: PretrainRun, records: Sequence[epath.Path],
+    pipelines: Sequence[Pipeline]) -> Mapping[int, Sequence[str]]:
+  """Check a run against the rules of its track, and name the steps whose checkpoints are kept.
+
+  `functools.partial(name_steps, track)` is an argument of `runs.run.run`.
 
   A window has on average the words of its corpus divided by the number of windows: all windows are
   read in random order, each once per epoch. Text that is held out counts as text, but is not read.
 
   Args:
-    config: the run, which has a track.
+    track: the track.
+    config: the run.
     records: folders of token records, one per corpus.
     pipelines: windows of each phase.
 
+  Returns:
+    Number of steps -> names of the checkpoints.
+
   Raises:
     ConfigError: the text is larger than the budget of the track, is read too often, or its words
-      have not been counted.
+      cannot be counted.
   """
-  track = config.track
   words, shares = [], []
-  for corpus, folder in enumerate(records):
+  for corpus, (source, folder) in enumerate(zip(config.data.path, records, strict=True)):
     meta = read_meta(folder)
     size = babylm_tracks.read_text_size(folder, meta.content_digest)
-    if not size:
+    if not size and folder == storage.resolve_path(source):
       raise ConfigError(
           f'the words of the records in {folder} have not been counted, and a run of a BabyLM '
           'track needs their number: give the text itself as --data.path')
+    if not size:
+      text = source if '://' in source else os.path.expanduser(source)
+      size = babylm_tracks.count_text(
+          text, config.data.prepare.read_config, folder, meta.content_digest)
     words.append(track.count_words(size, corpus))
     counted = meta.tokens('train')
     if not meta.heldout_path:  # the held-out documents are of the text
       counted += meta.tokens('heldout')
     shares.append(meta.tokens('train') / counted)
   warning = babylm_tracks.check_budget(track, words)
+  if warning and jax.process_index() == 0:
+    LOG.warning('%s', warning)
   read = [word * share for word, share in zip(words, shares, strict=True)]
   check_epochs(config, pipelines)
   rates = []
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
     rates.append(words_per_step(phase, pipeline, read))
-  return plan_checkpoints(track, config.train.phases, rates)._replace(warning=warning)
+  return plan_checkpoints(track, config.train.phases, rates).names
 
 
 def check_epochs(config: PretrainRun, pipelines: Sequence[Pipeline]) -> None:
@@ -121,23 +135,3 @@ def plan_checkpoints(
   if pending and words >= pending[0][1] * (1 - TOLERANCE):
     names.setdefault(first, []).append(pending[0][0])
   return WordPlan(names, words)
-
-
-class WordCheckpoints:
-  """The parameters at the named steps of a run, in `named_checkpoints/NAME` of its folder."""
-
-  def __init__(self, names: Mapping[int, Sequence[str]], folder: epath.Path):
-    self.names, self.folder = names, folder / NAMED_FOLDER
-
-  def save(self, step: int, params: Any, meta: Mapping[str, Any]) -> None:
-    """Save the parameters under the names of this step, unless they are there.
-
-    Raises:
-      CheckpointError: they could not be written.
-    """
-    for name in self.names.get(step, ()):
-      checkpoints = Checkpoints(self.folder / name, keep=1)
-      try:
-        checkpoints.save(step, {'params': params}, meta)
-      finally:
-        checkpoints.close()

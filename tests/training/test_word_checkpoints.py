@@ -1,4 +1,5 @@
 """When a run has read how many words: by hand, and in a run whose millions are thousands."""
+import functools
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.loading import loaded_model
 from plm_jax.runs import pretrain
 from plm_jax.runs import run as runs
-from plm_jax.training.word_checkpoints import plan_checkpoints
+from plm_jax.training.word_checkpoints import name_steps, plan_checkpoints
 
 SMALL = TrackConfig('strict-small')
 
@@ -59,9 +60,8 @@ def thousands(tmp_path, monkeypatch):
   def run_steps(steps):
     options = {
         'output': 'run', 'data': {'path': ('text.txt',), 'prepare': {'heldout': 0.1}}, 'mesh': {'data': 1},
-        'track': {'name': 'strict-small'},
         'train': {'phases': (Phase(steps, 32, 24),), 'eval_every': 100, 'eval_batches': 1, 'save_every': 100}}
-    return runs.run(validation.with_overrides(config, options))
+    return runs.run(validation.with_overrides(config, options), functools.partial(name_steps, SMALL))
   return run_steps
 
 
