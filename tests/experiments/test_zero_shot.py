@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tokenizers
 
+from experiments.babylm import zero_shot
+from experiments.babylm.zero_shot import RankedItem, RankedResult, ScoredPart
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
-from plm_jax.evaluation import zero_shot
 from plm_jax.evaluation.scoring import Scorer
-from plm_jax.evaluation.zero_shot import RankedItem, RankedResult, ScoredPart
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 TEXT = "It's a café. They can't fly, said the bird — can the bird fly? naïve 文本"

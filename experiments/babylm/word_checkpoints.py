@@ -7,10 +7,10 @@ from typing import NamedTuple
 from etils import epath
 import jax
 
+from experiments.babylm import tracks
+from experiments.babylm.tracks import MAX_EPOCHS, TOLERANCE, TrackConfig
 from plm_jax import storage
 from plm_jax.config.run import Phase, PretrainRun
-from plm_jax.data import babylm_tracks
-from plm_jax.data.babylm_tracks import MAX_EPOCHS, TOLERANCE, TrackConfig
 from plm_jax.data.pipeline import Pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.errors import ConfigError
@@ -53,21 +53,21 @@ def name_steps(
   words, shares = [], []
   for corpus, (source, folder) in enumerate(zip(config.data.path, records, strict=True)):
     meta = read_meta(folder)
-    size = babylm_tracks.read_text_size(folder, meta.content_digest)
+    size = tracks.read_text_size(folder, meta.content_digest)
     if not size and folder == storage.resolve_path(source):
       raise ConfigError(
           f'the words of the records in {folder} have not been counted, and a run of a BabyLM '
           'track needs their number: give the text itself as --data.path')
     if not size:
       text = source if '://' in source else os.path.expanduser(source)
-      size = babylm_tracks.count_text(
+      size = tracks.count_text(
           text, config.data.prepare.read_config, folder, meta.content_digest)
     words.append(track.count_words(size, corpus))
     counted = meta.tokens('train')
     if not meta.heldout_path:  # the held-out documents are of the text
       counted += meta.tokens('heldout')
     shares.append(meta.tokens('train') / counted)
-  warning = babylm_tracks.check_budget(track, words)
+  warning = tracks.check_budget(track, words)
   if warning and jax.process_index() == 0:
     LOG.warning('%s', warning)
   read = [word * share for word, share in zip(words, shares, strict=True)]

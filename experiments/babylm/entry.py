@@ -38,6 +38,9 @@ import functools
 import re
 from typing import Any
 
+from experiments.babylm import zero_shot
+from experiments.babylm.tracks import BYTE_PREMIUMS, TrackConfig, check_track
+from experiments.babylm.word_checkpoints import name_steps
 from plm_jax import errors, recipes, storage, streams, validation
 from plm_jax.api import corpus, knowledge
 from plm_jax.checkpoints.restore import require_named_checkpoints
@@ -47,8 +50,7 @@ from plm_jax.cli import run as run_command
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.data import source_files, sources
-from plm_jax.data.babylm_tracks import BYTE_PREMIUMS, TrackConfig, check_track
-from plm_jax.evaluation import minimal_pairs, zero_shot
+from plm_jax.evaluation import minimal_pairs
 from plm_jax.loading import loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives import metric_names
@@ -63,7 +65,6 @@ from plm_jax.storage import bucket_check
 from plm_jax.storage.lock import Lock
 from plm_jax.tasks.registry import TASKS
 from plm_jax.training.train import TrainingResult, evaluate_run
-from plm_jax.training.word_checkpoints import name_steps
 
 OPTION_NAMES = (
     'data', 'model', 'output', 'recipe', 'pairs', 'limit', 'glue', 'tasks', 'zero-shot', 'fast')

@@ -1,9 +1,9 @@
 """What the tracks of the BabyLM challenge allow, counted by hand."""
 import pytest
 
+from experiments.babylm import tracks
+from experiments.babylm.tracks import TextSize, TrackConfig, check_budget, check_track, count_text
 from plm_jax import storage
-from plm_jax.data import babylm_tracks
-from plm_jax.data.babylm_tracks import TextSize, TrackConfig, check_budget, check_track, count_text
 from plm_jax.data.document_formats import TextReadConfig
 from plm_jax.errors import ConfigError
 
@@ -65,7 +65,7 @@ def test_words_are_counted_once(tmp_path, monkeypatch):
     return count_text(str(tmp_path / 'text.txt'), TextReadConfig(), folder, digest)
   found = count('a')
   assert found == (8, len("It's  a café.\nTwo\tlines\nAnother, 文本 document\n".encode()))
-  monkeypatch.setattr(babylm_tracks.sources, 'read_documents', None)
+  monkeypatch.setattr(tracks.sources, 'read_documents', None)
   assert count('a') == found
   with pytest.raises(TypeError):  # other records: it would be counted again
     count('b')

@@ -6,7 +6,8 @@ import shutil
 import pytest
 import tiny
 
-from plm_jax.cli import babylm, commands
+from experiments.babylm import entry
+from plm_jax.cli import commands
 
 FIXTURES = pathlib.Path(__file__).parents[1] / 'fixtures'
 SMALL = ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
@@ -52,7 +53,7 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
   assert 'words' in capsys.readouterr().out
 
   # With more to do: what is done stays done.
-  monkeypatch.setattr(babylm.corpus, 'clean', None)
+  monkeypatch.setattr(entry.corpus, 'clean', None)
   more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola', '--zero-shot=eval']
   typed(monkeypatch, *more)
   out = capsys.readouterr().out
@@ -88,9 +89,9 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
 def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, monkeypatch, capsys):
   (track / 'run').mkdir()
   (track / 'run/weights').write_text('1')
-  monkeypatch.setattr(babylm.loaded_model, 'load_model', lambda folder: None)
-  monkeypatch.setattr(babylm, 'scoring_ways', lambda trained: ['pll'])
-  monkeypatch.setattr(babylm, 'judge_pairs', lambda *_: {
+  monkeypatch.setattr(entry.loaded_model, 'load_model', lambda folder: None)
+  monkeypatch.setattr(entry, 'scoring_ways', lambda trained: ['pll'])
+  monkeypatch.setattr(entry, 'judge_pairs', lambda *_: {
       'accuracy': 0.5, 'interval': [0.4, 0.6], 'pairs': 8, 'phenomena': {}})
   def parts():
     typed(monkeypatch, '--model=run', '--output=out', '--pairs=*.jsonl')
@@ -105,11 +106,11 @@ def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, m
 def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
   """What stopped in the middle is not counted as done."""
   asked, runs = ['--data=track', '--output=out', *SMALL], []
-  real = babylm.run.run
+  real = entry.run.run
   def interrupted(config):
     runs.append(config.folder)
     return None if len(runs) == 1 else real(config)
-  monkeypatch.setattr(babylm.run, 'run', interrupted)
+  monkeypatch.setattr(entry.run, 'run', interrupted)
   with pytest.raises(SystemExit) as ended:
     typed(monkeypatch, *asked)
   assert ended.value.code == 75
@@ -138,7 +139,7 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
      '--track.name=multilingual needs --track.languages, one per corpus, of eng, nld, zho; other tracks take none'),
     (['--model=run', '--output=out', '--train.keep=2'], '--model is evaluated as it is: leave out --train.keep=2')])
 def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
-  monkeypatch.setattr(babylm.corpus, 'clean', None)
+  monkeypatch.setattr(entry.corpus, 'clean', None)
   with pytest.raises(SystemExit, match=message):
     typed(monkeypatch, *args)
 
@@ -147,8 +148,8 @@ def test_the_table_has_the_phenomena_of_both_ways():
   def pairs(value):
     return {'accuracy': value, 'interval': [0.25, 0.75], 'pairs': 8, 'phenomena': {'binding': value}}
 
-  rows = babylm.result_rows(
-    babylm.BabylmPlan('out', model='run'), None, {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)}
+  rows = entry.result_rows(
+    entry.BabylmPlan('out', model='run'), None, {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)}
   )
   assert rows == {
       'model': 'run', 'minimal pairs pll': '50.0%  (25.0% to 75.0% of 8)', '  pll: binding': '50.0%',
@@ -158,4 +159,4 @@ def test_the_table_has_the_phenomena_of_both_ways():
 def test_help_is_what_the_command_says_of_itself(monkeypatch, capsys):
   typed(monkeypatch, '--help')
   said = capsys.readouterr().out
-  assert all(f'--{name} ' in said for name in babylm.OPTION_NAMES)
+  assert all(f'--{name} ' in said for name in entry.OPTION_NAMES)

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import tiny
 
+from experiments.babylm import tracks
+from experiments.babylm.tracks import TrackConfig
+from experiments.babylm.word_checkpoints import name_steps, plan_checkpoints
 from plm_jax import recipes, storage, validation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import list_named_checkpoints
 from plm_jax.cli import commands
 from plm_jax.config.run import Phase
-from plm_jax.data import babylm_tracks
-from plm_jax.data.babylm_tracks import TrackConfig
 from plm_jax.errors import ConfigError
 from plm_jax.loading import loaded_model
 from plm_jax.runs import pretrain
 from plm_jax.runs import run as runs
-from plm_jax.training.word_checkpoints import name_steps, plan_checkpoints
 
 SMALL = TrackConfig('strict-small')
 
@@ -49,9 +49,9 @@ def test_the_end_may_miss_the_next_checkpoint_by_little(steps, last):
 @pytest.fixture
 def thousands(tmp_path, monkeypatch):
   """Options of a run of a text of 20,000 words, in a world where a million is a thousand."""
-  monkeypatch.setattr(babylm_tracks, 'MILLION', 1000)
-  monkeypatch.setattr(babylm_tracks, 'CHECKPOINT_MILLIONS', (1, 2, 3, 40))
-  monkeypatch.setattr(babylm_tracks, 'BUDGETS', {'strict-small': 21_000})
+  monkeypatch.setattr(tracks, 'MILLION', 1000)
+  monkeypatch.setattr(tracks, 'CHECKPOINT_MILLIONS', (1, 2, 3, 40))
+  monkeypatch.setattr(tracks, 'BUDGETS', {'strict-small': 21_000})
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.setattr(pretrain, 'report_samples', lambda *args: None)
   monkeypatch.chdir(tmp_path)
@@ -100,6 +100,6 @@ def test_a_run_that_reads_too_often_or_too_much(thousands, monkeypatch):
     thousands(4000)
   advised = re.search(message, str(caught.value))
   assert advised and 500 < int(advised[1]) < 600  # about 320 words per step of 18,000 words
-  monkeypatch.setattr(babylm_tracks, 'BUDGETS', {'strict-small': 15_000})
+  monkeypatch.setattr(tracks, 'BUDGETS', {'strict-small': 15_000})
   with pytest.raises(ConfigError, match='the text has 20,295 words, and the track strict-small allows 15,000'):
     thousands(16)
