@@ -14,6 +14,7 @@ import shutil
 import tiny
 import tuned
 
+from experiments.babylm.__main__ import main
 import plm_jax
 from plm_jax import recipes
 from plm_jax.cli import commands, vectors
@@ -30,8 +31,9 @@ ELSEWHERE = {
     '-m pytest': 'it is what runs this',
     '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have its stages',
     '--task=sst2': 'its data is downloaded',
-    '--fast=': 'the models here are too small for a million words: tests/training/test_word_checkpoints.py',
-    '--checkpoint=all': 'the same',
+    '--fast=': 'the models here are too small for a million words: tests/experiments/test_word_checkpoints.py',
+    'experiments.babylm export': 'the same',
+    'experiments.babylm push': 'the same',
     '--hosts.distributed': 'several processes are those of tests/distributed/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.
 ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
@@ -132,10 +134,11 @@ class World:
     self.provide(line)
     words = [SMALLER.get(word, word) for word in shlex.split(line)]
     module, args = words[2], words[3:]
-    if args[:1] == ['babylm']:
+    if module == 'experiments.babylm':
       brief = ['--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
-      args = [*(arg for arg in args if not arg.startswith('--scale')), '--scale=test',
-              *([] if any(arg.startswith('--model=') for arg in args) else brief)]
+      main([*(arg for arg in args if not arg.startswith('--scale')), '--scale=test',
+            *([] if any(arg.startswith('--model=') for arg in args) else brief)])
+      return
     if module == 'plm_jax' and (args[0] != 'train' or len(args) == 1):  # train alone lists the recipes
       monkeypatch.setattr('sys.argv', ['plm_jax', *args, *ROOM.get(args[0], [])])
       if not answer(args):

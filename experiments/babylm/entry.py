@@ -1,9 +1,9 @@
-"""Implement `python -m plm_jax babylm`: train and evaluate a model on the text of a BabyLM track.
+"""Implement `python -m experiments.babylm run`: train and evaluate a model of a BabyLM track.
 
-    python -m plm_jax babylm --data=train_10M --output=runs/babylm --pairs='blimp/*.jsonl' \\
-        --glue=glue
-    python -m plm_jax babylm --data=train_10M --output=runs/babylm --scale=laptop      # 2 CPU cores
-    python -m plm_jax babylm --model=FOLDER --output=runs/babylm --pairs='blimp/*.jsonl'
+    python -m experiments.babylm run --data=train_10M --output=runs/babylm \\
+        --pairs='blimp/*.jsonl' --glue=glue
+    python -m experiments.babylm run --data=train_10M --output=runs/babylm --scale=laptop
+    python -m experiments.babylm run --model=FOLDER --output=runs/babylm --pairs='blimp/*.jsonl'
 
 The text is deduplicated and prepared with a tokenizer of its own, and a model is trained on it by a
 recipe. Then the model judges minimal pairs and is fine-tuned on tasks. Finished parts are kept in
@@ -23,14 +23,15 @@ after an interruption, and a command with more --pairs or tasks adds these.
     --limit    largest number of pairs per paradigm, and of items per part of a zero-shot task;
                0: all
     --zero-shot  folder evaluation_data/full_eval of the challenge: BLiMP and its supplement, EWoK,
-               COMPS, entity tracking and the wug tasks (`plm_jax/evaluation/zero_shot.py`)
+               COMPS, entity tracking and the wug tasks (`experiments/babylm/zero_shot.py`)
     --fast     folder evaluation_data/fast_eval, on which the checkpoints of a run with --track.name
                are evaluated
     --glue     folder of tables: TASK_train.* and TASK_dev.*, or TASK/train.* and TASK/dev.* (tsv,
                csv, jsonl, .gz, .xz)
     --tasks    names of tasks in the folder; none: all of them
 
-All other options are those of the run: `python -m plm_jax train gpt_bert_strict_small --help`.
+All other options are those of the run (`python -m plm_jax train gpt_bert_strict_small --help`) and
+of its track (`python -m experiments.babylm train --help`).
 """
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -43,7 +44,8 @@ from experiments.babylm.tracks import BYTE_PREMIUMS, TrackConfig, check_track
 from experiments.babylm.word_checkpoints import name_steps
 from plm_jax import errors, recipes, storage, streams, validation
 from plm_jax.api import corpus, knowledge
-from plm_jax.checkpoints.restore import require_named_checkpoints
+from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.checkpoints.restore import list_named_checkpoints
 from plm_jax.cli import minimal_pairs as judging
 from plm_jax.cli import options, work_identity
 from plm_jax.cli import run as run_command
@@ -137,6 +139,14 @@ def run_on_track(config: PretrainRun, track: TrackConfig) -> TrainingResult | No
     return run.run(config)
   check_track(track, len(config.data.path))
   return run.run(config, functools.partial(name_steps, track))
+
+
+def require_named_checkpoints(folder: str) -> list[str]:
+  """List the named checkpoints of a run. Raises CheckpointError where it has none."""
+  found = list_named_checkpoints(folder)
+  if not found:
+    raise CheckpointError(f'{folder} has no named checkpoints: a run with --track.name keeps them')
+  return found
 
 
 def start(args: Sequence[str]) -> None:
@@ -274,7 +284,7 @@ def read_done(plan: BabylmPlan, place: Any) -> Done:
   found = storage.read_json(place)
   asked, done = found.get('asked'), found.get('done')
   if not isinstance(asked, dict) or not isinstance(done, dict):
-    raise ConfigError(f'{place} is not of `babylm`: give another --output')
+    raise ConfigError(f'{place} is not of this command: give another --output')
   for name, value in plan.fixed_options.items():
     if asked.get(name) != value:
       raise ConfigError(f'{plan.output} was begun with {name} {asked.get(name)!r}, not {value!r}: '
@@ -288,7 +298,7 @@ def make_config(plan: BabylmPlan) -> tuple[PretrainRun, TrackConfig]:
   own = [f'--output={plan.run}', f'--data.path={plan.text}']
   config = run_command.parse(recipes.find_recipe(plan.recipe), [*rest, *own])
   if config.mode != 'train' or config.output != plan.run or config.data.path != (plan.text,):
-    raise ConfigError('--mode, --data.path are those of `train`: babylm trains, on the text of '
+    raise ConfigError('--mode, --data.path are those of `train`: `run` trains, on the text of '
                       '--data')
   config_lib.check(config)
   check_track(track, len(config.data.path))
@@ -318,7 +328,7 @@ def clean_text(source: str, out: str) -> dict[str, Any]:
 
 def train_model(config: PretrainRun, track: TrackConfig) -> dict[str, Any]:
   """Train the model, or resume training."""
-  # Options of the run are also options of `babylm`, so messages may name them.
+  # Options of the run are also options of this command, so messages may name them.
   with errors.option_scope(validation.field_paths(PretrainRun)):
     result = run_on_track(config, track)
   if not result or not result.finished:

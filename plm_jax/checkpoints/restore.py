@@ -64,18 +64,6 @@ def list_named_checkpoints(folder: epath.PathLike) -> list[str]:
   return sorted(steps, key=lambda name: (steps[name], len(name), name))
 
 
-def require_named_checkpoints(run: epath.PathLike) -> list[str]:
-  """List the named checkpoints of a run, as `list_named_checkpoints`.
-
-  Raises:
-    CheckpointError: it has none.
-  """
-  found = list_named_checkpoints(run)
-  if not found:
-    raise CheckpointError(f'{run} has no named checkpoints: a run with --track.name keeps them')
-  return found
-
-
 def restore_params(folder: epath.PathLike, shapes, shardings=None, job: bool = False):
   """Restore the parameters alone of the newest checkpoint, without reading the optimizer's state.
 

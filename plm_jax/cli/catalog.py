@@ -125,24 +125,6 @@ COMMANDS: dict[str, Command] = {
         ('nearest runs/word2vec king', 'analogy runs/word2vec man king woman'), notes=(
             'To train word vectors, use `{program} train word2vec`, word2vec_cbow, glove, fasttext '
             'or cw.')),
-    'babylm': Command(
-        TRAIN, 'Train and evaluate a model of a BabyLM track.', '--data=TEXT --output=FOLDER',
-        ("--data=train_10M --output=runs/babylm --pairs='blimp/*.jsonl' --glue=glue",
-         '--model=RUN --output=runs/babylm --glue=glue --tasks cola rte'), own=(
-            ('data', 'TEXT', 'training text; for a folder, its .train files'),
-            ('model', 'RUN', 'run folder or checkpoint to evaluate, without training'),
-            ('output', 'FOLDER', 'folder for the text, the model and the results'),
-            ('recipe', 'RECIPE', 'recipe of the model (default: gpt_bert_strict_small)'),
-            ('pairs', 'FILES', 'files of minimal pairs in the BLiMP format'),
-            ('limit', 'INT', 'maximum number of pairs per paradigm, and of items per part of a '
-             'zero-shot task; 0: all (default: 0)'),
-            ('zero-shot', 'FOLDER', "the challenge's evaluation_data/full_eval: BLiMP, EWoK, "
-             'COMPS, entity tracking, wug tasks'),
-            ('fast', 'FOLDER', "the challenge's evaluation_data/fast_eval, for the checkpoints "
-             'of a run with --track.name'),
-            ('glue', 'FOLDER', 'folder with the task data: TASK_train.tsv, TASK_dev.tsv'),
-            ('tasks', 'TASK...', 'tasks to evaluate on. Default: all tasks in the --glue folder')),
-        notes='All other options are those of `{program} train`.'),
     'doctor': Command(
         FOLLOW, 'Check machine, options, text and output folder of a run.',
         '[RECIPE [options of train]]',

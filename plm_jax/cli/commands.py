@@ -19,7 +19,7 @@ from plm_jax.storage import bucket_check, compilation_cache
 
 STARTS = {
     'doctor': 'doctor.start', 'inspect': 'inspect.start', 'show': 'show.start',
-    'vectors': 'vectors.main', 'finetune': 'finetune.start', 'babylm': 'babylm.start'}
+    'vectors': 'vectors.main', 'finetune': 'finetune.start'}
 """modules and functions of commands that parse their own arguments: their options depend on a
 recipe, a task or a subcommand"""
 

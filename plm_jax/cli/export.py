@@ -1,34 +1,23 @@
 """The commands `export`, `push` and `expand-vocab`, which write a checkpoint."""
-import hashlib
-import pathlib
 from typing import Literal
 
 import tyro
 
 from plm_jax import conversion, storage
 from plm_jax.api import models
-from plm_jax.checkpoints.restore import require_named_checkpoints
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.conversion import peft
-from plm_jax.conversion.folders import atomic_folder
 from plm_jax.data import sources
-from plm_jax.errors import ConfigError
-from plm_jax.loading.loaded_model import load_model, read_adapter_run
+from plm_jax.loading.loaded_model import read_adapter_run
 from plm_jax.storage import hub
 from plm_jax.training import vocabulary_expansion
-
-ALL = 'all'
-"""value of --checkpoint for all named checkpoints and the final model"""
-LOCAL_OWNER = 'local'
-"""owner of the models in a cache that `export --checkpoint=all` writes"""
 
 
 @command()
 def export_command(
     run: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
-    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False,
-    checkpoint: str = ''
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False
 ) -> None:
   """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
 
@@ -40,18 +29,9 @@ def export_command(
     dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
     adapter: write only the adapter, without the base model, for peft; for runs with
       --tuning.adapter.kind
-    checkpoint: name of a checkpoint of a run of a BabyLM track, such as chck_10M; all: the final
-      model and all of them, as revisions in a local cache of the Hugging Face hub
   """
   out = options.choose_output(out, output)
   kind = None if dtype == 'same' else dtype
-  if adapter and checkpoint:
-    raise ConfigError('--adapter is that of the final model: leave out --checkpoint')
-  if checkpoint == ALL:
-    name = export_revisions(run, out, kind)
-    print(f'{name} in {out}: HF_HUB_CACHE={out} HF_HUB_OFFLINE=1 lets transformers load it, with '
-          'the checkpoints as revisions')
-    return
   if adapter:
     config, params = read_adapter_run(run)
     base = config.warm_start
@@ -64,8 +44,11 @@ def export_command(
     print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
           f'base is the model that the run began with{model}')
     return
-  model = load_model(run, checkpoint=checkpoint) if checkpoint else run
-  done = models.export(model, out, kind)
+  print_export(models.export(run, out, kind), out)
+
+
+def print_export(done: models.Exported, out: str) -> None:
+  """Print what an exported checkpoint in a folder is for, and what it lacks."""
   if done.lost:
     print('left out, as transformers has no such head for this model: ' + ', '.join(done.lost))
   print(f'checkpoint in {out}: {done.how}')
@@ -73,36 +56,11 @@ def export_command(
     print(f'model card in {out}/README.md: add language and license before you publish it')
 
 
-def export_revisions(run: str, out: str, dtype: models.Dtype | None = None) -> str:
-  """Export the final model of a run and its named checkpoints as a cache of the Hugging Face hub.
-
-  Args:
-    run: run folder.
-    out: folder of the cache, which must not exist yet or be empty.
-    dtype: dtype of the tensors; None: float32.
-
-  Returns:
-    The name of the model in the cache.
-  """
-  checkpoints = require_named_checkpoints(run)
-  title = pathlib.PurePath(run).name
-  with atomic_folder(out) as draft:
-    home = draft / f'models--{LOCAL_OWNER}--{title}'
-    (home / 'refs').mkdir(parents=True)
-    for revision in ('main', *checkpoints):
-      # The hub names a snapshot by its commit, of 40 hexadecimal digits.
-      commit = hashlib.sha1(f'{title} {revision}'.encode()).hexdigest()
-      name = '' if revision == 'main' else revision
-      models.export(load_model(run, checkpoint=name), home / 'snapshots' / commit, dtype)
-      (home / 'refs' / revision).write_text(commit)
-  return f'{LOCAL_OWNER}/{title}'
-
-
 @command()
 def push_command(
     run: tyro.conf.Positional[str], name: tyro.conf.Positional[str], public: bool = False,
     dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', revision: str = '',
-    message: str = '', checkpoint: str = ''
+    message: str = ''
 ) -> None:
   """Exports a model and uploads it to the Hugging Face hub, with its model card, as one commit.
 
@@ -115,18 +73,11 @@ def push_command(
     dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
     revision: branch; the main branch by default
     message: message of the commit
-    checkpoint: name of a checkpoint of a run of a BabyLM track, such as chck_10M, whose branch has
-      the same name; all: the final model and all of them
   """
-  kind = None if dtype == 'same' else dtype
-  if checkpoint and revision:
-    raise ConfigError('--checkpoint sets the branch: leave out --revision')
-  parts = ['', *require_named_checkpoints(run)] if checkpoint == ALL else [checkpoint]
-  for part in parts:
-    model = load_model(run, checkpoint=part) if part else run
-    address = models.push(model, name, public, kind, part or revision, message)
-    print(f'{address} ({"public" if public else "private"}): add language and license to its '
-          'model card')
+  address = models.push(
+      run, name, public, None if dtype == 'same' else dtype, revision, message)
+  print(f'{address} ({"public" if public else "private"}): add language and license to its '
+        'model card')
 
 
 @command(words='[1, 1000000]', least='[1, inf)')

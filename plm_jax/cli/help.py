@@ -336,6 +336,8 @@ def find_path(args: Sequence[str]) -> list[str]:
   commands, path = COMMANDS, [name]
   if name == 'vectors' and len(args) > 1 and not args[1].startswith('-'):
     commands, path, name = VECTORS, ['vectors', args[1]], args[1]
+  if name == 'babylm':
+    raise UsageError('babylm runs from a checkout of plm_jax: `python -m experiments.babylm`')
   if name not in commands:
     found = suggestions.suggest_command(name, commands)
     advice = f'did you mean {" or ".join(found)}? ' if found else ''

@@ -11,10 +11,10 @@ from plm_jax import environment, errors, streams, versions
 from plm_jax.cli import completion, help, suggestions
 from plm_jax.cli.catalog import COMMANDS, EARLIER_OPTIONS
 
-RECIPE_COMMANDS = 'train', 'finetune', 'doctor', 'inspect', 'show', 'babylm'
+RECIPE_COMMANDS = 'train', 'finetune', 'doctor', 'inspect', 'show'
 """commands whose options depend on a recipe or a task: they check their options themselves"""
 
-ARGUMENTS_NEEDED = 'vectors', 'babylm', 'show', 'inspect', 'finetune'
+ARGUMENTS_NEEDED = 'vectors', 'show', 'inspect', 'finetune'
 """commands that print their help if they get no argument"""
 
 

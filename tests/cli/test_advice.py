@@ -14,7 +14,7 @@ from plm_jax.data.lines import ReadStats, SourceError, report_problem
 from plm_jax.errors import format_option
 
 READING = 'on-error=skip', 'text-field=NAME', 'documents=lines', 'encoding=cp1251', 'columns.first=x', 'column=x'
-OWN = 'train', 'doctor', 'show', 'inspect', 'finetune', 'babylm', 'vectors'  # they read their arguments themselves
+OWN = 'train', 'doctor', 'show', 'inspect', 'finetune', 'vectors'  # they read their arguments themselves
 
 
 def helped(parse):

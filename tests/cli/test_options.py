@@ -7,9 +7,10 @@ import types
 
 import pytest
 
+from experiments.babylm import entry
 from plm_jax import recipes, validation
-from plm_jax.cli import babylm, finetune, options, run, vectors
 from plm_jax.cli import commands as cli
+from plm_jax.cli import finetune, options, run, vectors
 from plm_jax.cli.run import main, parse
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
@@ -427,7 +428,7 @@ def test_every_command_reads_the_last_scale_and_size(tmp_path):
   labelled = ['--task=sst2', '--task=cola', '--train=a.tsv', '--train=b.tsv']
   found, _ = finetune.parse('', [*labelled, *twice], '')
   assert found == finetune.parse('', ['--task=cola', '--train=b.tsv', '--scale=test'], '')[0]
-  plan = babylm.parse([f'--output={tmp_path / "a"}', f'--output={tmp_path / "b"}', '--data=text', *twice])
+  plan = entry.parse([f'--output={tmp_path / "a"}', f'--output={tmp_path / "b"}', '--data=text', *twice])
   assert plan.scale == 'test' and plan.output == str(tmp_path / 'b')
   mesh = run.parse(recipes.find_recipe('bert_base'), ['--mesh.data=2', '--mesh.data=4']).mesh
   assert mesh.data == 4

@@ -1,4 +1,5 @@
 """From a folder of text to a table: every step once, whatever comes between, and what cannot be asked for."""
+import contextlib
 import json
 import pathlib
 import shutil
@@ -7,7 +8,9 @@ import pytest
 import tiny
 
 from experiments.babylm import entry
-from plm_jax.cli import commands
+from experiments.babylm.__main__ import main
+from plm_jax.cli.main import answer
+from plm_jax.errors import UsageError
 
 FIXTURES = pathlib.Path(__file__).parents[1] / 'fixtures'
 SMALL = ['--scale=test', '--mesh.data=1', '--data.prepare.heldout=0.1', '--train.phases.0.steps=2']
@@ -37,15 +40,14 @@ def track(tmp_path, monkeypatch) -> pathlib.Path:
   return tmp_path
 
 
-def typed(monkeypatch, *args: str) -> None:
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'babylm', *args])
-  commands.main()
+def typed(*args: str) -> None:
+  main(['run', *args])
 
 
 @pytest.mark.slow
 def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys):
   asked = ['--data=track', '--output=out', *SMALL]
-  typed(monkeypatch, *asked)
+  typed(*asked)
   first = json.loads((track / 'out/babylm.json').read_text())['done']
   assert {*first} == {'text', 'model', 'dev'} and first['text']['duplicates'] >= 1
   assert first['model']['steps'] == 4 and {'mntp', 'clm'} <= {*first['dev']['heldout']}
@@ -55,7 +57,7 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
   # With more to do: what is done stays done.
   monkeypatch.setattr(entry.corpus, 'clean', None)
   more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola', '--zero-shot=eval']
-  typed(monkeypatch, *more)
+  typed(*more)
   out = capsys.readouterr().out
   assert 'text: done before' in out and 'model: done before' in out
   done = json.loads((track / 'out/babylm.json').read_text())['done']
@@ -79,11 +81,11 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
   assert 'minimal pairs causal' in page and 'task cola: matthews' in page
 
   # And a table that is not of this folder's tables, or a model that another run has made, by itself.
-  typed(monkeypatch, '--model=out/model', '--output=other', '--glue=glue', '--scale=test')
+  typed('--model=out/model', '--output=other', '--glue=glue', '--scale=test')
   again = json.loads((track / 'other/babylm.json').read_text())['done']
   assert {*again} == {'task cola', 'task rte'} and 'mean of tasks' in capsys.readouterr().out
   with pytest.raises(SystemExit, match="out was begun with recipe 'gpt_bert_strict_small', not 'bert_base'"):
-    typed(monkeypatch, *asked, '--recipe=bert_base')
+    typed(*asked, '--recipe=bert_base')
 
 
 def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, monkeypatch, capsys):
@@ -94,7 +96,7 @@ def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, m
   monkeypatch.setattr(entry, 'judge_pairs', lambda *_: {
       'accuracy': 0.5, 'interval': [0.4, 0.6], 'pairs': 8, 'phenomena': {}})
   def parts():
-    typed(monkeypatch, '--model=run', '--output=out', '--pairs=*.jsonl')
+    typed('--model=run', '--output=out', '--pairs=*.jsonl')
     return capsys.readouterr().out.splitlines()[0]
   assert parts() == 'pairs pll: *.jsonl all' and parts() == 'pairs pll: done before'
   for path in (track / 'pairs.jsonl', track / 'more.jsonl', track / 'run/weights'):
@@ -112,10 +114,10 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
     return None if len(runs) == 1 else real(config)
   monkeypatch.setattr(entry.run, 'run', interrupted)
   with pytest.raises(SystemExit) as ended:
-    typed(monkeypatch, *asked)
+    typed(*asked)
   assert ended.value.code == 75
   assert {*json.loads((track / 'out/babylm.json').read_text())['done']} == {'text'}
-  typed(monkeypatch, *asked)
+  typed(*asked)
   assert {*json.loads((track / 'out/babylm.json').read_text())['done']} == {'text', 'model', 'dev'}
   assert runs == ['out/model'] * 2
 
@@ -132,7 +134,7 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
     (['--data=track', '--output=out', '--glue=track', *SMALL], 'track has tables of no task'),
     (['--data=track', '--output=out', '--recipe=gpt_bart', *SMALL], 'there is no recipe'),
     (['--data=track', '--output=out', '--pairs=none.jsonl', *SMALL], "no files match 'none.jsonl'"),
-    (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode, --data.path are those of `train`'),
+    (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode, --data.path are those of `train`: `run` trains'),
     (['--data=track', '--output=out', '--zero-shot=track', *SMALL], 'track has none of the folders blimp_filtered'),
     (['--data=track', '--output=out', '--fast=eval', *SMALL], '--fast evaluates the checkpoints that a run with --track'),
     (['--data=track', '--output=out', '--track.name=multilingual', *SMALL],
@@ -141,7 +143,7 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
 def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
   monkeypatch.setattr(entry.corpus, 'clean', None)
   with pytest.raises(SystemExit, match=message):
-    typed(monkeypatch, *args)
+    typed(*args)
 
 
 def test_the_table_has_the_phenomena_of_both_ways():
@@ -156,7 +158,31 @@ def test_the_table_has_the_phenomena_of_both_ways():
       'minimal pairs causal': '62.5%  (25.0% to 75.0% of 8)', '  causal: binding': '62.5%'}
 
 
-def test_help_is_what_the_command_says_of_itself(monkeypatch, capsys):
-  typed(monkeypatch, '--help')
+def test_help_names_all_options(capsys):
+  typed('--help')
   said = capsys.readouterr().out
   assert all(f'--{name} ' in said for name in entry.OPTION_NAMES)
+  main([])
+  said = capsys.readouterr().out
+  for name in ('train', 'export', 'push'):
+    assert f'    {name} ' in said
+    with contextlib.suppress(SystemExit):
+      main([name, '--help'])
+    assert name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(('args', 'message'), [
+    (['evaluate'], 'there is no command evaluate: it is run, train, export or push'),
+    (['train', 'gpt2_small', '--track.name=nice'], '--track.name is none, strict-small, strict or multilingual'),
+    (['train', 'gpt2_small', '--track.name=multilingual', '--track.languages', 'eng', 'nld', '--scale=test',
+      '--data.path', 'a.txt'], '--track.languages gives 2 languages for 1 corpora of --data.path'),
+    (['export', 'track', 'out'], 'track has no named checkpoints: a run with --track.name keeps them')])
+def test_wrong_commands(track, capsys, args, message):
+  with pytest.raises(SystemExit) as ended:
+    main(args)
+  assert message in f'{ended.value.code} {capsys.readouterr().err}'
+
+
+def test_the_command_that_others_know_names_this_one():
+  with pytest.raises(UsageError, match=r'`python -m experiments\.babylm`'):
+    answer(['babylm', '--data=track'])

@@ -10,12 +10,12 @@ import pytest
 import tiny
 
 from experiments.babylm import tracks
+from experiments.babylm.__main__ import main
 from experiments.babylm.tracks import TrackConfig
 from experiments.babylm.word_checkpoints import name_steps, plan_checkpoints
 from plm_jax import recipes, storage, validation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import list_named_checkpoints
-from plm_jax.cli import commands
 from plm_jax.config.run import Phase
 from plm_jax.errors import ConfigError
 from plm_jax.loading import loaded_model
@@ -80,8 +80,7 @@ def test_a_run_keeps_its_checkpoints(thousands, monkeypatch, capsys):
     loaded_model.load_model('run', checkpoint='chck_4M')
 
   # An export has them as revisions, with their steps in the model cards.
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'export', 'run', 'cache', '--checkpoint=all'])
-  commands.main()
+  main(['export', 'run', 'cache'])
   assert 'local/run in cache: HF_HUB_CACHE=cache' in capsys.readouterr().out
   home = pathlib.Path('cache/models--local--run')
   assert sorted(path.name for path in (home / 'refs').iterdir()) == [*names, 'main']
