@@ -127,8 +127,9 @@ def take_track(args: Sequence[str]) -> tuple[TrackConfig, list[str]]:
   rest = options.join_values('--track.languages', args, BYTE_PREMIUMS)
   name, rest = options.pop_option('--track.name', rest)
   languages, rest = options.pop_option('--track.languages', rest)
+  chosen: Any = name or 'none'
   with validation.defer_checks():
-    track: Any = TrackConfig(name or 'none', tuple(filter(None, languages.split(','))))
+    track = TrackConfig(chosen, tuple(filter(None, languages.split(','))))
   validation.check(track, path='track')
   return track, rest
 
