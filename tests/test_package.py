@@ -39,7 +39,9 @@ def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():
   folders = {path.parent for path in (ROOT / 'plm_jax').rglob('*.py')}
   assert [str(folder) for folder in folders if not (folder / '__init__.py').exists()] == []
   others = [path for path in (ROOT / 'plm_jax').rglob('*') if path.is_file() and path.suffix not in ('.py', '.pyc')]
-  assert others == []  # files that are read at run time would have to be named in setup.cfg
+  named = setup()['options.package_data']  # files that are read at run time
+  assert [str(path.relative_to(ROOT)) for path in others] == ['plm_jax/cli/help.json']
+  assert dict(named) == {'plm_jax.cli': 'help.json'}
 
 
 def test_the_pythons_that_are_named_are_those_that_are_promised():

@@ -301,5 +301,5 @@ FOREIGN_OPTIONS: dict[str, tuple[str, ...]] = {
     'max-steps': ('train.phases.0.steps',), 'max-seq-length': ('train.phases.0.length',),
     'warmup-steps': ('optim.warmup',), 'gradient-accumulation-steps': ('train.accumulate',),
     'fp16': ('model.block.dtype',), 'bf16': ('model.block.dtype',), 'output-dir': ('output',),
-    'model-name-or-path': ('init', 'warm-start')}
+    'model-name-or-path': ('init', 'warm-start'), 'max-new-tokens': ('max-new',)}
 """options of other libraries, and ours: of the candidates, those that the command has"""

@@ -40,5 +40,5 @@ def completion_script(shell: str) -> str:
     cases.append(f'      {name}) words="{names}" ;;')
   script = SCRIPT.format(
       commands=' '.join(catalog.COMMANDS), cases='\n'.join(cases),
-      recipes=' '.join(signatures.recipe_modules()), vectors=' '.join(catalog.VECTORS))
+      recipes=' '.join(signatures.recipe_titles()), vectors=' '.join(catalog.VECTORS))
   return script if shell == 'bash' else ZSH_START + script

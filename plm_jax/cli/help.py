@@ -1,7 +1,5 @@
 """Print the help of `plm-jax` and of its commands, without importing JAX."""
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-import dataclasses
-import functools
+from collections.abc import Container, Iterable, Mapping, Sequence
 import re
 import shutil
 import textwrap
@@ -109,12 +107,10 @@ def command_options(command: Command) -> list[Option]:
     parts: Any = re.fullmatch(r'(.*?)(?: \(default: (.*)\))?', text)
     found.append(Option(name, values, parts[2] or '', parts[1]))
   if command.function:
-    module, _, function = command.function.partition('.')
-    found += signatures.command_arguments(f'plm_jax.cli.{module}', function)
+    found += signatures.read_options(command.function)
   if command.config:
-    module, _, name = command.config.rpartition('.')
     taken = {option.name for option in found}
-    found += [one for one in signatures.class_options(module, name) if one.name not in taken]
+    found += [one for one in signatures.read_options(command.config) if one.name not in taken]
   return found
 
 
@@ -135,8 +131,8 @@ def command_help(path: Sequence[str], topic: str = '', recipe: str = '') -> str:
     UsageError: there is no such section.
   """
   command, called = find_command(path), f'{environment.program()} {" ".join(path)}'
-  if path[0] == 'train' and recipe in signatures.recipe_modules():
-    title = signatures.module_doc(signatures.recipe_modules()[recipe]).partition('\n')[0]
+  if path[0] == 'train' and recipe in signatures.recipe_titles():
+    title = signatures.recipe_titles()[recipe]
     command = command._replace(usage='', summary=title, examples=('--scale=laptop', '--help all'))
     called = f'{called} {recipe}'
   options = command_options(command)
@@ -243,43 +239,6 @@ def section_help(called: str, options: Sequence[Option], topic: str) -> str:
   return '\n'.join([f'Options of `{called}`, section {name}', *all_options(shown)])
 
 
-# Options of a configuration, with the values of a recipe.
-
-
-def config_options(config: Any) -> Iterator[Option]:
-  """Yield the options of a configuration, with its values as defaults."""
-  for name, owner, field in option_fields(config):
-    cls, value = type(owner), getattr(owner, field)
-    texts = signatures.field_texts(cls.__module__, cls.__qualname__)
-    kinds = describe_fields(cls)
-    shown = ' '.join(map(str, value)) if isinstance(value, tuple) else str(value)
-    yield Option(name, kinds.get(field, 'TEXT'), shown, texts.get(field, ''))
-
-
-def option_fields(config: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
-  """Yield (name of the option, configuration that has it, its field) for each option."""
-  for field in dataclasses.fields(config):
-    name = f'{path}.{field.name}' if path else field.name
-    value = getattr(config, field.name)
-    if dataclasses.is_dataclass(value):
-      yield from option_fields(value, name)
-    elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-      for number, item in enumerate(value):
-        yield from option_fields(item, f'{name}.{number}')
-    else:
-      yield name.replace('_', '-'), config, field.name
-
-
-@functools.cache
-def describe_fields(cls: type) -> dict[str, str]:
-  """Return the kind of value of each field of a configuration class, from its source."""
-  definition = signatures.find_name(cls.__module__, cls.__qualname__)
-  if not definition:
-    return {}
-  return {field.name: signatures.describe_kind(field.module, field.kind)
-          for field in signatures.class_fields(definition)}
-
-
 def run_help(called: str, about: str, config: Any, topic: str = 'all') -> str:
   """Return the options of a run with the values of its recipe.
 
@@ -289,7 +248,7 @@ def run_help(called: str, about: str, config: Any, topic: str = 'all') -> str:
     config: the run at its scale.
     topic: 'all', or a section of options.
   """
-  options = list(config_options(config))
+  options = list(signatures.config_options(config))
   if topic and topic != 'all':
     return section_help(called, options, topic)
   lines = [f'usage: {called} [options]', '', about.strip()]

@@ -12,7 +12,8 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from plm_jax import environment, errors, progress, truncation, validation
-from plm_jax.cli import catalog, help, suggestions
+from plm_jax.cli import catalog, help, signatures, suggestions
+from plm_jax.cli.signatures import UNPREFIXED
 from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
 from plm_jax.validation import flag_name
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
   from plm_jax.config.run import Scale
   from plm_jax.recipes import Recipe
 
-UNPREFIXED = ('settings', 'reading')
-"""arguments of commands whose fields are options without a prefix"""
 SEED_LIMITS = '[0, 4294967295]'
 """seeds that both jax.random.key and numpy accept"""
 
@@ -335,7 +334,7 @@ def print_help(called: str, about: str, default: Any, args: Sequence[str]) -> bo
   if topic is not None:
     print(help.run_help(called, about, default, topic or 'all'))
     return True
-  known = {name for name, _, _ in help.option_fields(default)}
+  known = {name for name, _, _ in signatures.option_fields(default)}
   suggestions.check_options(rest, known, f'{called} --help all')
   return False
 

@@ -1,4 +1,5 @@
 """Help, version, suggestions and completion: what is answered without JAX."""
+import json
 import re
 import shutil
 import subprocess
@@ -77,8 +78,8 @@ def test_every_command_is_in_the_catalog_and_names_its_function():
 
 
 @pytest.mark.parametrize('name', [name for name, entry in ENTRIES.items() if entry.function])
-def test_the_options_that_are_read_from_source_are_those_of_the_function(name):
-  found = signatures.command_arguments(*(f'plm_jax.cli.{ENTRIES[name].function}'.rsplit('.', 1)))
+def test_the_options_in_the_file_are_those_of_the_function(name):
+  found = signatures.read_options(ENTRIES[name].function)
   renamed = {'prepare': {'recipe': 'for'}, 'evaluate': {'path': 'data.path'}}.get(name, {})
   paths = {renamed.get(path, path) for path in FUNCTIONS[name].paths - {'return'}}
   assert {one.name.replace('-', '_') for one in found} == paths
@@ -98,8 +99,8 @@ def test_a_help_has_usage_arguments_and_examples_and_fits_80_columns(name):
 
 
 def test_options_of_runs_are_those_of_their_recipes():
-  actual = {one.name: one for one in help.config_options(recipes.find_recipe('bert_base')())}
-  read = [one.name for one in signatures.class_options('plm_jax.config.run', 'PretrainRun')]
+  actual = {one.name: one for one in signatures.config_options(recipes.find_recipe('bert_base')())}
+  read = [one.name for one in signatures.read_options('plm_jax.config.run.PretrainRun')]
   assert read == [*actual] and actual['optim.peak'].default == '0.0001'
   assert actual['train.phases.1.steps'].default == '100000' and all(one.text for one in actual.values())
 
@@ -121,7 +122,12 @@ def test_spellings_of_other_libraries_lead_to_options_that_there_are():
 
 def test_recipe_names_are_those_of_the_recipes():
   names = {*recipes.all_recipes(), *recipes.word_vectors.PUBLISHED}
-  assert {*signatures.recipe_modules()} == names
+  assert {*signatures.recipe_titles()} == names
+
+
+def test_the_file_of_options_is_current():
+  """`python -m plm_jax.cli.signatures` writes it anew."""
+  assert json.loads(json.dumps(signatures.collect())) == signatures.read_file()
 
 
 @pytest.mark.parametrize(('typed', 'meant'), [
