@@ -271,10 +271,7 @@ def export(
   if not isinstance(model, LoadedModel) and conversion.is_checkpoint(model):
     return convert(model, folder, dtype)
   # Parameters that are only written stay on the host.
-  if isinstance(model, LoadedModel):
-    trained = model
-  else:
-    trained = loaded_model.load_model(model)
+  trained = model if isinstance(model, LoadedModel) else loaded_model.load_model(model)
   params, lost = conversion.exportable_params(trained.family, trained.params)
   if labels and not {f'heads_{name}' for name in conversion.LABELED_HEADS} & params.keys():
     raise conversion.ConvertError('labels name the classes of a head, and none that has some is '

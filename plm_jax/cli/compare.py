@@ -125,15 +125,11 @@ def last_metrics(found: Sequence[History]) -> dict[str, list[str]]:
     title = metric.title
     if name.endswith('_baseline'):
       title = f'{objective_title(name.removesuffix("_baseline"))} majority-class baseline'
-    cells = []
-    for value in values:
-      cells.append('' if value is None else format_value(value, metric, 4))
-    table[f'held-out {lower_title(title)}'] = cells
+    table[f'held-out {lower_title(title)}'] = [
+        '' if value is None else format_value(value, metric, 4) for value in values]
   if any(speeds):
-    medians = []
-    for some in speeds:
-      medians.append(format_number(statistics.median(some)) if some else '')
-    table['tokens per second, median'] = medians
+    table['tokens per second, median'] = [
+        format_number(statistics.median(some)) if some else '' for some in speeds]
   return table
 
 
@@ -190,11 +186,8 @@ def answer_prompt(trained: Any, prompt: str) -> str:
       return models.generate(trained, prompt, max_new=CONTINUATION_TOKENS)[0][0].text
     masks = []
     for candidates in models.fill_mask(trained, prompt, top=3)[0]:
-      texts = []
-      for token, probability in candidates:
-        is_known = not math.isnan(probability)
-        texts.append(f'{token} {probability:.0%}' if is_known else token)
-      masks.append(', '.join(texts))
+      masks.append(', '.join(
+          token if math.isnan(share) else f'{token} {share:.0%}' for token, share in candidates))
     return ' / '.join(masks)
   except UserError as error:
     return f'({error})'
@@ -221,12 +214,7 @@ def heldout_curves(found: Sequence[History], by: str) -> HeldoutCurves:
 def format_table(title: str, names: Sequence[str], table: ComparisonTable) -> list[str]:
   """Return the lines of a table with one column per run; below each other if it is too wide."""
   first = max(map(len, (title, *table)))
-  widths = []
-  for at, name in enumerate(names):
-    width = len(name)
-    for row in table.values():
-      width = max(width, len(row[at]))
-    widths.append(width)
+  widths = [max(map(len, column)) for column in zip(names, *table.values(), strict=True)]
   if first + sum(widths) + 2 * len(widths) > 160:
     lines = [title]
     for name, row in table.items():
@@ -249,9 +237,7 @@ def render_page(
     if table:
       parts.append(el('section', el('h2', title), html_table(names, table)))
   if curves:
-    charts = el('div', class_='charts')
-    for name in curves:
-      charts.append(run_figure(names, curves, name, by))
+    charts = el('div', *(run_figure(names, curves, name, by) for name in curves), class_='charts')
     parts.append(el('section', el('h2', 'Held-out metrics'), charts))
   title = ' · '.join(names)
   return html.render_document(title, 'plm_jax · comparison of runs', parts, CSS)
@@ -259,15 +245,9 @@ def render_page(
 
 def html_table(names: Sequence[str], table: ComparisonTable) -> Element:
   """Return a table of the page."""
-  head = el('tr', el('th', ''))
-  for at, name in enumerate(names):
-    head.append(el('th', name, scope='col', class_=f'run-{at}'))
-  found = el('table', head, class_='compared')
-  for name, row in table.items():
-    line = el('tr', el('th', name, scope='row'))
-    for value in row:
-      line.append(el('td', value))
-    found.append(line)
+  found = html.value_table(names, table, 'compared')
+  for at, column in enumerate(found[0][1:]):
+    column.set('class', f'run-{at}')
   return found
 
 
@@ -276,16 +256,10 @@ def run_figure(names: Sequence[str], curves: HeldoutCurves, name: str, by: str) 
   metric = describe_metric(name, curves)
   lines = {f'run-{at}': points for at, points in curves[name].items()}
   called = {f'run-{at}': run for at, run in enumerate(names)}
-  values = []
-  for points in lines.values():
-    values += [value for _, value in points]
-  legend = el('span', class_='legend')
-  for line in lines:
-    legend.append(el('span', el('i', class_=line), called[line]))
+  values = [value for points in lines.values() for _, value in points]
   unit = '' if metric.rank == OTHER_RANK else metric.unit
-  caption = el('figcaption', el('b', metric.title), el('span', unit, class_='unit'), legend)
   chart = html.draw_chart(lines, axis_top(sorted(values)), (), metric, called, by)
-  return el('figure', caption, chart)
+  return html.chart_figure(metric.title, unit, {line: called[line] for line in lines}, chart)
 
 
 RUN_COLORS = (

@@ -143,9 +143,7 @@ def examine(args: Sequence[str], own: Machine) -> Examination:
   found = Examination()
   found.run_check('versions', check_versions)
   free = found.run_check('accelerator', check_accelerator, own)
-  request = None
-  if args:
-    request = found.run_check('options', check_options, args)
+  request = found.run_check('options', check_options, args) if args else None
   if request is None:
     if free:
       found.run_check('devices', check_devices, own)
@@ -294,9 +292,8 @@ def check_memory(config: PretrainRun) -> CheckResult:
   """Check that a run fits the memory, by a lower bound; the value is the size of its state."""
   preflight.check_best_metric(config)
   size = preflight.check_memory(config)
-  available = 'an unknown amount'
-  if size.available < float('inf'):
-    available = f'{size.available / 2 ** 30:,.1f} GiB'
+  known = size.available < float('inf')
+  available = f'{size.available / 2 ** 30:,.1f} GiB' if known else 'an unknown amount'
   message = f'at least {size.needed / 2 ** 30:,.2f} GiB of {available}'
   return CheckResult(message, value=size.state)
 
@@ -400,8 +397,7 @@ def check_text(config: PretrainRun, path: str, tokenizer: Tokenizer | None) -> s
   paragraphs = []
   documents = sources.read_documents(path, text.read_config)
   for document in itertools.islice(documents, tokenizer_fit.MAX_PARAGRAPHS):
-    for paragraph in document.paragraphs[:10]:
-      paragraphs.append(paragraph[:tokenizer_fit.MAX_CHARACTERS])
+    paragraphs += [each[:tokenizer_fit.MAX_CHARACTERS] for each in document.paragraphs[:10]]
   return tokenizer_fit.accent_warning(text, rules, paragraphs, tokenizer is not None)
 
 
@@ -464,9 +460,8 @@ def check_cache(config: PretrainRun | None, own: Machine) -> CheckResult:
 def check_output(config: PretrainRun) -> CheckResult:
   """Check that the run's folder can be written, is seen by all hosts, and is not in use."""
   path = storage.resolve_path(config.folder)
-  new = []
-  if not storage.is_remote(path):
-    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+  folders = () if storage.is_remote(path) else (path, *path.parents)
+  new = [folder for folder in folders if not folder.exists()]
   try:
     hosts.check_shared_folder(config.folder)
     with hosts.locked(config.folder):
@@ -490,10 +485,8 @@ def check_resume(config: PretrainRun, tokenizer: Tokenizer | None) -> CheckResul
     meta = checkpoints.meta(step)
     tokenizer = tokenizer or preflight.load_run_tokenizer(config)
     train.check_same_run(config, meta, tokenizer, step)
-    folders = []
-    for path in config.data.path:
-      if records := preflight.finished_records(path):
-        folders.append(records)
+    found = map(preflight.finished_records, config.data.path)
+    folders = [folder for folder in found if folder]
     if len(folders) == len(config.data.path):  # otherwise known after the text is prepared
       train.check_same_data(config, meta, feed.content_digests(config, folders), step)
   finally:

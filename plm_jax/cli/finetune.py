@@ -211,15 +211,12 @@ def run_seeds(config: FinetuneRun, seeds: int) -> list[TrainingResult]:
     if results:  # the baselines are the same for every seed
       one = validation.with_paths(one, {'data.baseline': False})
     found = runs.run(one)
-    if found is None:
-      return list(results.values())
-    results[seed] = found
-    if not found.finished:
+    if found:
+      results[seed] = found
+    if found is None or not found.finished:
       return list(results.values())
   heldout = results[config.seed].heldout
-  metric = config.train.best
-  if metric not in heldout:
-    metric = next(iter(heldout))
+  metric = config.train.best if config.train.best in heldout else next(iter(heldout))
   print_summary(metric, {seed: result.heldout[metric] for seed, result in results.items()})
   return list(results.values())
 

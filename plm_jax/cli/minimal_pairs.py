@@ -1,6 +1,7 @@
 """Implement `python -m plm_jax minimal-pairs`: accuracies by paradigm, compared with guessing."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
+import itertools
 import json
 from typing import Annotated
 from xml.etree.ElementTree import Element
@@ -111,9 +112,7 @@ def table_lines(runs: JudgedRuns) -> Iterator[str]:
   groups = [paradigms, whole]
   if 0 < len(terms) < len(paradigms):
     groups.insert(1, terms)
-  width = len('paradigm')
-  for group in groups:
-    width = max(width, *map(len, group))
+  width = max(map(len, ['paradigm', *itertools.chain(*groups)]))
   heads = [f'{"accuracy    at 95%":{CELL_WIDTH}}']
   if len(runs) > 1:
     heads = [f'{name[-CELL_WIDTH:]:>{CELL_WIDTH}}' for name in runs]

@@ -50,9 +50,8 @@ def probe_command(
         f'baseline, the most frequent tag of each word: {found.commonest:.1%}\n')
   print(f'{"layer":12}{"trained":>16}{"untrained":>16}{"control task":>16}{"selectivity":>12}')
   for layer in found.layers:
-    cells = ''
-    for values in (layer.accuracy, layer.untrained, layer.control):
-      cells += f'{format_mean(values):>16}'
+    columns = layer.accuracy, layer.untrained, layer.control
+    cells = ''.join(f'{format_mean(values):>16}' for values in columns)
     print(f'{layer_name(layer):12}{cells}{layer.selectivity:12.1%}')
   if page:
     lead = (f'One linear classifier per layer, trained on {seen:,} words, {settings.seeds} seeds. '
@@ -121,26 +120,19 @@ def draw_layer_chart(layers: Sequence[LayerProbe]) -> Element:
     lines['train'].append((layer.layer, statistics.mean(layer.untrained)))
     lines['baseline'].append((layer.layer, statistics.mean(layer.control)))
   names = {'heldout': 'trained', 'train': 'untrained', 'baseline': 'control task'}
-  legend = el('span', class_='legend')
-  for line, name in names.items():
-    legend.append(el('span', el('i', class_=line), name))
   metric = Metric(2, 'Accuracy', percent=True)
   chart = html.draw_chart(lines, 1.0, [], metric, names, 'layer')
-  return el('figure', el('figcaption', el('b', 'Accuracy'), legend), chart)
+  return html.chart_figure('Accuracy', None, names, chart)
 
 
 def layer_table(layers: Sequence[LayerProbe]) -> Element:
   """Return the table of accuracies by layer."""
-  head = el('tr')
-  for title in ('layer', 'trained', 'untrained', 'control task', 'selectivity'):
-    head.append(el('th', title))
-  table = el('table', head)
+  titles = 'layer', 'trained', 'untrained', 'control task', 'selectivity'
+  table = el('table', el('tr', *(el('th', title) for title in titles)))
   for one in layers:
-    row = el('tr')
-    for cell in (layer_name(one), format_mean(one.accuracy), format_mean(one.untrained),
-                 format_mean(one.control), f'{one.selectivity:.1%}'):
-      row.append(el('td', cell))
-    table.append(row)
+    cells = (layer_name(one), format_mean(one.accuracy), format_mean(one.untrained),
+             format_mean(one.control), f'{one.selectivity:.1%}')
+    table.append(el('tr', *(el('td', cell) for cell in cells)))
   return table
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import statistics
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -168,11 +168,8 @@ def format_table(
     metric: str, ranked: Sequence[SweepResult], format_value: Callable[[float], str]) -> list[str]:
   """Return the lines of the table of combinations, the best first."""
   rows = [('combination', *header(metric))]
-  for one in ranked:
-    rows.append((one.name, *cells(one, format_value)))
-  widths = []
-  for column in zip(*rows, strict=True):
-    widths.append(max(map(len, column)))
+  rows += [(one.name, *cells(one, format_value)) for one in ranked]
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   lines = []
   for name, *values in rows:
     padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
@@ -197,16 +194,11 @@ def write_page(
     folder: str, metric: str, ranked: Sequence[SweepResult], format_value: Callable[[float], str]
 ) -> str:
   """Write the table as an HTML page, and return its path."""
-  head: Any = el('tr')
-  for title in ('', *header(metric), 'by seed'):
-    head.append(el('th', title, scope='col'))
-  table: Any = el('table', head, class_='compared')
+  rows = {}
   for one in ranked:
     seeds = ', '.join(f'{seed}: {format_value(value)}' for seed, value in one.values.items())
-    row: Any = el('tr', el('th', one.name, scope='row'))
-    for value in (*cells(one, format_value), seeds):
-      row.append(el('td', value))
-    table.append(row)
+    rows[one.name] = [*cells(one, format_value), seeds]
+  table = html.value_table((*header(metric), 'by seed'), rows, 'compared')
   section = el('section', el('h2', f'Combinations by {metric}, the best first'), table)
   path = storage.resolve_path(folder) / PAGE
   storage.write(path, html.render_document(folder, 'plm_jax · sweep', [section], ''))

@@ -64,10 +64,7 @@ def analyze_heads(
   assert trained.tokenizer
   for row, found in token_features.iterate_attention(trained, sentences):
     sums = sum_statistics(found, row.starts[0], row.starts[-1])
-    if total is None:
-      total = sums
-    else:
-      total = total + sums
+    total = sums if total is None else total + sums
     tokens += int(row.starts[-1] - row.starts[0])
     if row.sentence < maps and row.words.start == 0:
       pieces = trained.tokenizer.pieces

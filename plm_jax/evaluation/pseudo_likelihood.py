@@ -155,10 +155,7 @@ class PseudoScorer:
     before = 1
     if self.cls_last:
       before = 0
-    if self.shifted:
-      first = boundary_ids(vocab)[0]
-    else:
-      first = vocab.cls
+    first = boundary_ids(vocab)[0] if self.shifted else vocab.cls
     last = [vocab.sep, vocab.cls][:self.specials - before]
     tokens = np.full((rows, length), max(vocab.pad, 0), np.int32)
     segments, positions = np.zeros_like(tokens), np.zeros((rows, 1), np.int32)

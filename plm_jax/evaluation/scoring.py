@@ -347,10 +347,7 @@ def make_scorer(trained: LoadedModel, start: bool = True, mesh: Mesh | None = No
     raise CheckpointError('a GLM fills blanks and does not continue texts: '
                           'plm_jax.inference.glm_infill scores what it is given')
   parts = 'backbone', f'heads_{name}'
-  if mesh:
-    params = trained.device_params(*parts)
-  else:
-    params = replicate_params(trained, *parts)
+  params = trained.device_params(*parts) if mesh else replicate_params(trained, *parts)
   model = NextTokenLogits(trained.model, name, trained.heads[name])
   return Scorer(
       model, params, trained.tokenizer, trained.model.max_length, start, trained.starts_every_row,

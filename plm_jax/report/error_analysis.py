@@ -1,5 +1,5 @@
 """Analyze the errors of a fine-tuned model: confusion matrix, scores per class, worst mistakes."""
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -7,7 +7,7 @@ import numpy as np
 
 from plm_jax.metrics.calibration import Bin, calibration_error
 from plm_jax.metrics.tasks import ClassScore
-from plm_jax.report.html import el
+from plm_jax.report.html import el, value_table
 from plm_jax.tasks.calibration import CalibratedTask
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import Predictions
@@ -49,7 +49,9 @@ def error_sections(task: Task, found: Predictions) -> list[Element]:
 
 def calibration_table(bins: Sequence[Bin]) -> Element:
   """Return the confidence and the accuracy of decisions of similar confidence as a table."""
-  table = el('table', head_row(['probability', 'correct', 'decisions']), class_='counts')
+  names = 'probability', 'correct', 'decisions'
+  head = el('tr', *(el('th', name, scope='col') for name in names))
+  table = el('table', head, class_='counts')
   for one in bins:
     table.append(el('tr', el('td', f'{one.confidence:.1%}'), el('td', f'{one.accuracy:.1%}'),
                     el('td', f'{one.count:,}')))
@@ -72,36 +74,22 @@ def score_tables(task: Task, found: Predictions) -> Iterator[Element]:
 def confusion_table(counts: np.ndarray, names: Sequence[str]) -> Element:
   """Return the confusion matrix [true class, predicted class] as a table."""
   most = max(1, int(counts.max()))
-  table = el('table', head_row(['', *names]), class_='counts')
-  for name, row in zip(names, counts.tolist(), strict=True):
-    line = el('tr', el('th', name, scope='row'))
-    for count in row:
-      color = f'background:rgba(90,140,220,{0.6 * count / most:.2f})'
-      line.append(el('td', f'{count:,}', style=color))
-    table.append(line)
+  texts = [[f'{count:,}' for count in row] for row in counts.tolist()]
+  table = value_table(names, dict(zip(names, texts, strict=True)))
+  for line, row in zip(table[1:], counts.tolist(), strict=True):
+    for cell, count in zip(line[1:], row, strict=True):
+      cell.set('style', f'background:rgba(90,140,220,{0.6 * count / most:.2f})')
   lead = 'One row per true class, one column per predicted class.'
   return el('section', el('h2', 'Confusion matrix'), el('p', lead, class_='lead'), table)
 
 
 def class_table(scores: Mapping[str, ClassScore]) -> Element:
   """Return the table of precision, recall and F1 per class."""
-  head = head_row(['', 'precision', 'recall', 'F1', 'examples'])
-  table = el('table', head, class_='counts')
+  rows = {}
   for name, score in scores.items():
-    row = el('tr', el('th', name, scope='row'))
-    for value in score[:3]:
-      row.append(el('td', f'{value:.2f}'))
-    row.append(el('td', f'{score.support:,}'))
-    table.append(row)
+    rows[name] = [*(f'{value:.2f}' for value in score[:3]), f'{score.support:,}']
+  table = value_table(('precision', 'recall', 'F1', 'examples'), rows)
   return el('section', el('h2', 'Scores by class'), table)
-
-
-def head_row(names: Iterable[str]) -> Element:
-  """Return the first row of a table, with the names of its columns."""
-  row = el('tr')
-  for name in names:
-    row.append(el('th', name, scope='col'))
-  return row
 
 
 def mistake_cards(task: Task, mistakes: Predictions) -> Element:
@@ -138,9 +126,7 @@ def mark_chunks(
     words: Sequence[str], tags: Sequence[str], other: Sequence[str]) -> Iterator[Element | str]:
   """Yield words with marked entities; without entities, words whose tags are wrong are marked."""
   text, at = ' '.join(words), 0
-  found = []
-  for one in find_entities(words, tags, [1.0] * len(words)):
-    found.append(one[:4])
+  found = [one[:4] for one in find_entities(words, tags, [1.0] * len(words))]
   if not found and 'O' not in tags:
     start = 0
     for word, tag, theirs in zip(words, tags, other, strict=True):

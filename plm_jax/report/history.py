@@ -118,10 +118,7 @@ def read_curves(path: epath.PathLike) -> tuple[Curves, list[LengthChange], int]:
       is_number = isinstance(value, int | float) and not isinstance(value, bool)
       if key in ('step', 'split', 'length') or not is_number:
         continue
-      if abs(value) < MAX_VALUE:
-        value = float(value)
-      else:
-        value = math.nan
+      value = float(value) if abs(value) < MAX_VALUE else math.nan
       curves.setdefault(key, {}).setdefault(split, []).append((step, value))
     length = record.get('length')
     if split == 'train' and isinstance(length, int):

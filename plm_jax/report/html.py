@@ -61,9 +61,7 @@ def write_report(folder: epath.PathLike, summary: Summary) -> epath.Path:
   path = storage.resolve_path(folder) / 'report.html'
   curves, phases, foreign = read_curves(path.parent / 'metrics.jsonl')
   if foreign:
-    plural = ''
-    if foreign > 1:
-      plural = 's'
+    plural = 's' if foreign > 1 else ''
     note = (f'{foreign} line{plural} of metrics.jsonl, torn or of something else, left out of the '
             'curves')
     summary = dataclasses.replace(summary, notes=[*summary.notes, note])
@@ -142,9 +140,8 @@ def blank_section(cards: Sequence[FillMaskSample]) -> Element:
   section = el('section', el('h2', 'Fill in the blank'))
   known = [blank for blank in cards if blank.truth is not None]
   if known:
-    right = 0
-    for blank in known:
-      right += bool(blank.candidates) and blank.candidates[0][0] == blank.truth
+    guesses = [blank.candidates[0][0] if blank.candidates else None for blank in known]
+    right = sum(guess == blank.truth for guess, blank in zip(guesses, known, strict=True))
     section.append(el('p', f'The first guess is the hidden word in {right} of the {len(known)} '
                       'sentences where it is known.', class_='lead'))
   section.append(el('div', *map(blank_card, cards), class_='cards'))
@@ -160,13 +157,10 @@ def blank_card(blank: FillMaskSample) -> Element:
   rows = el('ol')
   for token, probability in blank.candidates:
     is_truth = token == blank.truth
-    mark = ''
-    if is_truth:
-      mark = '✓'
     row = el('li', el('span', token or '␣', class_='piece', title=token),
              el('span', el('span', style=f'width:{100 * probability:.2f}%'), class_='bar'),
              el('span', f'{probability:.1%}', class_='share'),
-             el('span', mark, class_='check'))
+             el('span', '✓' if is_truth else '', class_='check'))
     if is_truth:
       row.set('class', 'truth')
       row.set('title', 'the hidden word')
@@ -229,15 +223,10 @@ def curve_section(curves: Curves, phases: Sequence[LengthChange]) -> Element:
     accuracy = key.replace('_baseline', '_accuracy')
     if '/' in key or (key.endswith('_baseline') and accuracy in metrics):
       continue
-    values = []
-    for points in curves[key].values():
-      for _, value in points:
-        values.append(value)
+    values = [value for points in curves[key].values() for _, value in points]
     if key in ('skipped', 'streak') and not any(values):
       continue
-    group = known
-    if metrics[key].rank == OTHER_RANK:
-      group = other
+    group = other if metrics[key].rank == OTHER_RANK else known
     group.append(metric_figure(curves, phases, key, metrics[key]))
   section = el('section', el('h2', 'Curves'), known)
   if len(other):
@@ -254,16 +243,11 @@ def metric_figure(
   """Return the chart of one metric, with its title and legend."""
   lines, lost = {}, 0
   for split in sorted(curves[key], key=lambda split: (split != 'train', split)):
-    points = []
-    for point in curves[key][split]:
-      if math.isfinite(point[1]):
-        points.append(point)
+    points = [point for point in curves[key][split] if math.isfinite(point[1])]
     lost += len(curves[key][split]) - len(points)
     if points:
       lines[split] = downsample(points)
-  units = []
-  if metric.unit:
-    units.append(metric.unit)
+  units = [metric.unit] if metric.unit else []
   if lost:
     units.append(f'{lost} not finite, not drawn')
   baseline = None
@@ -276,15 +260,18 @@ def metric_figure(
   top = axis_top(values)
   if top < values[-1]:
     units.append(f'up to {format_value(values[-1], metric)} beyond the axis')
-  legend = el('span', class_='legend')
-  for split in lines:
-    legend.append(el('span', el('i', class_=split), CURVE_NAMES.get(split, split)))
-  caption = el(
-      'figcaption', el('b', metric.title), el('span', ', '.join(units), class_='unit'), legend)
-  figure = el('figure', caption)
-  if lines:
-    figure.append(draw_chart(lines, top, phases, metric))
-  return figure
+  chart = draw_chart(lines, top, phases, metric) if lines else None
+  names = {split: CURVE_NAMES.get(split, split) for split in lines}
+  return chart_figure(metric.title, ', '.join(units), names, chart)
+
+
+def chart_figure(
+    title: str, unit: str | None, names: Mapping[str, str], chart: Element | None) -> Element:
+  """Return a chart with its title, its unit and a legend. names: class of each line -> name."""
+  entries = [el('span', el('i', class_=line), name) for line, name in names.items()]
+  shown = None if unit is None else el('span', unit, class_='unit')
+  caption = el('figcaption', el('b', title), shown, el('span', *entries, class_='legend'))
+  return el('figure', caption, chart)
 
 
 def draw_chart(
@@ -304,10 +291,7 @@ def draw_chart(
   steps, values = zip(*drawn, strict=True)
   begin, end = min(0, *steps), max(1, *steps)
   # The axis of a loss does not start at 0, which no loss gets near.
-  if metric.rank in (0, 1, OTHER_RANK):
-    lowest = min(values)
-  else:
-    lowest = min(0, *values)
+  lowest = min(values) if metric.rank in (0, 1, OTHER_RANK) else min(0, *values)
   y_ticks = ticks(lowest, top)
   low, high = y_ticks[0], y_ticks[-1]
   right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -343,14 +327,9 @@ def draw_chart(
   for split, points in lines.items():
     path = 'L'.join(f'{x(step)} {y(value)}' for step, value in points)
     svg.append(el('path', d=f'M{path}', class_=f'{split} line'))
-    marked = points[-1:]
-    if split == 'heldout' and len(points) <= 60:
-      marked = points
-    for step, value in marked:
-      radius = 2
-      if split == 'heldout':
-        radius = 3
-      svg.append(el('circle', cx=x(step), cy=y(value), r=radius, class_=split))
+    heldout = split == 'heldout'
+    for step, value in points if heldout and len(points) <= 60 else points[-1:]:
+      svg.append(el('circle', cx=x(step), cy=y(value), r=3 if heldout else 2, class_=split))
     labels.append((y(points[-1][1]), format_value(points[-1][1], metric, 4), split))
   above = math.inf
   for place, label, kind in sorted(labels, reverse=True):
@@ -400,6 +379,16 @@ def downsample(points: Sequence[Point], most: int = 400) -> list[Point]:
 
 
 # HTML elements.
+
+
+def value_table(
+    columns: Iterable[str], rows: Mapping[str, Iterable[str]], class_: str = 'counts') -> Element:
+  """Return a table whose first column has the names of the rows."""
+  head = el('tr', el('th', ''), *(el('th', name, scope='col') for name in columns))
+  table = el('table', head, class_=class_)
+  for name, cells in rows.items():
+    table.append(el('tr', el('th', name, scope='row'), *(el('td', cell) for cell in cells)))
+  return table
 
 
 def json_table(rows: Mapping[str, Any]) -> Element:

@@ -56,25 +56,14 @@ def render_card(
     step: updates before the exported parameters; None: all that were planned.
     baselines: their scores by metric and name.
   """
-  pipeline = ''
-  for name, tag in PIPELINES.items():
-    if name in can:
-      pipeline = f'pipeline_tag: {tag}\n'
-      break
+  tag = next((tag for name, tag in PIPELINES.items() if name in can), '')
   pretrained = isinstance(run, PretrainRun)
   name = hub.parse_name(run.warm_start)
   start = name.name if name else last_part(run.warm_start)
-  base = ''
-  if start and not pretrained:
-    base = f'base_model: {start}\n'
-  if step is None:
-    step = run.train.steps
-  planned = ''
-  if step != run.train.steps:
-    planned = f' of {run.train.steps:,} planned'
-  scale = ''
-  if run.scale != 'paper':
-    scale = f' at the {run.scale} scale'
+  base = f'base_model: {start}\n' if start and not pretrained else ''
+  step = run.train.steps if step is None else step
+  planned = f' of {run.train.steps:,} planned' if step != run.train.steps else ''
+  scale = f' at the {run.scale} scale' if run.scale != 'paper' else ''
   tokens = run_metrics.count_tokens_read(run.train.steps_and_tokens, step)
   rows = {'Steps': f'{step:,}{planned}', 'Tokens read': f'{tokens:,}'}
   if isinstance(run, PretrainRun):
@@ -90,13 +79,12 @@ def render_card(
       rows[f'Held-out {title}'] = run.objective.reporting.format_metric(name, value)
     for baseline, score in baselines.get(name, {}).items():
       rows[f'Baseline, {baseline}'] = f'{score:.2f} {name}'
-  how = 'fine-tuned'
-  if pretrained:
-    how = 'pre-trained'
+  how = 'pre-trained' if pretrained else 'fine-tuned'
   return TEMPLATE.format(
       library='sentence-transformers' if 'similar' in can else 'transformers', base=base,
-      pipeline=pipeline, name=run.title, recipe=run.name, family=family, parameters=parameters,
-      size=describe_size(run.model), scale=scale, how=how, version=package_version(),
+      pipeline=f'pipeline_tag: {tag}\n' if tag else '', name=run.title, recipe=run.name,
+      family=family, parameters=parameters, size=describe_size(run.model), scale=scale, how=how,
+      version=package_version(),
       rows='\n'.join(f'| {key} | {text} |' for key, text in rows.items()))
 
 
@@ -135,16 +123,11 @@ def run_card(
   except CheckpointError:
     step, heldout = None, None
   if not heldout:
-    until = step
-    if until is None:
-      until = found.config.train.steps
+    until = found.config.train.steps if step is None else step
     heldout = {}
     for name, splits in found.curves.items():
       points = finite_points(splits.get('heldout', ()))
-      values = []
-      for at, value in points:
-        if at <= until:
-          values.append(value)
+      values = [value for at, value in points if at <= until]
       if values:
         heldout[name] = values[-1]
   path = storage.resolve_path(folder) / BASELINES_FILE

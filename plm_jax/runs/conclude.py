@@ -79,9 +79,7 @@ def sample_outputs(
       prompts = builtin_corpus.PROMPTS
     blanks = filler.make_samples(trained, prompts, folders[0], config.seed)
   if 'generate' in trained.capabilities:
-    beginnings = prompts
-    if filler:
-      beginnings = ()  # a prompt with a mask is not a beginning
+    beginnings = () if filler else prompts  # a prompt with a mask is not a beginning
     samples = generate.make_samples(trained, beginnings, folders[0], config.seed)
   if isinstance(objective, SequenceToSequence):
     length = objective.text_length(config.train.phases[-1].length)
@@ -89,9 +87,8 @@ def sample_outputs(
     windows = Windows(
         folders[0], split, length, config.data.assembly, objective.layout.target_tokens)
     samples += generate.make_objective_samples(trained, objective, windows)
-  if generate.continues_prompts(trained):
-    return ModelSamples(prompts, blanks, samples, 'beginning')
-  return ModelSamples(prompts, blanks, samples, 'text')
+  kind = 'beginning' if generate.continues_prompts(trained) else 'text'
+  return ModelSamples(prompts, blanks, samples, kind)
 
 
 def report_pretraining(
@@ -151,14 +148,11 @@ def next_commands(
     source = shlex.quote(next(filter(None, (*config.data.heldout_path, *config.data.path))))
     found['Evaluate the task'] = f'{program} text-to-text {folder} {source}'
   elif shown.blanks:
-    prompt = shown.blanks[0].prompt
-    if shown.prompts:
-      prompt = shown.prompts[0]
+    prompt = shown.prompts[0] if shown.prompts else shown.blanks[0].prompt
     found['Fill masks'] = f'{program} fill-mask {folder} {shlex.quote(prompt)}'
   if shown.samples and not has_targets:
-    prompt = text.words[shown.prompt_kind]
-    if shown.prompts and not shown.blanks:
-      prompt = shown.prompts[0]
+    own = shown.prompts and not shown.blanks
+    prompt = shown.prompts[0] if own else text.words[shown.prompt_kind]
     found['Generate text'] = f'{program} generate {folder} {shlex.quote(prompt)}'
   found['Fine-tune on a task'] = (
       f'{program} finetune --init={folder} --task=TASK --train=FILE --dev=FILE')
@@ -241,13 +235,9 @@ def corpus_section(
   names: dict[str, None] = {}
   for some in corpora.values():
     names |= dict.fromkeys(some)
-  head = el('tr', el('th', ''))
-  for name in names:
-    head.append(el('th', metric_names.display_name(name, whole), scope='col'))
-  table = el('table', head, class_='counts')
+  rows = {}
   for corpus, some in corpora.items():
-    row = el('tr', el('th', corpus, scope='row'))
-    for name in names:
-      row.append(el('td', format_metric(name, some[name]) if name in some else ''))
-    table.append(row)
+    rows[corpus] = [format_metric(name, some[name]) if name in some else '' for name in names]
+  titles = [metric_names.display_name(name, whole) for name in names]
+  table = html.value_table(titles, rows)
   return [el('section', el('h2', 'Held-out metrics by corpus'), table)]

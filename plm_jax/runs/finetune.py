@@ -126,9 +126,7 @@ def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:
   if own.exists():
     return tokenizers.load(own)
   data = config.data
-  place = data.tokenizer
-  if not place and has_token_params(config):
-    place = config.warm_start
+  place = data.tokenizer or (config.warm_start if has_token_params(config) else '')
   if place:
     if found := find_tokenizer(place):
       return found

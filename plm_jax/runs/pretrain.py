@@ -90,10 +90,8 @@ def report_samples(
   parameters = count_parameters(jax.eval_shape(objective.lifecycle.exported, params))
   if jax.process_count() > 1:
     size = sum(x.nbytes for x in jax.tree.leaves(params))
-    if size <= MAX_FETCHED_BYTES:
-      params = multihost_utils.process_allgather(params, tiled=True)
-    else:
-      params = None
+    fits = size <= MAX_FETCHED_BYTES
+    params = multihost_utils.process_allgather(params, tiled=True) if fits else None
   with hosts.barrier('report'):  # the first process to finish would end the job
     if jax.process_index() == 0:
       shown = ModelSamples()
