@@ -145,10 +145,7 @@ def attention(
     CheckpointError: the model has no tokenizer.
     ConfigError: an ELMo, no text, or a word longer than a sequence.
   """
-  sentences = []
-  for text in as_list(texts):
-    if words := tuple(text.split()):
-      sentences.append(words)
+  sentences = [tuple(text.split()) for text in as_list(texts) if text.strip()]
   if not sentences:
     raise ConfigError('there is nothing to look at: give texts with words')
   return attention_maps.analyze_heads(ensure_loaded(model), sentences, maps)

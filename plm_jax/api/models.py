@@ -94,10 +94,8 @@ def fill_mask(
   with mesh_context(trained):
     if trained.model.kind == 'infilling':
       from plm_jax.inference import glm_infill
-      filled = []
-      for texts in glm_infill.fill_blanks(trained, as_list(prompts)):
-        filled.append([[(text, float('nan'))] for text in texts])
-      return filled
+      return [[[(text, float('nan'))] for text in texts]
+              for texts in glm_infill.fill_blanks(trained, as_list(prompts))]
     from plm_jax.inference import fill_mask as filling
     return filling.fill(trained, as_list(prompts), top)
 
@@ -291,10 +289,7 @@ def export(
       storage.write(readme, card)
   path = os.fspath(folder)
   if write_extra:
-    others = []
-    for name in lost:
-      if name not in ('embedding', 'relation'):
-        others.append(name)
+    others = [name for name in lost if name not in ('embedding', 'relation')]
     return Exported(SENTENCE_TRANSFORMERS_USAGE.format(folder=path), others)
   return Exported(conversion.get_family(trained.family).usage.format(folder=path), tuple(lost))
 
@@ -358,9 +353,7 @@ def task_special_ids(
     usual = 2
   if isinstance(trained.tokenizer, TokenizerJson):
     usual = trained.tokenizer.separators
-  if len(found[1]) != usual:
-    return found
-  return None
+  return found if len(found[1]) != usual else None
 
 
 def make_modules_writer(trained: LoadedModel) -> Callable[[pathlib.Path], None] | None:

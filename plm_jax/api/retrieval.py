@@ -118,8 +118,7 @@ def mine_negatives(
     trained = dataclasses.replace(trained, task=dataclasses.replace(trained.task, score='none'))
   found: dict[str, tuple[np.ndarray, np.ndarray, dict[int, float]]] = {}
   searched = search_documents(retriever, queries, documents, config.depth, positives)
-  for query, hits in zip(queries, searched, strict=True):
-    found[query] = hits
+  found |= zip(queries, searched, strict=True)
   rng = np.random.default_rng(config.seed)
   filters = trained is not None or retriever != BM25
   total = len(pairs) if trained is None else None  # a judge counts each pair that it reads

@@ -96,10 +96,7 @@ def encode(
   """
   check_windows(windows, stride)
   trained, items = load_encoder(model), as_list(texts)
-  plain = []
-  for text in items:
-    if isinstance(text, str):
-      plain.append(text)
+  plain = [text for text in items if isinstance(text, str)]
   if isinstance(trained, StaticVectors):
     check_text_prompts(items, 'give texts')
     return trained.encode(items)  # pyright: ignore[reportArgumentType]  models take ids
@@ -201,10 +198,8 @@ def search_vectors(
   """Find the vectors of documents that are nearest to queries; see `search`."""
   query_vectors = encode(trained, queries, prompt='query')
   scores, numbers = find_nearest(query_vectors, vectors, top, similarity=trained.similarity)
-  found = []
-  for row in zip(numbers.tolist(), scores.tolist(), strict=True):
-    found.append([Hit(number, score, '') for number, score in zip(*row, strict=True)])
-  return found
+  rows = zip(numbers.tolist(), scores.tolist(), strict=True)
+  return [[Hit(number, score, '') for number, score in zip(*row, strict=True)] for row in rows]
 
 
 def rerank(

@@ -56,9 +56,7 @@ def finetune(
   from plm_jax.config.run import FinetuneRun
   from plm_jax.recipes import finetune as recipes
   from plm_jax.runs import run as runs
-  start = recipes.InitialModel()
-  if init:
-    start = recipes.read_initial_model(os.fspath(init))
+  start = recipes.read_initial_model(os.fspath(init)) if init else recipes.InitialModel()
   if isinstance(train, str):
     train = (train,)
   if isinstance(dev, str):

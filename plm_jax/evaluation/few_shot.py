@@ -72,19 +72,13 @@ class FewShotConfig(ValidatedConfig):
       ConfigError: the task has no data set in TFDS, and none is given.
     """
     task = self.task(name)
-    source, pool_source = self.data or task.data, self.pool
-    if not self.data and not pool_source:
-      pool_source = task.pool
+    source = self.data or task.data
+    pool_source = self.pool or ('' if self.data else task.pool)
     if not source:
       raise ConfigError(f'{name} has no data set in TFDS: give --data')
     every = task.examples(source)
-    pool = every
-    if self.shots and pool_source:
-      pool = task.examples(pool_source)
-    questions = every
-    if self.limit:
-      questions = sample_subset(every, self.limit, self.seed)
-    return questions, pool
+    pool = task.examples(pool_source) if self.shots and pool_source else every
+    return sample_subset(every, self.limit, self.seed) if self.limit else every, pool
 
 
 class FewShotExample(NamedTuple):
@@ -125,16 +119,11 @@ class FewShotTask(abc.ABC):
 
   def examples(self, source: str) -> list[FewShotExample]:
     """Read all questions of a source. Raises SourceError."""
-    examples = []
-    for row in rows_lib.read_rows(source):
-      examples.append(self.read(row))
-    return examples
+    return [self.read(row) for row in rows_lib.read_rows(source)]
 
   def prompt(self, example: FewShotExample, shots: Iterable[FewShotExample] = ()) -> str:
     """Write the prompt: the few-shot examples with their answers, then the question."""
-    solved = []
-    for shot in shots:
-      solved.append(shot.context + format_answer(shot.choices[shot.label]))
+    solved = [shot.context + format_answer(shot.choices[shot.label]) for shot in shots]
     return self.header + self.separator.join([*solved, example.context])
 
   def fill(self, row: LabeledRow, **columns: str) -> str:
@@ -349,8 +338,7 @@ def evaluate_few_shot(
   for example in examples:
     prompt = task.prompt(example, sample_shots(pool, example, shots, seed))
     prompts.append(prompt)
-    for choice in example.choices:
-      pairs.append((prompt, format_answer(choice)))
+    pairs += [(prompt, format_answer(choice)) for choice in example.choices]
   suppressed = [format_answer(word) for word in task.suppressed_words]
   scores = iter(scorer.score(pairs, suppressed))
 
@@ -372,9 +360,8 @@ def evaluate_few_shot(
       own.append(score)
       values.append(normalize_score(normalize, score, choice, unconditional.get(choice)))
     chosen = int(np.argmax(values))
-    right = chosen == example.label
-    if len(own) < 2:
-      right = all(score.greedy for score in own)
+    greedy = all(score.greedy for score in own)
+    right = chosen == example.label if len(own) > 1 else greedy
     predictions.append(
         FewShotPrediction(example, prompt, tuple(own), tuple(values), chosen, right))
   chances = [1 / len(example.choices) for example in examples if len(example.choices) > 1]

@@ -77,25 +77,18 @@ class Harness(LM):
     texts = [request.args[0] for request in requests]
     windows = []
     for ids in self.scorer.tokenizer.encode_batch(texts):
-      spans = []
-      if ids:
-        spans = rolling_spans([*self.scorer.start_ids(0), *ids], self.scorer.length)
-      windows.append(spans)
+      start = self.scorer.start_ids(0)
+      windows.append(rolling_spans([*start, *ids], self.scorer.length) if ids else [])
     found = iter(self.scorer.predict(list(itertools.chain.from_iterable(windows))))
-    totals = []
-    for spans in windows:
-      totals.append(sum(next(found)[0] for _ in spans))
-    return totals
+    return [sum(next(found)[0] for _ in spans) for spans in windows]
 
   def generate_until(self, requests) -> list[str]:
     """Generate a continuation for each request (context, options).
 
     A context that is too long is truncated at its beginning.
     """
-    asked = []
-    for request in requests:
-      context, options = request.args
-      asked.append((context, convert_options(options, self.scorer.start)))
+    asked = [(context, convert_options(options, self.scorer.start))
+             for context, options in (request.args for request in requests)]
     encode = self.scorer.tokenizer.encode_batch
     return answer_in_batches(asked, self.batch_size, encode, self.continue_prompts)
 
@@ -134,10 +127,7 @@ def convert_options(options: Mapping[str, Any], start: bool) -> GenerationConfig
   """
   options = dict(options)
   until = options.pop('until', [])
-  lengths = []
-  for option in LENGTH_OPTIONS:
-    if options.get(option) is not None:
-      lengths.append(options.pop(option))
+  lengths = [options.pop(name) for name in LENGTH_OPTIONS if options.get(name) is not None]
   do_sample = options.pop('do_sample', None)
   temperature = float(options.pop('temperature', None) or 0)
   sampling: dict[str, Any] = {}
@@ -156,12 +146,9 @@ def convert_options(options: Mapping[str, Any], start: bool) -> GenerationConfig
     sampling = {}
   if isinstance(until, str):
     until = [until]
-  max_new = 256
-  if lengths:
-    max_new = int(lengths[0])
   return GenerationConfig(
-      max_new=max_new, temperature=temperature, stop=tuple(filter(None, until)), start=start,
-      **sampling)
+      max_new=int(lengths[0]) if lengths else 256, temperature=temperature,
+      stop=tuple(filter(None, until)), start=start, **sampling)
 
 
 def answer_in_batches(

@@ -46,8 +46,7 @@ def find_neighbors(
   # Neighbors in context.
   places = []
   for number, sentence_words in enumerate(corpus):
-    for index in range(len(sentence_words)):
-      places.append((number, index))
+    places += [(number, index) for index in range(len(sentence_words))]
   table = np.concatenate([some[layer] for some in vectors[1:]])
   cosines, found = find_nearest(vectors[0][layer][[place]], table, top)
   in_context = []
@@ -64,10 +63,7 @@ def parse_marked_word(sentence: str) -> tuple[tuple[str, ...], int]:
     ConfigError: not exactly one word is between stars.
   """
   given = sentence.split()
-  stars = []
-  for at, word in enumerate(given):
-    if MARKED_WORD.fullmatch(word):
-      stars.append(at)
+  stars = [at for at, word in enumerate(given) if MARKED_WORD.fullmatch(word)]
   if len(stars) != 1:
     raise ConfigError(f'one word of {sentence[:60]!r} must be between stars, as in "the *bank* '
                       f'of a river", got {len(stars)}')
@@ -94,8 +90,6 @@ def find_table_neighbors(trained: LoadedModel, word: str, top: int) -> list[tupl
   neighbors = []
   for cosine, number in zip(cosines[0], found[0].tolist(), strict=True):
     if number not in hidden:
-      name = f'<{number}>'
-      if number < len(pieces):
-        name = pieces[number]
+      name = pieces[number] if number < len(pieces) else f'<{number}>'
       neighbors.append((name, float(cosine)))
   return neighbors[:top]

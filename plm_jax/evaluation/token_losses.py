@@ -48,15 +48,9 @@ def compute_losses(trained: LoadedModel, texts: Iterable[str]) -> TokenLosses:
     CheckpointError: the model gives tokens no probability.
     ConfigError: there is no token to predict.
   """
-  kept = []
-  for text in texts:
-    if text.strip():
-      kept.append(text)
+  kept = [text for text in texts if text.strip()]
   read = score_masked_tokens if 'mlm' in trained.heads else score_causal_tokens
-  found = []
-  for columns in read(trained, kept):
-    if len(columns[0]):
-      found.append(columns)
+  found = [columns for columns in read(trained, kept) if len(columns[0])]
   if not found:
     raise ConfigError('there is no token to predict: give a text')
   ids, places, logprobs = map(np.concatenate, zip(*found, strict=True))
@@ -69,9 +63,7 @@ def score_masked_tokens(
   scorer = pseudo_likelihood.make_pseudo_scorer(trained)
   room = (scorer.length or 514) - 2
   rows = cut_rows(scorer.tokenizer.encode_batch(texts), room)
-  first = 1
-  if scorer.cls_last:
-    first = 0
+  first = 0 if scorer.cls_last else 1
   for row, logprobs in zip(rows, scorer.token_logprobs(rows), strict=True):
     yield row, first + np.arange(len(row)), logprobs
 
@@ -123,9 +115,7 @@ def group_by_frequency(tokens: TokenLosses, met: np.ndarray) -> list[LossBin]:
   often = met[tokens.ids]
   digits = np.where(often > 0, np.floor(np.log10(np.maximum(often, 1))).astype(int) + 1, 0)
   def name(digit):
-    if digit:
-      return f'{10 ** (digit - 1):,} to {10 ** digit - 1:,}'
-    return 'never'
+    return f'{10 ** (digit - 1):,} to {10 ** digit - 1:,}' if digit else 'never'
   return average_by_key(tokens.nats, digits, name)
 
 
@@ -133,9 +123,7 @@ def group_by_position(tokens: TokenLosses) -> list[LossBin]:
   """Group losses by position, the number of tokens before: 0 or 1, 2 or 3, 4 to 7, ..."""
   powers = np.floor(np.log2(np.maximum(tokens.places, 1))).astype(int)
   def name(power):
-    first = 0
-    if power:
-      first = 2 ** power
+    first = 2 ** power if power else 0
     return f'{first:,} to {2 ** (power + 1) - 1:,}'
   return average_by_key(tokens.nats, powers, name)
 
@@ -145,8 +133,6 @@ def average_by_key(nats: np.ndarray, keys: np.ndarray, name: Callable[[int], str
   bins = []
   for key in np.unique(keys).tolist():
     some = nats[keys == key]
-    error = 0.0
-    if len(some) > 1:
-      error = float(some.std(ddof=1) / len(some) ** 0.5)
+    error = float(some.std(ddof=1) / len(some) ** 0.5) if len(some) > 1 else 0.0
     bins.append(LossBin(name(key), len(some), float(some.mean()), error))
   return bins

@@ -48,9 +48,7 @@ def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
     return [column.piece, *column.numbers]
 
   cells = [column_cells(column) for column in lane.columns]
-  sizes = []
-  for some in cells:
-    sizes.append(max(map(display_width, some)) + 1)
+  sizes = [max(map(display_width, some)) + 1 for some in cells]
   room, begin = max(20, width - NAME_WIDTH), 0
   while begin < len(sizes):
     # As many tokens as fit the width, at least one.
@@ -67,9 +65,7 @@ def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
           cell = color_text(cell, COLORS.get(lane.columns[at].kind, ''))
         line += cell + padding
       if begin == 0 or any(cells[at][number] for at in range(begin, end)):
-        shown = ''
-        if begin == 0 or number:
-          shown = name
+        shown = name if begin == 0 or number else ''
         yield f'  {shown:{NAME_WIDTH - 2}}{line}'.rstrip()
     begin = end
   if lane.padding:
@@ -78,9 +74,7 @@ def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
 
 def color_text(text: str, code: str) -> str:
   """Color a text for a terminal."""
-  if code and text:
-    return f'\x1b[{code}m{text}\x1b[0m'
-  return text
+  return f'\x1b[{code}m{text}\x1b[0m' if code and text else text
 
 
 def display_width(text: str) -> int:

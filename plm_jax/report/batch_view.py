@@ -78,11 +78,7 @@ class BatchReader:
         whether each was replaced, both [batch, length]; None: there is no generator.
     """
     found = []
-    key = 'streams'
-    if 'tokens' in batch:
-      key = 'tokens'
-    size = len(batch[key])
-    for number in range(size):
+    for number in range(len(batch['tokens' if 'tokens' in batch else 'streams'])):
       window, row = row_arrays(windows, number), row_arrays(flat_arrays(batch), number)
       lanes = [*self.text(window), *self.read(row)]
       if filled is not None:
@@ -123,10 +119,8 @@ class BatchReader:
     yield self.make_lane(
         'reads', row['tokens'], row['segments'] > 0, numbers, targets, predicts_next)
     if has_decoder:
-      side = {}
-      for name, x in row.items():
-        if name.startswith('decoder_'):
-          side[name.removeprefix('decoder_')] = x
+      side = {name.removeprefix('decoder_'): x for name, x in row.items()
+              if name.startswith('decoder_')}
       numbers = token_numbers(side, side['tokens'])
       targets = self.targets({name: row[name] for name in ('labels', 'weights')})
       yield self.make_lane(
@@ -178,10 +172,7 @@ class BatchReader:
     """
     targets = targets or {}
     places = np.flatnonzero(real)
-    shown = []
-    for name, x in numbers.items():
-      if is_informative(name, x[places]):
-        shown.append(name)
+    shown = [name for name, x in numbers.items() if is_informative(name, x[places])]
     more: dict[str, None] = {}
     for _, some in targets.values():
       more |= dict.fromkeys(some)
@@ -204,12 +195,8 @@ class BatchReader:
     if target and following:
       return 'next'
     if target:
-      if self.token_text(token) == target:
-        return 'same'
-      return 'other'
-    if token in vocab.specials:
-      return 'special'
-    return ''
+      return 'same' if self.token_text(token) == target else 'other'
+    return 'special' if token in vocab.specials else ''
 
   def token_text(self, token: Any) -> str:
     """Return the text of a token."""
@@ -224,11 +211,9 @@ class BatchReader:
     real = np.flatnonzero(row['segments'] > 0)
     columns = []
     for at in real.tolist():
-      text = self.token_text(filled[at])
-      if replaced[at]:
-        columns.append(Column(text, 'other', 'replaced'))
-      else:
-        columns.append(Column(text, self.kind(int(filled[at]), '', False)))
+      kind = 'other' if replaced[at] else self.kind(int(filled[at]), '', False)
+      columns.append(
+          Column(self.token_text(filled[at]), kind, 'replaced' if replaced[at] else ''))
     return Lane('filled', columns, padding=len(filled) - len(real))
 
   def character_lanes(self, row: Mapping[str, np.ndarray]) -> Iterator[Lane]:
@@ -273,9 +258,8 @@ class BatchReader:
     if 'visible' in row:
       return row['visible'][np.ix_(real, real)]
     kind = self.model.kind
-    segments = np.ones((1, size), np.int32)
-    if self.packed or kind in ('decoder', 'infilling'):
-      segments = row['segments'][real][None]
+    divided = self.packed or kind in ('decoder', 'infilling')
+    segments = row['segments'][real][None] if divided else np.ones((1, size), np.int32)
     ranks = row.get('ranks')  # positions in the order of prediction
     if ranks is None and kind == 'decoder':
       ranks = row.get('place', np.arange(len(real)))
@@ -288,20 +272,12 @@ class BatchReader:
 
 def row_arrays(arrays: Mapping[str, Any], number: int) -> dict[str, np.ndarray]:
   """Return one row of the arrays that have rows."""
-  row_values = {}
-  for name, x in arrays.items():
-    if np.ndim(x):
-      row_values[name] = np.asarray(x)[number]
-  return row_values
+  return {name: np.asarray(x)[number] for name, x in arrays.items() if np.ndim(x)}
 
 
 def flat_arrays(batch: Mapping[str, Any]) -> dict[str, Any]:
   """Return the arrays of a batch, without nested ones."""
-  flat = {}
-  for name, x in batch.items():
-    if hasattr(x, 'ndim'):
-      flat[name] = x
-  return flat
+  return {name: x for name, x in batch.items() if hasattr(x, 'ndim')}
 
 
 def token_numbers(row: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str, np.ndarray]:
@@ -337,11 +313,8 @@ def row_title(window: Mapping[str, np.ndarray], row: int) -> str:
 
 def format_number(value: Any) -> str:
   """Format a number in few characters."""
-  if hasattr(value, 'item'):
-    value = value.item()
-  if isinstance(value, float):
-    return f'{value:.4g}'
-  return str(value)
+  value = value.item() if hasattr(value, 'item') else value
+  return f'{value:.4g}' if isinstance(value, float) else str(value)
 
 
 def spell_word(characters: np.ndarray) -> str:
@@ -357,12 +330,5 @@ def spell_word(characters: np.ndarray) -> str:
 
 def show_invisible(piece: str) -> str:
   """Replace spaces and characters that cannot be printed with visible signs."""
-  found = ''
-  for c in piece:
-    if c in SIGNS:
-      found += SIGNS[c]
-    elif c.isprintable():
-      found += c
-    else:
-      found += c.encode('unicode_escape').decode()
-  return found
+  escaped = (c if c.isprintable() else c.encode('unicode_escape').decode() for c in piece)
+  return ''.join(SIGNS.get(c, shown) for c, shown in zip(piece, escaped, strict=True))
