@@ -73,9 +73,8 @@ def encode_command(
   trained = static_vectors.load(run) or load_on_mesh(run, mesh)
   work = work_identity.identify_work(output, [file], trained, settings=settings, mesh=mesh)
   count = skipped = 0
-  devices = contextlib.nullcontext()
-  if isinstance(trained, LoadedModel):
-    devices = models.mesh_context(trained)
+  is_loaded = isinstance(trained, LoadedModel)
+  devices = models.mesh_context(trained) if is_loaded else contextlib.nullcontext()
   ragged = settings.pooling == 'none'
   with (devices, progress.track('texts') as done,
         partial_output.open_vectors(output, writer, ragged, work) as out):

@@ -192,11 +192,8 @@ def draw_bars(runs: JudgedRuns, shares: Mapping[str, Sequence[PairAccuracy | Non
   """Draw accuracies as bars with their intervals and a line for guessing, two columns per run."""
   bars = el('ol', class_='pairs')
   if len(runs) > 1:
-    head = el('li', el('span', ''), class_='heads')
-    for name in runs:
-      head.append(el('b', name))
-      head.append(el('span', ''))
-    bars.append(head)
+    heads = [cell for name in runs for cell in (el('b', name), el('span', ''))]
+    bars.append(el('li', el('span', ''), *heads, class_='heads'))
   for name, found in shares.items():
     term = next(share.term for share in found if share)
     line = el('li', el('span', name, class_='piece', title=term))

@@ -153,9 +153,8 @@ class PartialOutput(Output):
       before, changed = (head or {}).get('work'), []
       if isinstance(before, dict):
         changed = [name for name in work if before.get(name) != work[name]]
-      reason = 'has no journal that can be read'
-      if changed:
-        reason = f'was made with another {" and another ".join(changed)}'
+      other = f'was made with another {" and another ".join(changed)}'
+      reason = other if changed else 'has no journal that can be read'
       print(f'{self.name} {reason}: starting again', file=sys.stderr)
     self.data.truncate(0)
     self.journal.truncate(0)
@@ -172,7 +171,6 @@ class PartialOutput(Output):
     self.journal.flush()
 
   def write(self, content):
-    """Append text or bytes of the next chunk."""
     if isinstance(content, str):
       content = content.encode()
     with storage.io_errors_as(self.path, 'written'):
@@ -181,7 +179,6 @@ class PartialOutput(Output):
     self.chunk_crc = checksums.crc(content, start=self.chunk_crc)
 
   def finish_chunk(self, rows, record=None):
-    """Write the journal's line of a chunk, after its data."""
     try:
       record = encode_record(record)
     except TypeError:  # a class of the user's own task: resuming would lose its metrics
@@ -225,7 +222,6 @@ class PartialOutput(Output):
     return ConfigError(f'{self.journal_path} is damaged: delete it to start again')
 
   def first_line(self):
-    """Return the first line of the data."""
     self.data.seek(0)
     return self.data.readline().decode().removesuffix('\n')
 
@@ -260,7 +256,6 @@ class VectorOutput(Output):
     self.shape: list[Any] = []
 
   def skip_chunk(self, rows):
-    """Return the next complete chunk."""
     return self.part.skip_chunk(rows)
 
   def write(self, content):
@@ -272,7 +267,6 @@ class VectorOutput(Output):
     self.shape = [flat.shape[1], lengths]
 
   def finish_chunk(self, rows, record=None):
-    """Mark the vectors as complete."""
     del record
     self.part.finish_chunk(rows, self.shape)
 
@@ -283,10 +277,7 @@ class VectorOutput(Output):
       for chunk in self.part.chunks():
         width, lengths = chunk.record
         vectors = np.frombuffer(file.read(chunk.bytes - file.tell()), '<f4').reshape(-1, width)
-        if self.ragged:
-          yield np.split(vectors, np.cumsum(lengths)[:-1])
-        else:
-          yield vectors
+        yield np.split(vectors, np.cumsum(lengths)[:-1]) if self.ragged else vectors
 
 
 @contextlib.contextmanager
@@ -299,10 +290,9 @@ def open_partial(output: str, work: Work, unit: str) -> Iterator[PartialOutput]:
     if not part.num_chunks:
       part.remove()
       raise
-    remedy = ''
     errors.SAVED.append(part.name)
-    if errors.SIGNALS or isinstance(error, KeyboardInterrupt):
-      remedy = '; the same command resumes after them'
+    stopped = errors.SIGNALS or isinstance(error, KeyboardInterrupt)
+    remedy = '; the same command resumes after them' if stopped else ''
     print(f'{part.rows:,} {unit} are complete in {part.name}{remedy}', file=sys.stderr)
     raise
   finally:

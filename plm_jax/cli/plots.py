@@ -47,12 +47,7 @@ def plot(
   yield f'{title}   ' + '   '.join(legend)
 
   # Scale the points of all curves, those with marks last so that they stay visible.
-  steps: list[int] = []
-  values: list[float] = []
-  for curve in curves:
-    for step, value in curve.points:
-      steps.append(step)
-      values.append(value)
+  steps, values = zip(*(point for curve in curves for point in curve.points), strict=True)
   begin, end = min(0, *steps), max(1, *steps)
   edges = ticks(min(values), axis_top(sorted(values)), min(4, height // 2))
   low, high = edges[0], edges[-1]

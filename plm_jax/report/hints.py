@@ -83,9 +83,7 @@ def examine_text(folder: epath.PathLike, tokenizer: Tokenizer | None) -> TextFac
   tokens = read['tokens'][read['segments'] > 0]
   if not known or not hasattr(known, 'decode'):
     return TextFacts(False, 0.0, heldout)
-  unknown = 0.0
-  if known.vocab.unk >= 0:
-    unknown = float((tokens == known.vocab.unk).mean())
+  unknown = float((tokens == known.vocab.unk).mean()) if known.vocab.unk >= 0 else 0.0
   chinese = is_chinese(known.decode(tokens[tokens != known.vocab.unk]))
   pieces = [known.pieces[i].removeprefix('##') for i in tokens[:SCRIPT_TOKENS].tolist()]
   matches = sum(UNSPACED_SCRIPTS.match(piece) is not None for piece in pieces)
@@ -106,10 +104,7 @@ def run_hints(
   found, words = [], text.words
   if text.unknown > MANY_UNKNOWN:
     remedy = tokenizer_fit.choose_remedy(config.data.prepare, text.full, text.unspaced)
-    language = 'en'
-    if text.chinese:
-      language = 'zh'
-    advice = tokenizer_fit.ADVICE[language][remedy].format(
+    advice = tokenizer_fit.ADVICE['zh' if text.chinese else 'en'][remedy].format(
         vocab=f'--model.vocab={max(8192, 2 * config.model.vocab)}',
         coverage='--data.prepare.coverage=1', sample='--data.prepare.sample',
         kind='--data.prepare.kind=byte-bpe', spaces='--data.prepare.kind=sentencepiece-unigram')

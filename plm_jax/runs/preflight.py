@@ -60,9 +60,8 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
     raise ConfigError(f'{folder} holds records of another tokenizer than '
                       f'{format_option("tokenizer")}={text.tokenizer}: leave that option out, or '
                       'give the text itself')
-  wanted = text.kind
-  if wanted.startswith('sentencepiece'):
-    wanted = 'sentencepiece'
+  is_pieces = text.kind.startswith('sentencepiece')
+  wanted = 'sentencepiece' if is_pieces else text.kind
   if text.tokenizer or config.warm_start or kind.startswith(wanted):
     return
   recipe = name_recipe(config)
@@ -172,9 +171,7 @@ def finished_records(source: str) -> epath.Path | None:
   folder = epath.Path(source if '://' in source else os.path.expanduser(source))
   if storage.is_hub_file(source):
     folder = storage.resolve_path(source)
-  if not (folder / 'records.json').exists():
-    return None
-  return folder
+  return folder if (folder / 'records.json').exists() else None
 
 
 def check_heldout_paths(config: PretrainRun) -> None:
