@@ -50,8 +50,8 @@ def probe_command(
         f'baseline, the most frequent tag of each word: {found.commonest:.1%}\n')
   print(f'{"layer":12}{"trained":>16}{"untrained":>16}{"control task":>16}{"selectivity":>12}')
   for layer in found.layers:
-    columns = layer.accuracy, layer.untrained, layer.control
-    cells = ''.join(f'{format_mean(values):>16}' for values in columns)
+    accuracies = layer.accuracy, layer.untrained, layer.control
+    cells = ''.join(f'{format_mean(values):>16}' for values in accuracies)
     print(f'{layer_name(layer):12}{cells}{layer.selectivity:12.1%}')
   if page:
     lead = (f'One linear classifier per layer, trained on {seen:,} words, {settings.seeds} seeds. '

@@ -241,7 +241,8 @@ def curve_section(curves: Curves, phases: Sequence[LengthChange]) -> Element:
 def metric_figure(
     curves: Curves, phases: Sequence[LengthChange], key: str, metric: Metric) -> Element:
   """Return the chart of one metric, with its title and legend."""
-  lines, lost = {}, 0
+  lines: dict[str, Sequence[Point]] = {}
+  lost = 0
   for split in sorted(curves[key], key=lambda split: (split != 'train', split)):
     points = [point for point in curves[key][split] if math.isfinite(point[1])]
     lost += len(curves[key][split]) - len(points)
