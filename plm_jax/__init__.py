@@ -55,12 +55,9 @@ __all__ = [
     'encode', 'export', 'fill_mask', 'finetune', 'generate', 'history', 'inspect', 'likelihood',
     'load', 'losses', 'minimal_pairs', 'neighbors', 'perplexity', 'predict', 'prepare', 'probe',
     'push', 'recipe', 'rerank', 'score', 'search', 'similar', 'stream', 'tag', 'train', 'warm_up']
-OLD_NAMES = {'distil': 'distill', 'neighbours': 'neighbors'}
-"""earlier names of functions, which work"""
 
 
 def __getattr__(name: str) -> Any:
-  name = OLD_NAMES.get(name, name)
   if name not in __all__:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   return getattr(importlib.import_module(MODULE_OF.get(name, 'plm_jax.api.models')), name)

@@ -41,19 +41,12 @@ def intervals(**limits: str) -> Mapping[str, str]:
   return types.MappingProxyType(limits)
 
 
-def earlier_names(**names: str) -> Mapping[str, str]:
-  """Make the table of renamed fields: earlier name -> name, or path such as 'head.shifted'."""
-  return types.MappingProxyType(names)
-
-
 class ValidatedConfig:
   """Base class of configurations, which are frozen dataclasses."""
 
   limits: ClassVar[Mapping[str, str]] = intervals()
   """field -> interval, such as '[1, inf)', '[0, 1]', '(0, 1)'; 'inf]' includes infinity, '(-inf'
   includes negative numbers."""
-  renamed: ClassVar[Mapping[str, str]] = earlier_names()
-  """Earlier names of fields, which options and config.json may still have."""
   counts_with: ClassVar[Mapping[str, tuple[str, Container[Any] | None]]] = {}
   """Fields that change nothing beside some values of another field: field -> (the other field,
   values beside which it counts). None: any value but 0, False and an empty one. Both fields may be
@@ -356,20 +349,6 @@ def inherited_table(cls: type, name: str) -> dict[str, Any]:
   return table
 
 
-def current_path(config: Any, path: str) -> str:
-  """Replace earlier names of fields in a path like 'objective.denoisers.0.mean'."""
-  found, rest = [], path.split('.')
-  while rest:
-    name, *rest = rest
-    renamed = inherited_table(type(config), 'renamed')
-    if name in renamed:
-      name, *inner = renamed[name].split('.')
-      rest = inner + rest
-    found.append(name)
-    config = get_field(config, name)
-  return '.'.join(found)
-
-
 def get_field(config: Any, path: str) -> Any:
   """Return the value at a path like 'train.phases.0.steps'; None where there is no such field."""
   for name in path.split('.'):
@@ -378,28 +357,6 @@ def get_field(config: Any, path: str) -> Any:
     else:
       config = getattr(config, name, None)
   return config
-
-
-def with_current_names(config: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-  """Replace earlier names of fields in {field: value}, with one line for each."""
-  found: dict[str, Any] = {}
-  for given, value in options.items():
-    now = inherited_table(type(config), 'renamed').get(given, given)
-    if now != given:
-      warn_of_rename(f'{type(config).__name__}.{given}', now)
-    name, _, inner = now.partition('.')
-    if inner:
-      value = {inner: value}
-    earlier = found.get(name)
-    if isinstance(earlier, Mapping) and isinstance(value, Mapping):
-      value = {**earlier, **value}
-    found[name] = value
-  return found
-
-
-def warn_of_rename(earlier: str, now: str) -> None:
-  """Print one line that names the new spelling of an option."""
-  LOG.warning('%s is %s now', earlier, now)
 
 
 _deferred = contextvars.ContextVar('deferred', default=False)
@@ -417,7 +374,6 @@ def with_overrides(config: Config, options: Mapping[str, Any]) -> Config:
   """
   fields = dataclasses.fields(config)  # pyright: ignore
   known: Any = {field.name: getattr(config, field.name) for field in fields}
-  options = with_current_names(config, options)
   values = {}
   for name, value in options.items():
     if name not in known:

@@ -16,7 +16,7 @@ from plm_jax.layers.heads import HeadConfig, select_token
 from plm_jax.layers.masks import encoder_attention_mask
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.layers.stack import LayerInputs, Stack, StackConfig, make_layer_states
-from plm_jax.validation import ValidatedConfig, earlier_names, intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +24,6 @@ class EncoderConfig(ValidatedConfig):
   """Configuration of an encoder; `models` has the published ones."""
 
   limits = intervals(vocab='[1, inf)', padding='[-1, inf)')
-  renamed = earlier_names(
-      types='embeddings.types', languages='embeddings.languages', tasks='embeddings.tasks',
-      absolute='embeddings.absolute', embed_dim='embeddings.width', norm_embedded='embeddings.norm',
-      shifted='head.shifted')
 
   kind: ClassVar[Kind] = 'encoder'
   cls_last: ClassVar[bool] = False

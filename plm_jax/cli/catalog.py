@@ -276,16 +276,8 @@ VECTORS: dict[str, Command] = {
         ('model.bin test.txt --top 2',), 'vectors.predict_command'),
 }
 
-ALIASES = {
-    'rows': 'packing', 'grow': 'expand-vocab', 'distil': 'distill', 'neighbours': 'neighbors'}
-"""earlier names of commands, which work"""
-
 PRINTING_COMMANDS = 'predict', 'tag', 'similar', 'search', 'rerank'
 """commands that print their results without --output, or with --output=-"""
-
-EARLIER_OPTIONS: dict[str, dict[str, str]] = {
-    'minimal-pairs': {'beside': 'compare-with'}, 'few-shot': {'normalise': 'normalize'}}
-"""earlier names of options that are not fields of a run, by command; they work"""
 
 FOREIGN_COMMANDS = {
     'convert': 'export', 'pretrain': 'train', 'fit': 'train', 'list': 'train', 'info': 'show',

@@ -48,10 +48,7 @@ def find_function(name: str) -> Callable[..., Any]:
 def main() -> None:
   """Run the command that sys.argv names; errors of the user end it with status 1 and one line."""
   args = sys.argv[1:]
-  if args:
-    args = [catalog.ALIASES.get(args[0], args[0]), *args[1:]]
   name, rest = ''.join(args[:1]), args[1:]
-  args = [*args[:1], *options.rename_command_options(name, rest)]
   if name == 'train' and rest and not rest[0].startswith('-'):
     from plm_jax.cli import run
     run.start(rest[0], rest[1:])

@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from plm_jax import environment
-from plm_jax.cli import catalog, signatures, suggestions
+from plm_jax.cli import signatures, suggestions
 from plm_jax.cli.catalog import COMMANDS, GROUPS, VECTORS, Command
 from plm_jax.cli.signatures import Option
 from plm_jax.errors import UsageError
@@ -286,12 +286,12 @@ def known_options(path: Sequence[str]) -> Mapping[str, Option]:
 
 
 def find_path(args: Sequence[str]) -> list[str]:
-  """Return the names of the command that arguments begin with, the current ones.
+  """Return the names of the command that arguments begin with.
 
   Raises:
     UsageError: there is no such command; the message suggests others.
   """
-  name = catalog.ALIASES.get(args[0].replace('_', '-'), args[0].replace('_', '-'))
+  name = args[0].replace('_', '-')
   commands, path = COMMANDS, [name]
   if name == 'vectors' and len(args) > 1 and not args[1].startswith('-'):
     commands, path, name = VECTORS, ['vectors', args[1]], args[1]

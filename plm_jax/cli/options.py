@@ -12,7 +12,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from plm_jax import environment, errors, progress, truncation, validation
-from plm_jax.cli import catalog, help, signatures, suggestions
+from plm_jax.cli import help, signatures, suggestions
 from plm_jax.cli.signatures import UNPREFIXED
 from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
@@ -99,60 +99,6 @@ def join_values(
     while rest and not rest[0].startswith('--') and (known is None or rest[0] in known):
       values.append(rest.pop(0))
     found.append(f'{name}={",".join(values)}')
-  return found
-
-
-RENAMED_OPTIONS = {
-    'activation': 'mlp.activation', 'gated': 'mlp.gated', 'mlp-bias': 'mlp.bias',
-    'mlp-dropout': 'mlp.dropout', 'norm': 'norm.kind', 'norm-eps': 'norm.eps',
-    'bias': 'attention.bias', 'attention-bias': 'attention.bias',
-    'attention-dropout': 'attention.dropout', 'logit-scale': 'attention.scale',
-    'position': 'attention.position', 'init-std': 'init.std', 'out-std': 'init.out-std',
-    'fan-in': 'init.fan', 'fan-out': 'init.fan'}
-"""earlier options of a block, and their names in the parts of a block"""
-
-
-def check_renamed(args: Iterable[str]) -> None:
-  """Raise ConfigError for an earlier spelling of an option, with the new name."""
-  for arg in args:
-    option = arg.partition('=')[0].replace('_', '-')
-    block, dot, name = option.partition('.block.')
-    first, _, rest = name.removeprefix('no-').partition('.')
-    known = option.startswith('--') and dot and first in RENAMED_OPTIONS
-    if known and (not rest or first == 'position'):
-      inner = f'.{rest}' if rest else ''
-      raise ConfigError(f'{option} is {block}.block.{RENAMED_OPTIONS[first]}{inner} now')
-
-
-def rename_options(config: Any, args: Iterable[str]) -> list[str]:
-  """Replace earlier names of a configuration's fields in options, with one line for each."""
-  found = []
-  for arg in args:
-    option, equals, value = arg.partition('=')
-    if option.startswith('--'):
-      groups, dot, last = option[2:].replace('-', '_').rpartition('.')
-      negated = last.startswith('no_')
-      path = groups + dot + last.removeprefix('no_')
-      now = validation.current_path(config, path)
-      if now != path:
-        groups, dot, last = now.rpartition('.')
-        name = flag_name(f'{groups}{dot}no_{last}' if negated else now)
-        validation.warn_of_rename(option, name)
-        arg = f'{name}{equals}{value}'
-    found.append(arg)
-  return found
-
-
-def rename_command_options(name: str, args: Iterable[str]) -> list[str]:
-  """Replace earlier names of a command's options, with one line for each."""
-  earlier, found = catalog.EARLIER_OPTIONS.get(name, {}), []
-  for arg in args:
-    option, equals, value = arg.partition('=')
-    now = earlier.get(option.removeprefix('--'), '')
-    if now and option.startswith('--'):
-      validation.warn_of_rename(option, f'--{now}')
-      arg = f'--{now}{equals}{value}'
-    found.append(arg)
   return found
 
 

@@ -64,12 +64,10 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   """Parse the options of a run over the defaults of its recipe and scale."""
   # The defaults of all other options depend on the scale.
   scale = options.scale_option(args)
-  options.check_renamed(args)
   default = recipe(scale)
   pair, args = options.pop_option('--pair', args)
   if pair:
     default = remove_pair_task(default, pair)
-  args = options.rename_options(default, args)
   args = options.normalize_booleans(args, options.options_of_type(default, bool))
   args = options.normalize_lists(args, options.options_of_type(default, tuple))
   called = options.program_name(recipe)

@@ -13,7 +13,7 @@ SHOWN = 3
 def suggest_command(name: str, known: Collection[str]) -> list[str]:
   """Return commands that a mistyped or foreign name may mean, the most likely first."""
   bare = name.lower().replace('_', '-')
-  for meant in (catalog.ALIASES.get(bare), catalog.FOREIGN_COMMANDS.get(bare), bare):
+  for meant in (catalog.FOREIGN_COMMANDS.get(bare), bare):
     if meant in known:
       return [str(meant)]
   return difflib.get_close_matches(bare, known, SHOWN, 0.6)
@@ -100,7 +100,7 @@ def check_argument_count(
     elif option in kinds and not kinds[option].endswith('...') and option != 'rules':
       del rest[:1]
     elif '=' not in arg:
-      return  # a list, or an earlier name of an option: its values are not counted
+      return  # a list: its values are not counted
   if len(given) > len(arguments):
     commas = any('separated by commas' in argument.text for argument in arguments)
     advice = '; separate several sources by commas' if commas else ''

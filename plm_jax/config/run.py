@@ -41,7 +41,7 @@ from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.kinds import Tasks
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.sequence_classification import SequenceTask
-from plm_jax.validation import ValidatedConfig, earlier_names, intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 Scale = Literal['paper', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
@@ -151,7 +151,6 @@ class TrainConfig(ValidatedConfig):
   limits = intervals(
       accumulate='[1, inf)', log_every='[1, inf)', eval_every='[1, inf)', eval_batches='[1, inf)',
       save_every='[1, inf)', keep='[1, inf)', max_nonfinite_steps='[1, inf)')
-  renamed = earlier_names(patience='max_nonfinite_steps')
   counts_with: ClassVar = {'early': ('best', None)}
 
   phases: tuple[Phase, ...] = (Phase(900_000, 128, 256), Phase(100_000, 512, 256))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.mlp import Activation, activation
-from plm_jax.validation import ValidatedConfig, earlier_names, intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 Pooling = Literal['mean', 'first', 'max', 'mean_sqrt', 'last', 'weighted_mean']
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -35,7 +35,6 @@ class VectorConfig(ValidatedConfig):
   """Sentence vectors: pooling of token states, optional dense layers, optional L2 norm."""
 
   limits = intervals(dense='[0, 1048576]', truncate='[0, 1048576]')
-  renamed = earlier_names(normalise='normalize')
 
   pooling: tuple[Pooling, ...] = ('mean',)
   """Pooling over the tokens of a text, special tokens included. mean: their mean; first: the first

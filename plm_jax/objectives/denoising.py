@@ -26,7 +26,7 @@ from plm_jax.objectives.text_buffer import (
 )
 from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.fairseq_sentencepiece import MBART50_LANGUAGES
-from plm_jax.validation import ValidatedConfig, earlier_names, intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,6 @@ class TokenMasking(ValidatedConfig):
   """
 
   limits = intervals(mask_rate='[0, 1]', random='[0, 1]')
-  renamed = earlier_names(rate='mask_rate')
 
   mask_rate: float = 0.15
   """Mask rate: fraction of the tokens."""
@@ -96,7 +95,6 @@ class TextInfilling(ValidatedConfig):
   """
 
   limits = intervals(mask_rate='[0, 1]', mean_span_length='(0, 100]', random='[0, 1]')
-  renamed = earlier_names(rate='mask_rate', mean='mean_span_length')
 
   mask_rate: float = 0.3
   """Mask rate: fraction of the units that the lengths of spans reach (section 5.1)."""
@@ -163,7 +161,6 @@ class WordMasking(ValidatedConfig):
   """
 
   limits = intervals(mask_rate='[0, 1]', characters='[0, 1]', random='[0, 1]')
-  renamed = earlier_names(rate='mask_rate')
 
   mask_rate: float = 0.3
   """Mask rate: fraction of the words that become one mask."""

@@ -13,7 +13,7 @@ from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.tokenizers.boundaries import end_of_text_id
-from plm_jax.validation import earlier_names, intervals
+from plm_jax.validation import intervals
 
 MULTIPLE = 8
 """Sequence lengths are a multiple of this number of tokens."""
@@ -41,7 +41,6 @@ class BlankInfilling(Objective):
   limits = intervals(
       mask_rate='(0, 1)', mean_span_length='(0, 100]', max_span_length='[1, 170]',
       sentences='[0, 1]', documents='[0, 1]', shortest='[0, 1]', inside='[0, 1]')
-  renamed = earlier_names(rate='mask_rate', mean='mean_span_length', longest='max_span_length')
 
   pair: Single | FullSentences = Single()
   """How text becomes sequences, with [CLS] in front and an end token after each document."""

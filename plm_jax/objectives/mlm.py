@@ -32,7 +32,7 @@ from plm_jax.objectives.row_builders import (
     Single,
 )
 from plm_jax.objectives.translation_rows import Translations
-from plm_jax.validation import earlier_names, intervals
+from plm_jax.validation import intervals
 
 ENCODERS = 'EncoderConfig', 'DebertaConfig'
 """Class names of encoders of one text, without a decoder."""
@@ -49,9 +49,6 @@ class MaskedLM(Objective):
   limits = intervals(
       mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)', lengths='[0, 1]',
       mask_share='[0, 1]', random_share='[0, 1]', smoothing='[0, 10]', adaptive_steps='[1, inf)')
-  renamed = earlier_names(
-      rate='mask_rate', last_rate='final_mask_rate', held_out_rate='held_out_mask_rate',
-      similar='synonyms', says_language='language_ids')
 
   pair: (Single | FullSentences | NextSentence | SentenceOrder | Consecutive |
          Translations) = NextSentence()

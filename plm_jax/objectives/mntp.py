@@ -21,7 +21,7 @@ from plm_jax.objectives import (
 )
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import classification_losses, compute_z_loss, scheduled_mask_rate
-from plm_jax.validation import earlier_names, intervals
+from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,6 @@ class MaskedNextToken(Objective):
   limits = intervals(
       causal='[0, 1]', mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)',
       lengths='[0, 1]', mask_share='[0, 1]', random_share='[0, 1]')
-  renamed = earlier_names(
-      rate='mask_rate', last_rate='final_mask_rate', held_out_rate='held_out_mask_rate')
 
   causal: float = 1 / 16
   """Fraction of the sequences that are causal."""

@@ -12,7 +12,7 @@ from plm_jax.layers.heads import MaskedLMHead, SpanBoundaryHead
 from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
 from plm_jax.objectives.mlm import ENCODERS, classification_losses
 from plm_jax.objectives.row_builders import Single
-from plm_jax.validation import earlier_names, intervals
+from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,6 @@ class SpanBoundary(Objective):
   limits = intervals(
       mask_rate='(0, 1)', p='(0, 1)', max_span_length='[1, 1000]', mask_share='[0, 1]',
       random_share='[0, 1]', targets='[1, inf)', size='[1, inf)')
-  renamed = earlier_names(rate='mask_rate', longest='max_span_length')
 
   mask_rate: float = 0.15
   """Mask rate: fraction of a sequence's text to predict."""

@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax.errors import ConfigError
 from plm_jax.objectives import corruption
 from plm_jax.objectives.seq2seq import SequenceToSequence, append_token, build_pair_row
-from plm_jax.validation import ValidatedConfig, earlier_names, intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 SentinelMode = Literal['unique', 'single', 'none']
 
@@ -31,8 +31,6 @@ class SpanCorruption(ValidatedConfig):
   """
 
   limits = intervals(mask_rate='(0, 1)', mean_span_length='[1, inf)')
-  renamed = earlier_names(
-      rate='mask_rate', mean='mean_span_length', marks='sentinels', mode='task_token')
 
   mask_rate: float = 0.15
   """Mask rate: fraction of the tokens that is left out."""
@@ -116,7 +114,6 @@ class TokenCorruption(ValidatedConfig):
   """
 
   limits = intervals(mask_rate='(0, 1)')
-  renamed = earlier_names(rate='mask_rate', marks='sentinels', mode='task_token')
 
   mask_rate: float = 0.15
   """Mask rate: fraction of the tokens that is left out."""
@@ -163,7 +160,6 @@ class PrefixLM(ValidatedConfig):
   """
 
   limits = intervals(share='(0, 0.5]')
-  renamed = earlier_names(marks='sentinels', mode='task_token')
 
   share: float = 0.5
   """Mean fraction of the text in the target."""
@@ -204,8 +200,6 @@ class PrefixLM(ValidatedConfig):
 class Deshuffling(ValidatedConfig):
   """Deshuffling: shuffled tokens are read, the text is the target (Raffel et al. 2020, 3.3.1; Liu
   et al. 2019)."""
-
-  renamed = earlier_names(mode='task_token')
 
   task_token: int = 0
   """Task token in front of the text: the n-th sentinel from the end. 0: none."""

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal
 
 from plm_jax.optim.adapters import AdapterConfig
-from plm_jax.validation import ValidatedConfig, earlier_names, intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +12,6 @@ class TuningConfig(ValidatedConfig):
   """Strategies of fine-tuning that do not belong to the optimizer."""
 
   limits = intervals(top='[-1, inf)')
-  renamed = earlier_names(reinitialise='reinitialize')
 
   top: int = -1
   """Number of layers below the head, from the top, that are trained. 0: none, the backbone is

@@ -36,7 +36,7 @@ from plm_jax.tasks.sequence_classification import (
   label_prediction,
   label_weights,
 )
-from plm_jax.validation import earlier_names, intervals
+from plm_jax.validation import intervals
 
 STS_METRICS = ('spearman', 'pearson')
 
@@ -95,7 +95,6 @@ class EmbeddingTask(GroupedTask):
   head: ClassVar[str] = 'embedding'
   slot_arrays: ClassVar = ('label', 'real')
   limits = intervals(prefixes='[1, 1048576]')
-  renamed = earlier_names(loss_of='vector_loss')
 
   vector: VectorConfig = VectorConfig()
   """pooling of token states into a vector"""

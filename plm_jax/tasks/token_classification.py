@@ -18,7 +18,7 @@ from plm_jax.tasks.calibration import CalibratedTask, Decisions
 from plm_jax.tasks.examples import Example, Features, Ragged, row_offsets
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.validation import earlier_names, short_repr
+from plm_jax.validation import short_repr
 
 
 class TagPrediction(NamedTuple):
@@ -54,7 +54,6 @@ class TaggingTask(CalibratedTask):
   output_unit: ClassVar = 'token'
   token_arrays: ClassVar = ('tags', 'marks')
   slot_arrays: ClassVar = ()
-  renamed = earlier_names(measures='metric')
 
   context: Literal['sentence', 'document'] = 'sentence'
   """contents of a row: one sentence, or as many consecutive sentences of a document as fit, which

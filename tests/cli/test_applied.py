@@ -122,8 +122,8 @@ def test_lines_of_another_encoding_and_odd_ones_are_read_or_left_out(typed, tmp_
 @pytest.mark.parametrize('args', [
     ('tag', 'tagging', './queris.txt'), ('tag', 'tagging', 'Angela came.', 'nams.conll'), ('tag', 'tagging', 'a/b'),
     ('answer', 'answers', 'context.md', 'who?'), ('attention', 'classification', 'My Drive/texts, 2.txt'),
-    ('neighbours', 'classification', 'a *film*', 'texts.txt.gz'), ('losses', 'classification', '~/none'),
-    ('losses', 'classification', 'x.txt,missing.txt'), ('neighbours', 'classification', 'a *film*', '*.tsv'),
+    ('neighbors', 'classification', 'a *film*', 'texts.txt.gz'), ('losses', 'classification', '~/none'),
+    ('losses', 'classification', 'x.txt,missing.txt'), ('neighbors', 'classification', 'a *film*', '*.tsv'),
     ('similar', 'classification', 'a film', '/missing/file'), ('similar', 'classification', 'pairs.tsv'),
     ('search', 'classification', 'x.txt', 'queries.jsonl'), ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
 def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):

@@ -1,4 +1,4 @@
-"""similar, search and distil as they are typed."""
+"""similar, search and distill as they are typed."""
 import json
 import pathlib
 import sys
@@ -42,7 +42,7 @@ def test_vectors_and_search(home, monkeypatch, capsys):
     found = json.loads(typed(monkeypatch, capsys, 'search', model, home / corpus, 'the film is good', '--top=2'))
     assert found['hits'][0]['number'] == 1 and len(found['hits']) == 2
     assert found['hits'][0].get('text', 'the film is good') == 'the film is good'
-  assert 'vectors of 8 numbers' in typed(monkeypatch, capsys, 'distil', model, home / 'static', '--size=8')
+  assert 'vectors of 8 numbers' in typed(monkeypatch, capsys, 'distill', model, home / 'static', '--size=8')
   assert typed(monkeypatch, capsys, 'similar', home / 'static', 'a book', 'a book').startswith('1.0000')
   loaded = plm_jax.load(home / 'static')
   assert repr(loaded).startswith('<static vectors: ') and plm_jax.encode(loaded, 'a book').shape == (1, 8)

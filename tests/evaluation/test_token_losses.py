@@ -86,5 +86,5 @@ def test_commands(gpt2, bert, tmp_path, capsys, monkeypatch):
   said = typed(gpt2, 'losses', 'run', file, '--corpus', file, f'--page={tmp_path}/l.html')
   assert 'met in the corpus, times' in said and 'tokens before it' in said
   assert 'nats' in (tmp_path / 'l.html').read_text()
-  said = typed(bert, 'neighbours', 'run', 'the *fox*', file, '--top=2')
+  said = typed(bert, 'neighbors', 'run', 'the *fox*', file, '--top=2')
   assert len(said.splitlines()) == 6 and said.splitlines()[3] == 'in context:'

@@ -82,8 +82,8 @@ def test_the_command_writes_what_a_run_can_begin_with(tmp_path, capsys, monkeypa
   models.export(model(), tmp_path / 'before')
   text = tmp_path / 'text.txt'
   text.write_text('\n'.join(TEXTS))
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'grow', f'{tmp_path}/before', str(text), f'{tmp_path}/after', '--words=2',
-                                   '--least=2'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'expand-vocab', f'{tmp_path}/before', str(text), f'{tmp_path}/after',
+                                   '--words=2', '--least=2'])
   commands.main()
   assert capsys.readouterr().out == '2 words more, cardiology, sick: ' + (
       f'give --warm-start={tmp_path}/after --model.vocab=20\n')
