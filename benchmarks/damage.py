@@ -1,4 +1,4 @@
-"""Flip random single bits in the files that a run reads, classify each outcome, and time the checksums.
+"""Flip random single bits in token records and classify each outcome, or time the checksums of checkpoints.
 
     python -m benchmarks.damage --flips=200 --what=records
     python -m benchmarks.damage --what=checkpoints
@@ -11,14 +11,12 @@ that names it, and the windows are the same. The exit status is 0 if no flip was
 import argparse
 import collections
 import contextlib
-import dataclasses
 import io
 import logging
 import os
 import pathlib
 import random
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -31,8 +29,7 @@ from benchmarks.side_by_side import machine
 from plm_jax import tokenizers
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.cli import verify
-from plm_jax.data import records, shards
-from plm_jax.data.pipeline import Pipeline
+from plm_jax.data import records
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Windows
 from plm_jax.errors import UserError
@@ -55,11 +52,8 @@ def main() -> None:
 
 
 def of_records(scratch: pathlib.Path, data: str, flips: int, draw: random.Random) -> int:
-  folder, copy = scratch / 'records', scratch / 'copy'
-  with contextlib.redirect_stdout(sys.stderr):
-    prepare(PrepareConfig(source=data, vocab=8192), folder)
+  copy = scratch / 'copy'
   print(machine('numpy'))
-  price(folder, scratch)
   # Use little text in many shards, so that copies are quick. Damage all kinds of files equally often.
   few = scratch / 'few'
   with contextlib.redirect_stdout(sys.stderr):
@@ -158,30 +152,6 @@ def first_lines(data: str, scratch: pathlib.Path) -> str:
   return str(path)
 
 
-def price(folder: pathlib.Path, scratch: pathlib.Path) -> None:
-  """Print the time with and without checksums for opening records, a first epoch and a second epoch."""
-  bare = scratch / 'bare'
-  shutil.copytree(folder, bare)
-  meta = records.read_meta(folder)
-  train, heldout = (tuple(dataclasses.replace(shard, sentences_crc=None, blocks_crc=None) for shard in some)
-                    for some in (meta.train, meta.heldout))
-  shutil.rmtree(bare / 'tokenizer')
-  records.write_meta(bare, dataclasses.replace(meta, train=train, heldout=heldout))
-  print(f'\n{sum(shard.tokens for shard in meta.train):,} tokens in {len(meta.train)} shards of training\n\n'
-        '| | with checksums | without | price |\n|---|---|---|---|')
-  small = shards.SMALL_BYTES
-  for what, limit in (('little text, verified at opening', small), ('as much text, verified as it is read', 0)):
-    shards.SMALL_BYTES = limit
-    for part in ('opening', 'first epoch', 'second epoch'):
-      times = {place: [] for place in (folder, bare)}
-      for _ in range(7):
-        for place in times:
-          times[place].append(seconds(place)[part])
-      mean, other = (statistics.median(some) for some in times.values())
-      print(f'| {what}: {part} | {mean * 1e3:.1f} ms | {other * 1e3:.1f} ms | {(mean - other) * 1e3:+.1f} ms |')
-  shards.SMALL_BYTES = small
-
-
 def price_of_checkpoints(scratch: pathlib.Path, megabytes: int = 300, rounds: int = 7) -> None:
   """Print CPU and wall-clock seconds for saving and restoring a state, with and without checksums."""
   state = {str(number): jax.random.normal(jax.random.key(number), (megabytes * 25_000,)) for number in range(10)}
@@ -210,17 +180,6 @@ def price_of_checkpoints(scratch: pathlib.Path, megabytes: int = 300, rounds: in
     mean, other = (np.median(times[kind, what], 0) for kind in ('with', 'without'))
     print(f'| {what} | {mean[0]:.2f}; {mean[1]:.2f} | {other[0]:.2f}; {other[1]:.2f} | '
           f'{mean[0] / other[0] - 1:+.1%}; {mean[1] / other[1] - 1:+.1%} |')
-
-
-def seconds(folder: pathlib.Path) -> dict[str, float]:
-  began = time.perf_counter()
-  pipeline = Pipeline([Windows(folder, 'train', 128, 'document')], batch=64)
-  opened = time.perf_counter()
-  steps = len(pipeline.corpora[0]) // 64
-  pipeline.read(0, steps)
-  first = time.perf_counter()
-  pipeline.read(steps, 2 * steps)
-  return {'opening': opened - began, 'first epoch': first - opened, 'second epoch': time.perf_counter() - first}
 
 
 if __name__ == '__main__':

@@ -30,7 +30,7 @@ from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.data import sources, tokenizer_fit
-from plm_jax.data.records import FORMAT, read_meta, token_dtype
+from plm_jax.data.records import read_meta, token_dtype
 from plm_jax.distributed import hosts, machine
 from plm_jax.distributed.machine import Machine
 from plm_jax.errors import UserError
@@ -340,10 +340,9 @@ def check_records(config: PretrainRun) -> CheckResult:
   found = {path: preflight.finished_records(path) for path in config.data.path}
   folders = [folder for folder in found.values() if folder]
   texts = [path for path, folder in found.items() if not folder]
-  warnings = []
   for folder in folders:
-    if read_meta(folder).format < FORMAT:
-      warnings.append(f'{folder} is of format 1, without checksums: prepare it again')
+    read_meta(folder)  # a RecordsError where they are damaged
+  warnings = []
 
   # The tokenizer: that of the first records, a given one, or one that will be trained.
   first = found[config.data.path[0]]

@@ -112,9 +112,6 @@ def records_problems(folder: epath.Path) -> Iterator[str]:
       yield f'{folder / "tokenizer"} is not the tokenizer that made the records'
   except UserError as error:
     yield str(error)
-  if meta.format == 1:
-    print(f'{folder} is of format 1, without checksums: sizes, sentences and ids are what can be '
-          'verified')
   stored = []
   for stem in stored_window_stems(folder, meta):
     try:
@@ -142,9 +139,8 @@ def shard_problems(
   token_dtype = records.token_dtype(meta.vocab)
   kinds = {'': (token_dtype, entry.tokens),
            '.sentences': (records.SENTENCE_DTYPE, entry.sentences)}
-  if entry.blocks_crc is not None:
-    blocks = sum(records.count_blocks(dtype, length) for dtype, length in kinds.values())
-    kinds['.crc'] = np.dtype('<u4'), blocks
+  blocks = sum(records.count_blocks(dtype, length) for dtype, length in kinds.values())
+  kinds['.crc'] = np.dtype('<u4'), blocks
   contents, arrays, problems = {}, {}, []
   for kind, (dtype, length) in kinds.items():
     path = f'{os.fspath(folder)}/{entry.name}{kind}.npy'
@@ -169,8 +165,8 @@ def shard_problems(
 def checksum_problems(
     folder: epath.Path, entry: Shard, contents: dict[str, bytes], arrays: dict[str, np.ndarray]
 ) -> Iterator[str]:
-  """Yield the problems of a shard by its block checksums; none for records without checksums."""
-  if entry.blocks_crc is None or '.crc' not in arrays:
+  """Yield the problems of a shard by its block checksums."""
+  if '.crc' not in arrays:
     return
   root = f'{os.fspath(folder)}/{entry.name}'
   if checksums.crc(contents['.crc']) != entry.blocks_crc:

@@ -42,20 +42,17 @@ def seal_json(value: dict[str, Any], one_line: bool = False) -> str:
   return f'{body}, {seal}}}\n' if one_line else f'{body},\n {seal}\n}}\n'
 
 
-def unseal_json(text: str, where: epath.PathLike, error: type[UserError], sealed: bool = True
-                ) -> dict[str, Any]:
+def unseal_json(text: str, where: epath.PathLike, error: type[UserError]) -> dict[str, Any]:
   """Parse JSON text of `seal_json`, and verify its checksum.
 
   Args:
     text: content of the file.
     where: its path, for messages.
     error: class of the error to raise for damage.
-    sealed: False where the file may be of an earlier version, without a checksum.
   """
   value = storage.parse_json(text, where, dict, error)
-  if sealed or 'crc32' in value:
-    match = re.fullmatch(r'(.*),\s+"crc32": "([0-9a-f]{8})"\n?}\n', text, re.DOTALL)
-    if not match or int(match[2], 16) != crc(match[1].encode()):
-      raise error(f'{where} is damaged: its checksum is not that of its text')
-    del value['crc32']
+  match = re.fullmatch(r'(.*),\s+"crc32": "([0-9a-f]{8})"\n?}\n', text, re.DOTALL)
+  if not match or int(match[2], 16) != crc(match[1].encode()):
+    raise error(f'{where} is damaged: its checksum is not that of its text')
+  del value['crc32']
   return value

@@ -17,7 +17,7 @@ A document never spans two shards, and a sentence never spans two documents.
 
 Every byte has a checksum: records.json has its own, and the checksums of the tokenizer's files, of
 the sentences and of the files of checksums. So a part of a shard can be verified without reading
-the whole shard. Records of format 1, from earlier versions, have no checksums.
+the whole shard.
 """
 from collections.abc import Iterator
 import contextlib
@@ -64,8 +64,8 @@ class Shard:
   tokens: int
   sentences: int
   documents: int
-  sentences_crc: int | None = None  # of the file of sentences
-  blocks_crc: int | None = None  # of the file of checksums
+  sentences_crc: int  # of the file of sentences
+  blocks_crc: int  # of the file of checksums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,20 +81,15 @@ class RecordsMeta:
   heldout_path: str = ''  # the held-out text; '': documents of the source
   heldout_share: float = 0.01  # of the documents of the source that were to be held out
   exact: bool = False  # the tokens are those of the whole text, with its white space and line ends
-  format: int = dataclasses.field(default=FORMAT, compare=False)
   digest: str = dataclasses.field(default='', compare=False)  # sha256 hex of records.json, as read
 
   @property
   def content_digest(self) -> str:
     """Digest of the token records, whatever they were made from.
 
-    The sha256 hex of the tokenizer, and of the sizes and checksums of all shards. Records of format
-    1 have no checksums: there it depends on sizes only.
+    The sha256 hex of the tokenizer, and of the sizes and checksums of all shards.
     """
-    shards = []
-    for split in SPLITS:
-      for shard in self.shards(split):
-        shards.append(dataclasses.astuple(shard))
+    shards = map(dataclasses.astuple, self.train + self.heldout)
     return text_digest(repr((self.vocab, self.tokenizer, *shards)))
 
   def shards(self, split: Split) -> tuple[Shard, ...]:
@@ -154,21 +149,16 @@ def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
   with storage.io_errors_as(home, 'read', RecordsError):
     if not home.is_dir():
       return {}
-    names = []
-    for path in home.iterdir():
-      if not path.name.startswith('.') and path.suffix != '.tmp':
-        names.append(path.name)
-  crcs = {}
-  for name in sorted(names):
-    crcs[name] = checksums.crc(storage.read_bytes(home / name, error=RecordsError))
-  return crcs
+    names = sorted(path.name for path in home.iterdir() if not path.name.startswith('.'))
+  return {name: checksums.crc(storage.read_bytes(home / name, error=RecordsError))
+          for name in names}
 
 
 def read_meta(folder: epath.PathLike) -> RecordsMeta:
   """Read records.json, and verify the files of the tokenizer.
 
   Raises:
-    RecordsError: the records are unfinished, of a later format, or damaged.
+    RecordsError: the records are unfinished, of another format, or damaged.
   """
   folder = storage.resolve_path(folder)
   path = folder / 'records.json'
@@ -177,13 +167,12 @@ def read_meta(folder: epath.PathLike) -> RecordsMeta:
       raise RecordsError(f'{folder} holds no finished token records: expected {path}. Run prepare '
                          '(again) to write it.')
   text = storage.read_text(path, error=RecordsError)
-  fields = checksums.unseal_json(text, path, RecordsError, sealed=False)
-  number = fields.get('format')
-  if type(number) is not int or number not in (1, FORMAT):
-    raise RecordsError(f'{path} is of format {number!r}; this version reads formats 1 and 2. '
-                       'Prepare again.')
-  if number == FORMAT:
-    checksums.unseal_json(text, path, RecordsError)
+  number = storage.parse_json(text, path, dict, RecordsError).get('format')
+  if type(number) is not int or number != FORMAT:
+    raise RecordsError(f'{path} is of format {number!r:.100}; this version reads format {FORMAT}. '
+                       'Prepare the records again.')
+  fields = checksums.unseal_json(text, path, RecordsError)
+  del fields['format']
   try:
     crcs = check_type(fields.pop('tokenizer_crcs', {}), dict, 'tokenizer_crcs')
     meta = parse_meta(fields, text_digest(text))
@@ -225,8 +214,7 @@ def parse_shard(fields: Any) -> Shard:
   for name in ('documents', 'sentences', 'tokens'):
     check_type(getattr(shard, name), int, f'{name} of {shard.name}')
   for crc in (shard.sentences_crc, shard.blocks_crc):
-    if crc is not None:
-      check_type(crc, int, f'a checksum of {shard.name}')
+    check_type(crc, int, f'a checksum of {shard.name}')
   if not 0 <= shard.documents <= shard.sentences <= shard.tokens < 1 << 32:
     raise ValueError(f'{shard.name} cannot have {shard.tokens} tokens, {shard.sentences} sentences '
                      f'and {shard.documents} documents')
@@ -252,9 +240,7 @@ def write_shard(folder: epath.PathLike, name: str, tokens: np.ndarray, sentences
   """
   folder = storage.resolve_path(folder)
   token_bytes, sentence_bytes = npy_bytes(tokens), npy_bytes(sentences)
-  block_crcs = []
-  for content in (token_bytes, sentence_bytes):
-    block_crcs.append(checksums.block_checksums(content))
+  block_crcs = [checksums.block_checksums(content) for content in (token_bytes, sentence_bytes)]
   crc_bytes = npy_bytes(np.concatenate(block_crcs))
   storage.write(folder / f'{name}.npy', token_bytes, RecordsError)
   storage.write(folder / f'{name}.sentences.npy', sentence_bytes, RecordsError)
@@ -274,7 +260,7 @@ def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
   """Read and verify the sentences of a shard -> [S] of `SENTENCE_DTYPE`. Raises RecordsError."""
   path = f'{storage.resolve_path(folder)}/{shard.name}.sentences.npy'
   content = read_file(path, SENTENCE_DTYPE, shard.sentences)
-  if shard.sentences_crc not in (None, checksums.crc(content)):
+  if shard.sentences_crc != checksums.crc(content):
     raise damaged_error(path)
   return parse_array(path, content, SENTENCE_DTYPE, shard.sentences)
 

@@ -6,8 +6,7 @@ is first read, and tokens are read by byte range; small splits (`SMALL_BYTES`) a
 completely.
 
 Everything that is read is verified: each block by its checksum, once while its shard is open. Small
-splits are verified completely when they are opened. Records of format 1, which have no checksums,
-are checked for sizes and sentences that fit together.
+splits are verified completely when they are opened.
 """
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +54,6 @@ class Shards:
     # The same, and copies of files in a bucket:
     self.cache = storage.cache_folder() / 'windows' / cache_key(meta.digest, self.root)
     self._opening = next(OPENING_NUMBERS)
-    self._valid = [False] * len(self.entries)
 
   def check(self) -> None:
     """Check all shards before the first is used: that files exist; of a small split, everything.
@@ -97,11 +95,10 @@ class Shards:
     missing = []
     for number in numbers:
       entry = self.entries[number]
-      files: list[tuple[str, np.dtype, int]] = [('.sentences', SENTENCE_DTYPE, entry.sentences)]
-      if entry.blocks_crc is not None:
-        length = count_blocks(self.dtype, entry.tokens)
-        length += count_blocks(SENTENCE_DTYPE, entry.sentences)
-        files.append(('.crc', CRC_DTYPE, length))
+      blocks = count_blocks(self.dtype, entry.tokens)
+      blocks += count_blocks(SENTENCE_DTYPE, entry.sentences)
+      files: list[tuple[str, np.dtype, int]] = [
+          ('.sentences', SENTENCE_DTYPE, entry.sentences), ('.crc', CRC_DTYPE, blocks)]
       if self.small:
         files.append(('', self.dtype, entry.tokens))
       for kind, dtype, length in files:
@@ -134,11 +131,7 @@ class Shards:
     self.fetch([number])
     path = self.copy_path(entry, '') if self.remote else self.path(entry, '')
     remote = self.path(entry, '') if self.remote and not self.small else ''
-    shard = open_shard(self._opening, path, entry, self.dtype, remote)
-    if entry.blocks_crc is None and not self._valid[number]:
-      records.check_sentences(self.path(entry, '.sentences'), entry, shard.sentences.data)
-      self._valid[number] = True
-    return shard
+    return open_shard(self._opening, path, entry, self.dtype, remote)
 
   def sentences(self, number: int) -> np.ndarray:
     """Read and verify all sentences of a shard [S]. Use a copy in the cache, but make none."""
@@ -150,7 +143,7 @@ class Shards:
     else:
       path = copy if self.remote else path
       content = records.read_file(path, SENTENCE_DTYPE, entry.sentences)
-    if entry.sentences_crc not in (None, checksums.crc(content)):
+    if entry.sentences_crc != checksums.crc(content):
       raise damaged_error(path)
     sentences = records.parse_array(path, content, SENTENCE_DTYPE, entry.sentences)
     records.check_sentences(path, entry, sentences)
@@ -167,14 +160,14 @@ class OpenShard:
 class ShardFile:
   """A memory-mapped `.npy` file: `data` is the array; call `verify` for the items to be used."""
 
-  def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray | None):
+  def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray):
     self.path, self.crcs = path, crcs
     self.content = content = records.map_file(path)
     self.data = records.parse_array(path, content, dtype, length)
-    if crcs is not None and len(content) != npy_size(dtype, length):
+    if len(content) != npy_size(dtype, length):
       raise truncated_error(path, dtype, length, len(content))
     self.offset = len(content) - length * dtype.itemsize
-    self.verified = np.full(-(-len(content) // checksums.BLOCK_BYTES), crcs is None)
+    self.verified = np.zeros(-(-len(content) // checksums.BLOCK_BYTES), bool)
     self.verify_blocks(np.array([0]))
 
   def verify(self, start: np.ndarray, stop: np.ndarray) -> None:
@@ -188,7 +181,6 @@ class ShardFile:
     """Compare the blocks of these numbers with their checksums, each once. Raises RecordsError."""
     numbers = np.unique(numbers[~self.verified[numbers]])
     if len(numbers):
-      assert self.crcs is not None
       crcs = checksums.block_checksums(memoryview(self.content), numbers.tolist())
       if not np.array_equal(crcs, self.crcs[numbers]):
         raise damaged_error(self.path)
@@ -202,7 +194,7 @@ class ShardFile:
 class RemoteShardFile:
   """Tokens of a shard in a bucket, read and verified by blocks."""
 
-  def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray | None):
+  def __init__(self, path: str, dtype: np.dtype, length: int, crcs: np.ndarray):
     self.path, self.dtype, self.crcs = path, dtype, crcs
     self.offset = len(records.npy_header(dtype, length))
     self.size = self.offset + length * dtype.itemsize
@@ -212,9 +204,6 @@ class RemoteShardFile:
     begin = self.offset + start * self.dtype.itemsize
     end = self.offset + stop * self.dtype.itemsize
     block = checksums.BLOCK_BYTES
-    if self.crcs is None:
-      content = storage.read_range(self.path, begin, end, RecordsError)
-      return np.frombuffer(content, self.dtype)
     first, last = begin // block, -(-end // block)
     last_byte = min(last * block, self.size)
     content = storage.read_range(self.path, first * block, last_byte, RecordsError)
@@ -235,19 +224,16 @@ def open_shard(opening: int, path: str, entry: Shard, dtype: np.dtype, remote: s
     remote: path of the tokens if they are only in a bucket; otherwise ''.
   """
   stem = path.removesuffix('.npy')
-  token_crcs = sentence_crcs = None
-  if entry.blocks_crc is not None:
-    split = count_blocks(dtype, entry.tokens)
-    length = split + count_blocks(SENTENCE_DTYPE, entry.sentences)
-    content = records.read_file(f'{stem}.crc.npy', CRC_DTYPE, length)
-    if checksums.crc(content) != entry.blocks_crc:
-      raise damaged_error(f'{stem}.crc.npy')
-    crcs = records.parse_array(f'{stem}.crc.npy', content, CRC_DTYPE, length)
-    token_crcs, sentence_crcs = crcs[:split], crcs[split:]
-  sentences = ShardFile(f'{stem}.sentences.npy', SENTENCE_DTYPE, entry.sentences, sentence_crcs)
+  split = count_blocks(dtype, entry.tokens)
+  length = split + count_blocks(SENTENCE_DTYPE, entry.sentences)
+  content = records.read_file(f'{stem}.crc.npy', CRC_DTYPE, length)
+  if checksums.crc(content) != entry.blocks_crc:
+    raise damaged_error(f'{stem}.crc.npy')
+  crcs = records.parse_array(f'{stem}.crc.npy', content, CRC_DTYPE, length)
+  sentences = ShardFile(f'{stem}.sentences.npy', SENTENCE_DTYPE, entry.sentences, crcs[split:])
   if remote:
-    return OpenShard(RemoteShardFile(remote, dtype, entry.tokens, token_crcs), sentences)
-  return OpenShard(ShardFile(path, dtype, entry.tokens, token_crcs), sentences)
+    return OpenShard(RemoteShardFile(remote, dtype, entry.tokens, crcs[:split]), sentences)
+  return OpenShard(ShardFile(path, dtype, entry.tokens, crcs[:split]), sentences)
 
 
 def check_file_size(path: str, dtype: np.dtype, length: int) -> None:
