@@ -339,7 +339,7 @@ def read_journal(work: pathlib.Path, known: str, config: CleanConfig) -> CleanJo
   None where there is none, where it is of other work, or where files are shorter than it states.
   """
   try:
-    fields = journal_file.read_journal(work, FORMAT, checked=False)
+    fields = journal_file.read_journal(work, FORMAT)
   except storage.StorageError:
     return None
   if not isinstance(fields, dict) or fields['source'] != known:

@@ -17,9 +17,7 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.storage import journal as journal_file
 
 FORMAT = 2  # raise it when documents are found or split by another rule: work then starts over
-# Files of `prepare`, and temporary files of earlier versions:
-OWN_FILES = re.compile(
-    r'(train|heldout)-\d+(\.\w+)?\.npy(\.tmp)?|(journal|records)\.json(\.tmp)?')
+OWN_FILES = re.compile(r'(train|heldout)-\d+(\.\w+)?\.npy|(journal|records)\.json')
 
 
 @dataclasses.dataclass
@@ -179,10 +177,6 @@ def remove_unfinished(folder: epath.Path) -> None:
 
 
 def remove_all_drafts(folder: epath.Path) -> None:
-  """Remove half-written files of a killed preparation, of this version and earlier ones."""
+  """Remove half-written files of a killed preparation."""
   for place in (folder, folder / 'tokenizer'):
     storage.remove_drafts(place)
-    if not storage.is_remote(place) and place.is_dir():
-      for path in place.glob('*.tmp'):
-        if OWN_FILES.fullmatch(path.name) or place != folder:
-          path.unlink(missing_ok=True)

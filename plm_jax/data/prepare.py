@@ -79,7 +79,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
   else:
     counted = 'document', 'sentences'
   rules = [rule for rule in rules if rule.assembly in counted]
-  meta = load_existing(config, folder, tokenizer, source)
+  meta = load_existing(folder, source)
   if not meta:
     write = functools.partial(writing or write_records, rules=rules)
     meta = prepare_folder(config, folder, tokenizer, source, write)
@@ -107,7 +107,7 @@ def prepare_folder(
       folder.mkdir(parents=True, exist_ok=True)
     held = stack.enter_context(lock.Lock(folder, 'prepare', wait=True))
     journal_lib.remove_all_drafts(folder)
-    if meta := load_existing(config, folder, tokenizer, source):
+    if meta := load_existing(folder, source):
       return meta
     try:
       tokenizer, journal = open_journal(config, folder, tokenizer, source)
@@ -143,9 +143,7 @@ def check_folder(folder: epath.PathLike, texts: Sequence[str]) -> epath.Path:
   return folder
 
 
-def load_existing(
-    config: PrepareConfig, folder: epath.Path, tokenizer: tokenizers.Tokenizer | None, source: str
-) -> records.RecordsMeta | None:
+def load_existing(folder: epath.Path, source: str) -> records.RecordsMeta | None:
   """Read the finished records of this source; None if there are none.
 
   Raises:
@@ -155,47 +153,14 @@ def load_existing(
     if not (folder / 'records.json').exists():
       return None
   meta = records.read_meta(folder)
-  former = meta.source != source and has_former_fingerprint(config, tokenizer, folder, meta.source)
-  if not former:
-    check_fingerprint(folder, meta.source, source)
+  check_fingerprint(folder, meta.source, source)
   return meta
-
-
-def has_former_fingerprint(
-    config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None, folder: epath.Path, found: str
-) -> bool:
-  """Return whether finished records have this source's fingerprint of earlier versions.
-
-  Those did not notice an edit of equal size in the middle of a text. So the text must be older than
-  the records, too.
-
-  Args:
-    config: of the source.
-    tokenizer: of the source; None: to be trained.
-    folder: of the records.
-    found: fingerprint of the records.
-  """
-  if found != fingerprint(config, tokenizer, sources.former_fingerprint):
-    return False
-  with storage.io_errors_as(folder, 'read', records.RecordsError):
-    modified = (folder / 'records.json').stat().mtime
-    return sources.last_modified(config.source) < modified
 
 
 def records_folder(config: PrepareConfig) -> epath.Path:
   """Return the default folder for the records of this configuration, below the cache folder."""
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
-  home = epath.Path(storage.cache_folder()) / 'records'
-  folder = home / fingerprint(config, tokenizer)[:16]
-  if not (folder / 'records.json').exists():
-    found = fingerprint(config, tokenizer, sources.former_fingerprint)
-    former = home / found[:16]
-    if (former / 'records.json').exists():
-      if has_former_fingerprint(config, tokenizer, former, found):
-        return former
-      print(f'{config.source} was written after its records in {former}: it is prepared again',
-            flush=True)
-  return folder
+  return epath.Path(storage.cache_folder()) / 'records' / fingerprint(config, tokenizer)[:16]
 
 
 def open_journal(
@@ -375,15 +340,12 @@ def read_paragraphs(config: PrepareConfig) -> Iterator[str]:
     yield from document.paragraphs
 
 
-def fingerprint(
-    config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None,
-    source_fingerprint: Callable[[str], str] = sources.fingerprint) -> str:
+def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -> str:
   """Return the sha256 hex of everything that determines the bytes of the records.
 
   Args:
     config: of the records.
     tokenizer: finished tokenizer; None: one is trained.
-    source_fingerprint: of the source's text.
   """
   settings = dataclasses.asdict(config)
   del settings['workers']
@@ -402,10 +364,10 @@ def fingerprint(
                   'sentinels'):
       settings.pop(field, None)
     settings['tokenizer'] = tokenizer.hash
-  settings['source'] = source_fingerprint(config.source)
+  settings['source'] = sources.fingerprint(config.source)
   del settings['heldout_path']
   if config.heldout_path:
-    settings['heldout'] = source_fingerprint(config.heldout_path)
+    settings['heldout'] = sources.fingerprint(config.heldout_path)
   return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

@@ -33,7 +33,6 @@ from plm_jax.data.source_files import (
   file_version,
   find_files,
   map_in_threads,
-  read_ends,
   split_source,
 )
 from plm_jax.data.text_to_text_tasks import TASK_PREFIX, strip_task
@@ -203,10 +202,14 @@ def fingerprint(source: str) -> str:
   ends and its modification time. Digests of large texts are cached until the texts are written
   again.
   """
-  found = start_digest(source)
-  if isinstance(found, str):
-    return found
-  digest, paths = found
+  digest = hashlib.sha256()
+  if source.startswith(TASK_PREFIX):
+    digest.update(repr(text_to_text_tasks.parse_task(source)).encode())
+  source = strip_task(source)
+  if source.startswith('tfds:'):
+    digest.update(tfds.dataset_identity(source).encode())
+    return digest.hexdigest()
+  paths = find_files(source)
   versions = list(map_in_threads(file_version, paths))
   key = hashlib.sha256(repr((source, versions)).encode(*FILE_NAME_ENCODING)).hexdigest()
   note = storage.cache_folder() / 'texts' / key
@@ -222,37 +225,6 @@ def fingerprint(source: str) -> str:
     with contextlib.suppress(storage.StorageError):  # a cache that cannot be written
       storage.write(note, digest.hexdigest())
   return digest.hexdigest()
-
-
-def former_fingerprint(source: str) -> str:
-  """Return the fingerprint of earlier versions: names, sizes, first and last 64 KiB of files."""
-  found = start_digest(source)
-  if isinstance(found, str):
-    return found
-  digest, paths = found
-  for file, (length, first, last) in zip(paths, map_in_threads(read_ends, paths), strict=True):
-    digest.update(f'{file.name} {length}\n'.encode(*FILE_NAME_ENCODING) + first + last)
-  return digest.hexdigest()
-
-
-def last_modified(source: str) -> float:
-  """Return the modification time of the newest file, in seconds since 1970; 0 for TFDS."""
-  source = strip_task(source)
-  if source.startswith('tfds:'):  # its data sets do not change
-    return 0
-  return max(map_in_threads(lambda file: float(file.stat().mtime or 0), find_files(source)))
-
-
-def start_digest(source: str):
-  """Begin a fingerprint: return all of it for TFDS, otherwise (digest of the task, files)."""
-  digest = hashlib.sha256()
-  if source.startswith(TASK_PREFIX):
-    digest.update(repr(text_to_text_tasks.parse_task(source)).encode())
-  source = strip_task(source)
-  if source.startswith('tfds:'):
-    digest.update(tfds.dataset_identity(source).encode())
-    return digest.hexdigest()
-  return digest, find_files(source)
 
 
 FILE_NAME_ENCODING = 'utf-8', 'surrogateescape'  # names of files may be any bytes

@@ -36,15 +36,14 @@ def write_journal(
 
 
 def read_journal(
-    folder: epath.PathLike, format_number: int, error: type[UserError] = storage.StorageError,
-    checked: bool = True) -> dict[str, Any] | str | None:
+    folder: epath.PathLike, format_number: int, error: type[UserError] = storage.StorageError
+) -> dict[str, Any] | str | None:
   """Read the journal of a folder.
 
   Args:
     folder: that of the work.
     format_number: number that the journal must have.
     error: class of the error that is raised where it cannot be read.
-    checked: whether the journal must have a checksum; False: earlier versions wrote none.
 
   Returns:
     The fields; None if there is no journal; or a text that says why it cannot be used.
@@ -59,10 +58,6 @@ def read_journal(
   except error:
     return f'{path} is damaged'
   check = fields.pop('check', None)
-  if check is None and not checked:
-    check = json_digest(fields)
-  if check is None and fields.get('format') is None and isinstance(fields.get('source'), str):
-    return f'{path} is of an earlier version'
   if check != json_digest(fields) or fields.pop('format') != format_number:
     return f'{path} is damaged or of another version'
   return fields

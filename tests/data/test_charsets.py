@@ -125,10 +125,10 @@ def test_an_unknown_encoding_is_refused(config):
   assert config(encoding='Shift_JIS').encoding == 'Shift_JIS'
 
 
-def test_records_of_utf_8_are_known_as_before():
+def test_the_encoding_is_part_of_the_fingerprint_of_records(monkeypatch):
+  monkeypatch.setattr(sources, 'fingerprint', lambda source: 'x')
   config = PrepareConfig(source='embedded', kind='bytes')
-  digest = prepare.fingerprint(config, None, lambda source: 'x')
-  assert digest != prepare.fingerprint(dataclasses.replace(config, encoding='cp1251'), None, lambda source: 'x')
+  assert prepare.fingerprint(config, None) != prepare.fingerprint(dataclasses.replace(config, encoding='cp1251'), None)
   assert 'data.prepare.encoding' in validation.field_paths(PretrainRun)
 
 

@@ -227,7 +227,7 @@ def test_killed_and_resumed_gives_the_same_bytes(config, heldout, tmp_path, monk
   def killed(folder, name, *arrays):
     count.append(name)
     if len(count) == writes:
-      (folder / f'{name}.npy.tmp').write_bytes(b'half')
+      (folder / f'.{name}.npy.0a.tmp').write_bytes(b'half')
       raise KeyboardInterrupt
     return write_shard(folder, name, *arrays)
 
@@ -531,46 +531,6 @@ def test_damaged_beginnings_are_made_again(corpus, tmp_path, monkeypatch, capsys
   prepare.prepare(config, tmp_path / 'torn')
   assert ': the work begins again' in capsys.readouterr().out
   assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
-
-
-def test_what_a_killed_one_of_before_has_left_is_taken_away(config, tmp_path, monkeypatch, capsys):
-  """A journal without a checksum, and drafts under fixed names."""
-  prepare.prepare(config, tmp_path / 'whole')
-  interrupt(config, tmp_path / 'torn', monkeypatch)
-  fields = json.loads((tmp_path / 'torn/journal.json').read_text())
-  for name in ('check', 'format', 'tokenizer', 'empty'):
-    del fields[name]
-  (tmp_path / 'torn/journal.json').write_text(json.dumps(fields))
-  for name in ('journal.json.tmp', 'train-00003.npy.tmp', 'tokenizer/vocab.txt.tmp', '.train-00000.npy.0a.tmp'):
-    (tmp_path / 'torn' / name).write_text('half')
-  (tmp_path / 'torn/mine.tmp').write_text('mine')
-  prepare.prepare(config, tmp_path / 'torn')
-  assert 'is of an earlier version: the work begins again' in capsys.readouterr().out
-  assert (tmp_path / 'torn/mine.tmp').read_text() == 'mine'
-  (tmp_path / 'torn/mine.tmp').unlink()
-  assert digests(tmp_path / 'whole') == digests(tmp_path / 'torn')
-
-
-def test_finished_records_of_before_are_found_while_their_text_is_older(config, corpus, tmp_path, monkeypatch, capsys):
-  """They are known by names, sizes and ends of files."""
-  monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
-  text = tmp_path / 'text.txt'
-  text.write_bytes(corpus.read_bytes())
-  os.utime(text, (1e9, 1e9))
-  config = replace(config, source=str(text))
-  tokenizer = tokenizers.load(config.tokenizer)
-  before = prepare.fingerprint(config, tokenizer, sources.former_fingerprint)
-  folder = tmp_path / 'cache/records' / before[:16]
-  meta = prepare.dataclasses.replace(prepare.prepare(config, folder), source=before)
-  records.write_meta(folder, meta)
-  assert prepare.records_folder(config) == folder
-  assert prepare.prepare(config, folder) == meta
-  text.write_bytes(corpus.read_bytes())
-  os.utime(text, (4e9, 4e9))
-  assert prepare.records_folder(config) == tmp_path / 'cache/records' / prepare.fingerprint(config, tokenizer)[:16]
-  assert f'{text} was written after its records in {folder}: it is prepared again' in capsys.readouterr().out
-  with pytest.raises(records.RecordsError, match='another source'):
-    prepare.prepare(config, folder)
 
 
 def test_two_at_once_both_end_well(config, tmp_path, capsys):
