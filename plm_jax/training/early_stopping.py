@@ -38,9 +38,7 @@ class BestCheckpoint:
       return
     self.checkpoints.verify(newest)
     meta = self.checkpoints.meta(newest)
-    # Earlier versions kept a first NaN for ever.
-    if math.isfinite(meta['heldout'].get(self.name, math.nan)):
-      self.step, self.values = meta['step'], meta['heldout']
+    self.step, self.values = meta['step'], meta['heldout']
 
   def update(self, step: int, values: dict[str, float], params: Any, meta: dict[str, Any]) -> None:
     """Save the parameters where their metric is finite and better than any before.

@@ -220,7 +220,7 @@ def read_resumed_meta(config: RunConfig, tokenizer: Tokenizer, feed: Feed,
   with hosts.barrier('the checkpoint to continue from'):
     check_same_run(config, meta, tokenizer, step)
     check_same_data(config, meta, feed.record()['digests'], step)
-  feed.resume(meta.get('data', {}))
+  feed.resume(meta['data'])
   return meta
 
 
@@ -305,8 +305,6 @@ def check_same_data(
     config: RunConfig, meta: Mapping[str, Any], new: Mapping[str, str], step: int) -> None:
   """Check that the training data is that of the checkpoint of `step`.
 
-  Logs what a checkpoint of an earlier version does not record.
-
   Args:
     config: the run, which may accept other data (`train.changed_data`).
     meta: what the checkpoint records.
@@ -316,14 +314,6 @@ def check_same_data(
   Raises:
     CheckpointError: the data differs.
   """
-  first = jax.process_index() == 0
-  if 'data' not in meta:
-    if first and len(config.train.phases) > 1:
-      logger.warning('the checkpoint of step %d is of an earlier version of plm_jax, in which '
-                     'every phase read the text in a new order. From here on, phases that cut the '
-                     'text alike continue one order, and phases of another length have masks of '
-                     'their own', step)
-    return
   # In the order of the corpora: a file may have been moved, and be known by another name.
   lines = []
   pairs = itertools.zip_longest(
@@ -340,7 +330,7 @@ def check_same_data(
         f'Restore the data, choose another folder with --output (--warm-start={config.folder} '
         'starts from its parameters), or continue on the new data with '
         '--train.changed-data=accept. Digests of the content:\n  ' + '\n  '.join(lines))
-  if first:
+  if jax.process_index() == 0:
     logger.warning('from step %d on, the run continues on other data: %s', step, '; '.join(lines))
 
 

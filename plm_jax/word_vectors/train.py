@@ -212,10 +212,9 @@ def check_same_run(
   """
   old = serialization.from_json(meta['config'], f'the checkpoint of step {step} in {run.folder}')
   changed = validation.differences(old, run, FREE_TO_CHANGE)
-  recorded_text = meta.get('text', text)  # earlier versions recorded none
-  if meta.get('vocabulary') != words:
+  if meta['vocabulary'] != words:
     changed.append('the words of the text and their counts')
-  elif run.train.changed_data == 'refuse' and recorded_text != text:
+  elif run.train.changed_data == 'refuse' and meta['text'] != text:
     changed.append(
         'the sentences of the text (--train.changed-data=accept continues on the new ones)')
   if changed:

@@ -20,6 +20,7 @@ from plm_jax.compile.report import CompileReport
 from plm_jax.config import serialization
 from plm_jax.config.run import Phase
 from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.data.records import read_meta
 from plm_jax.distributed import machine
 from plm_jax.distributed.machine import AcceleratorError, Machine
 from plm_jax.runs import preflight
@@ -227,16 +228,16 @@ def test_text_that_is_not_there_and_a_cache_without_room(tmp_path):
 def test_a_checkpoint_of_another_model_and_a_damaged_one(tmp_path, records):
   folder, tokenizer = tmp_path / 'run', load(records / 'tokenizer')
   config = parse(recipes.find_recipe('bert_base'), run_of(tmp_path, records)[1:])
+  meta = {'config': serialization.to_json(config), 'tokenizer': tokenizer.hash}
   saved = Checkpoints(folder / 'checkpoints')
-  saved.save(2, {'x': jnp.zeros(3)}, {'config': serialization.to_json(config), 'tokenizer': tokenizer.hash})
+  saved.save(2, {'x': jnp.zeros(3)}, {**meta, 'data': {'digests': {'prepared': read_meta(records).content_digest}}})
   saved.close()
   assert (
     doctor.check_resume(config, tokenizer).message
     == 'the run resumes from step 2, whose checksums are correct'
   )
   saved = Checkpoints(folder / 'checkpoints')
-  saved.save(3, {'x': jnp.zeros(3)}, {'config': serialization.to_json(config), 'tokenizer': tokenizer.hash,
-                                      'data': {'digests': {'prepared': '0' * 64}}})
+  saved.save(3, {'x': jnp.zeros(3)}, {**meta, 'data': {'digests': {'prepared': '0' * 64}}})
   saved.close()
   with pytest.raises(doctor.UserError, match='is not what the checkpoint of step 3 was trained on'):
     doctor.check_resume(config, tokenizer)

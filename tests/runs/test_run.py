@@ -28,7 +28,7 @@ from plm_jax.runs import run as run_lib
 from plm_jax.runs.pretrain import prepare_corpora
 from plm_jax.runs.run import run
 from plm_jax.storage.lock import Lock
-from plm_jax.training import feed, train
+from plm_jax.training import feed
 
 BERT_BASE = recipes.find_recipe('bert_base')
 
@@ -188,20 +188,6 @@ def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch,
   stopped_at(5, accepted, monkeypatch)
   assert 'from step 5 on, the run continues on other data: ' in caplog.text
   assert run(parse(BERT_BASE, args)).finished  # the checkpoint is of the edited text now
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_an_earlier_version_continues_with_a_line_about_its_order(
-    command, finished, tmp_path, monkeypatch, caplog):
-  save = train.Checkpoints.save
-  def old(self, step, state, meta):
-    save(self, step, state, {name: value for name, value in meta.items() if name != 'data'})
-  args = [*command, f'--output={tmp_path / "run"}']
-  with monkeypatch.context() as patch:
-    patch.setattr(train.Checkpoints, 'save', old)
-    stopped_at(5, args, monkeypatch)
-  assert run(parse(BERT_BASE, args)).finished
-  assert 'the checkpoint of step 6 is of an earlier version of plm_jax, in which every phase read' in caplog.text
 
 
 @pytest.mark.parametrize('best', ['mlm_acuracy', 'bits_per_byte', 'main', 'mlm/text'])

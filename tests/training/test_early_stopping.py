@@ -64,18 +64,6 @@ def test_where_no_value_is_finite_none_is_kept(tmp_path):
     assert best.step is None and not best.should_stop(4)
 
 
-def test_a_nan_that_an_earlier_version_kept_gives_way(tmp_path):
-  before = Checkpoints(tmp_path / 'best', keep=1)
-  before.save(2, {'params': {'x': jnp.zeros(3)}}, {'heldout': {'clm': NAN}})
-  before.wait()
-  before.close()
-  with opened(tmp_path) as best:
-    assert best.step is None
-    offer(best, 4, 9.0)
-  with opened(tmp_path) as best:
-    assert (best.step, best.values) == (4, {'clm': 9.0}) and kept(best) == [4] * 3
-
-
 def test_a_better_one_of_an_earlier_step_is_kept_on_the_disk(tmp_path):
   """A run went back to an older checkpoint, and was told to learn otherwise from there."""
   with opened(tmp_path) as best:
