@@ -48,7 +48,7 @@ def find_function(name: str) -> Callable[..., Any]:
 def main() -> None:
   """Run the command that sys.argv names; errors of the user end it with status 1 and one line."""
   args = sys.argv[1:]
-  name, rest = ''.join(args[:1]), args[1:]
+  name, rest = ''.join(args[:1]).replace('_', '-'), args[1:]
   if name == 'train' and rest and not rest[0].startswith('-'):
     from plm_jax.cli import run
     run.start(rest[0], rest[1:])
