@@ -33,6 +33,7 @@ from plm_jax.cli import output_files
 from plm_jax.cli.work_identity import Work
 from plm_jax.data import checksums
 from plm_jax.errors import ConfigError
+from plm_jax.storage.lock import lock_file
 
 FORMAT = 1
 """format number of journals"""
@@ -340,24 +341,6 @@ def open_vectors(
       for chunk in vectors.read_vectors():
         write(chunk)
     part.remove()
-
-
-def lock_file(file: IO[bytes]) -> bool:
-  """Lock a file until it is closed; return whether no other process holds its lock.
-
-  Where the system or the disk has no locks, nothing is locked.
-  """
-  try:
-    import fcntl
-  except ImportError:  # Windows
-    return True
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return False
-  except OSError:
-    return True
-  return True
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:

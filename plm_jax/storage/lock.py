@@ -20,7 +20,7 @@ import random
 import socket
 import threading
 import time
-from typing import Any
+from typing import IO, Any
 import uuid
 
 from etils import epath
@@ -294,5 +294,23 @@ def is_alive(process: int, since: str) -> bool:
   except ProcessLookupError:
     return False
   except OSError:  # another user's
+    return True
+  return True
+
+
+def lock_file(file: IO[bytes]) -> bool:
+  """Lock a file until it is closed; return whether no other process holds its lock.
+
+  Where the system or the disk has no locks, nothing is locked.
+  """
+  try:
+    import fcntl
+  except ImportError:  # Windows
+    return True
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError:
     return True
   return True
