@@ -22,6 +22,7 @@ from plm_jax.config.run import FinetuneRun
 from plm_jax.errors import ConfigError
 from plm_jax.report import html
 from plm_jax.report.html import el
+from plm_jax.storage.digests import digest_json
 
 NAMES = {
     'learning-rate': 'optim.peak', 'lr': 'optim.peak', 'batch': 'train.phases.0.batch',
@@ -155,7 +156,7 @@ def run_digest(config: FinetuneRun) -> str:
   """Return a digest of a run's configuration and of the content of its data, by which its result is
   found again."""
   content = work_identity.digest_content((*config.data.train, *config.data.dev))
-  return work_identity.json_digest([serialization.to_json(config), content])[:16]
+  return digest_json([serialization.to_json(config), content])[:16]
 
 
 def rank_results(

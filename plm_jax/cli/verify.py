@@ -2,7 +2,6 @@
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
-import hashlib
 import os
 import sys
 from typing import Any
@@ -17,6 +16,7 @@ from plm_jax.cli.options import command
 from plm_jax.data import checksums, records, window_counts, window_offsets, window_rules
 from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard, Split
 from plm_jax.errors import UserError
+from plm_jax.storage.digests import compute_digest
 
 THREADS = 8
 
@@ -65,7 +65,7 @@ def run_problems(folder: epath.Path) -> Iterator[str]:
         yield from checkpoint_problems(kept, required=False)
     words = folder / 'vocabulary.txt'
     if words.exists():  # a run of word vectors
-      digest = hashlib.sha256(storage.read_bytes(words)).hexdigest()
+      digest = compute_digest(storage.read_bytes(words))
       if meta and digest != meta.get('vocabulary'):
         yield f'{words} is damaged: it is not that of the checkpoint'
       return

@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import hashlib
-import json
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,6 +13,7 @@ from plm_jax.cli import inputs
 from plm_jax.config import serialization
 from plm_jax.data import sources as text_sources
 from plm_jax.data.source_files import file_version, find_files
+from plm_jax.storage.digests import digest_json, start_digest
 
 if TYPE_CHECKING:
   from plm_jax.inference.static_vectors import StaticVectors
@@ -60,12 +59,12 @@ def identify_work(
   params = model.table if hasattr(trained, 'table') else model.params
   fields = [getattr(model, name, None) for name in ('model', 'length', 'normalize', 'labels')]
   return {
-      'model': json_digest([digest_params(params), serialization.to_plain(tuple(fields))]),
-      'task': json_digest(serialization.to_plain(getattr(model, 'task', None))),
+      'model': digest_json([digest_params(params), serialization.to_plain(tuple(fields))]),
+      'task': digest_json(serialization.to_plain(getattr(model, 'task', None))),
       'tokenizer': model.tokenizer.hash if model.tokenizer else '',
-      'input': json_digest(versions),
-      'configuration': json_digest({**values, 'chunk': inputs.chunk_rows()}),
-      'environment': json_digest(environment)}
+      'input': digest_json(versions),
+      'configuration': digest_json({**values, 'chunk': inputs.chunk_rows()}),
+      'environment': digest_json(environment)}
 
 
 def source_versions(source: str) -> list[str] | None:
@@ -86,12 +85,12 @@ def digest_content(names: Sequence[str]) -> str:
   for name in names:
     built_in = name.startswith(('tfds:', 'embedded'))
     found.append(name if built_in else text_sources.fingerprint(name))
-  return json_digest(found)
+  return digest_json(found)
 
 
 def digest_params(params: Any) -> str:
   """Compute the sha256 of parameters, with one array at a time in host memory."""
-  digest = hashlib.sha256()
+  digest = start_digest()
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     if isinstance(leaf, jax.Array):
       leaf = leaf.copy()  # an array keeps its copy in host memory as long as it exists
@@ -99,8 +98,3 @@ def digest_params(params: Any) -> str:
     digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
   return digest.hexdigest()
-
-
-def json_digest(value: Any) -> str:
-  """Compute the sha256 of JSON values; other values count by their repr."""
-  return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()

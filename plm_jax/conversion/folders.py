@@ -4,7 +4,6 @@ Libraries that read a checkpoint's files take local ones only, so a folder in a 
 the cache first.
 """
 import contextlib
-import hashlib
 import os
 import pathlib
 import shutil
@@ -16,6 +15,7 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.models.rules import ConvertError
 from plm_jax.storage import hub
+from plm_jax.storage.digests import compute_digest
 from plm_jax.tokenizers.contract import abbreviate
 
 PathType = TypeVar('PathType', pathlib.Path, epath.Path)
@@ -96,7 +96,7 @@ def copy_to_cache(folder: epath.Path) -> pathlib.Path:
   """
   found = list_files(folder)
   text = '\n'.join(f'{name} {size} {time}' for name, (size, time) in sorted(found.items()))
-  key = hashlib.sha256(f'{folder}\n{text}'.encode()).hexdigest()[:32]
+  key = compute_digest(f'{folder}\n{text}')[:32]
   copy = storage.cache_folder() / 'checkpoints' / key
   if copy.is_dir():
     return copy

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -39,6 +38,7 @@ from plm_jax.errors import UserError
 from plm_jax.progress import is_terminal
 from plm_jax.storage import journal as journal_file
 from plm_jax.storage import lock
+from plm_jax.storage.digests import compute_digest
 
 # See `clean_locally`.
 CleanWorker = Callable[
@@ -365,6 +365,6 @@ def fingerprint(examiner: DocumentFilter, source: str) -> str:
   if config['language_model']:
     model = content_digest(storage.resolve_path(config['language_model']))
   fields = [FORMAT, config, examiner.rule_filter.bad_words, model]
-  digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
-  digest.update(examiner.evaluation.ngrams.tobytes() + sources.fingerprint(source).encode())
-  return digest.hexdigest()
+  return compute_digest(
+      json.dumps(fields, sort_keys=True), examiner.evaluation.ngrams.tobytes(),
+      sources.fingerprint(source))

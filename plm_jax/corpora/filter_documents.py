@@ -13,7 +13,6 @@ concerns it alone. `duplicates` does what concerns several documents, with hashe
 """
 import dataclasses
 import functools
-import hashlib
 from typing import Any, Literal, NamedTuple
 import unicodedata
 
@@ -25,6 +24,7 @@ from plm_jax.corpora.filters import FilterConfig
 from plm_jax.corpora.minhash import MinHash
 from plm_jax.data import charsets, document_formats, lines, sentence_splitting
 from plm_jax.errors import ConfigError
+from plm_jax.storage.digests import hash64
 from plm_jax.validation import intervals
 
 
@@ -212,8 +212,3 @@ def is_long_enough(paragraphs: list[str], config: CleanConfig) -> bool:
   """Return whether a document is long enough after repeated spans were removed."""
   has_text = any(map(str.strip, paragraphs))
   return has_text and not filters.has_few_sentences(paragraphs, config.min_sentences)
-
-
-def hash64(content: bytes) -> int:
-  """Return a 64-bit hash."""
-  return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), 'little')

@@ -5,13 +5,13 @@ composed and decomposed characters are the same. In scripts without spaces betwe
 Japanese, Thai, Lao, Burmese, Khmer) a letter with its marks counts as a word, so no dictionary is
 needed.
 """
-import hashlib
 import re
 import unicodedata
 
 import numpy as np
 
 from plm_jax import unicode_words
+from plm_jax.storage.digests import hash64
 
 UNSPACED_LETTER = unicode_words.UNSPACED_LETTER
 WORD = re.compile(unicode_words.word_pattern(divided=True))
@@ -69,8 +69,7 @@ class WordHashes(dict):
 
   def __missing__(self, word: str) -> int:
     content = word.encode('utf-8', 'surrogatepass')
-    number = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), 'little')
-    self[word] = number
+    number = self[word] = hash64(content)
     return number
 
 

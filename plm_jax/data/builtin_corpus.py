@@ -8,7 +8,6 @@ result is a text file in the format of `sources`, made once and stored in the ca
 import ast
 from collections.abc import Iterable, Iterator
 import gc
-import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -21,6 +20,7 @@ import warnings
 
 from plm_jax import storage
 from plm_jax.data import worker_pool
+from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 
 PACKAGES = {  # import name: distributions that may provide it
@@ -40,7 +40,7 @@ LONG_STRING = 200  # characters of a string that is read even if it is no docstr
 def corpus_path() -> Path:
   """Return the path of this machine's corpus as a text file; make it if the cache lacks it."""
   found = package_versions()
-  key = hashlib.sha256(repr((CLEANING_VERSION, found)).encode()).hexdigest()[:12]
+  key = compute_digest(repr((CLEANING_VERSION, found)))[:12]
   path = storage.cache_folder() / f'embedded-{key}.txt'
   if path.exists():
     return path

@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 import contextlib
 import functools
 import gc
-import hashlib
 import itertools
 from typing import Literal, NamedTuple
 
@@ -18,6 +17,7 @@ from plm_jax import tokenizers
 from plm_jax.data import records, sentence_splitting, word_segmentation, worker_pool
 from plm_jax.data.document_formats import Document
 from plm_jax.data.word_segmentation import SegmenterName, SegmentFunction
+from plm_jax.storage.digests import hash64
 
 SentenceRule = Literal['split', 'clauses', 'line', 'none']
 
@@ -137,11 +137,7 @@ def encode_unit(
   tokens['flags'][(np.cumsum(lengths) - lengths)[lengths > 0]] |= records.WORD_START
 
   number = np.repeat(np.arange(len(unit)), counts)
-  hashes = []
-  for document in unit:
-    text = '\n'.join(document.paragraphs)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    hashes.append(int.from_bytes(digest))
+  hashes = [hash64('\n'.join(document.paragraphs).encode(), 'big') for document in unit]
   nonempty = np.bincount(number[lengths > 0], minlength=len(unit))
   return EncodedUnit(tokens, lengths[lengths > 0], nonempty, hashes, follows)
 

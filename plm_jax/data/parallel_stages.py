@@ -11,7 +11,6 @@ writes RESULT_FILE, which `run_stages` reads.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import functools
-import hashlib
 import io
 import threading
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -25,6 +24,7 @@ from plm_jax.data.document_formats import Document, TextReadConfig
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import UserError
 from plm_jax.storage import lock
+from plm_jax.storage.digests import compute_digest
 
 RESULT_FILE = 'seen.json'  # of the last stage; it has a field 'problem'
 MAX_FILE_BYTES = 1 << 32  # of a file between stages
@@ -98,8 +98,7 @@ def make_stage_folder(parent: epath.Path, prefix: str, *content: Any) -> epath.P
     prefix: of its name.
     content: everything that the files depend on; other content has another folder.
   """
-  digest = hashlib.sha256(repr(content).encode()).hexdigest()
-  return parent / f'{prefix}{digest[:16]}'
+  return parent / f'{prefix}{compute_digest(repr(content))[:16]}'
 
 
 def run_stages(

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import operator
 import os
 import random
@@ -46,6 +44,7 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import format_option
 from plm_jax.progress import is_terminal
 from plm_jax.storage import lock
+from plm_jax.storage.digests import digest_json
 from plm_jax.tokenizers import sentence_piece, wordpiece
 
 
@@ -368,7 +367,7 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -
   del settings['heldout_path']
   if config.heldout_path:
     settings['heldout'] = sources.fingerprint(config.heldout_path)
-  return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+  return digest_json(settings)
 
 
 def check_fingerprint(folder: epath.Path, found: str, expected: str) -> None:

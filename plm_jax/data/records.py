@@ -23,7 +23,6 @@ from collections.abc import Iterator
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import io
 import mmap
 import os
@@ -37,6 +36,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.data import checksums
 from plm_jax.errors import UserError, describe_error
+from plm_jax.storage.digests import compute_digest
 
 Split = Literal['train', 'heldout']
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -90,7 +90,7 @@ class RecordsMeta:
     The sha256 hex of the tokenizer, and of the sizes and checksums of all shards.
     """
     shards = map(dataclasses.astuple, self.train + self.heldout)
-    return text_digest(repr((self.vocab, self.tokenizer, *shards)))
+    return compute_digest(repr((self.vocab, self.tokenizer, *shards)))
 
   def shards(self, split: Split) -> tuple[Shard, ...]:
     """Return the shards of a split, in the order of their text."""
@@ -135,12 +135,7 @@ def write_meta(folder: epath.PathLike, meta: RecordsMeta) -> RecordsMeta:
     del fields['exact']
   text = checksums.seal_json(fields)
   storage.write(folder / 'records.json', text, RecordsError)
-  return dataclasses.replace(meta, digest=text_digest(text))
-
-
-def text_digest(text: str) -> str:
-  """Return the sha256 hex of a text, which identifies records in caches."""
-  return hashlib.sha256(text.encode()).hexdigest()
+  return dataclasses.replace(meta, digest=compute_digest(text))
 
 
 def tokenizer_crcs(folder: epath.Path) -> dict[str, int]:
@@ -175,7 +170,7 @@ def read_meta(folder: epath.PathLike) -> RecordsMeta:
   del fields['format']
   try:
     crcs = check_type(fields.pop('tokenizer_crcs', {}), dict, 'tokenizer_crcs')
-    meta = parse_meta(fields, text_digest(text))
+    meta = parse_meta(fields, compute_digest(text))
   except (KeyError, TypeError, ValueError) as error:
     raise RecordsError(f'{path} is damaged: {error}. Prepare the records again.') from error
   for name, crc in crcs.items():

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import fnmatch
 import glob
-import hashlib
 import itertools
 import os
 import re
@@ -23,6 +22,7 @@ from plm_jax import storage
 from plm_jax.data import builtin_corpus
 from plm_jax.data.lines import SourceError
 from plm_jax.storage import hub_files
+from plm_jax.storage.digests import compute_digest, digest_file
 
 X = TypeVar('X')
 Y = TypeVar('Y')
@@ -218,13 +218,12 @@ def content_digest(file: epath.Path) -> str:
   """
   with storage.io_errors_as(file, 'read', SourceError):
     if not storage.is_remote(file):
-      with open(file, 'rb') as f:
-        return hashlib.file_digest(f, 'sha256').hexdigest()
+      return digest_file(file)
     if isinstance(file, hub_files.HubPath):
-      return hashlib.sha256(file.checksum().encode()).hexdigest()
+      return compute_digest(file.checksum())
     length, first, last = read_ends(file)
     version = '' if length <= 2 * END_BYTES else file_version(file)
-    return hashlib.sha256(b'%d %s %s' % (length, version.encode(), first + last)).hexdigest()
+    return compute_digest(f'{length} {version} ', first, last)
 
 
 def file_version(file: epath.Path) -> str:

@@ -17,7 +17,6 @@ million characters, and a document over four million, is split.
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import hashlib
 import os
 import re
 
@@ -36,6 +35,7 @@ from plm_jax.data.source_files import (
   split_source,
 )
 from plm_jax.data.text_to_text_tasks import TASK_PREFIX, strip_task
+from plm_jax.storage.digests import compute_digest, start_digest
 
 NOTE_BYTES = 64 << 20  # of text from which on its digest is cached; others take no time
 
@@ -74,7 +74,7 @@ def read_parts(source: str, config: TextReadConfig, stats: ReadStats
 def count_documents(documents: Iterator[Document], name: str, stats: ReadStats
                     ) -> Iterator[Document]:
   """Yield the documents of a file; then add their number and a digest of their text to `stats`."""
-  count, digest = 0, hashlib.sha256()
+  count, digest = 0, start_digest()
   for document in documents:
     count += 1
     digest.update('\n'.join((*document.paragraphs, '')).encode())
@@ -202,16 +202,14 @@ def fingerprint(source: str) -> str:
   ends and its modification time. Digests of large texts are cached until the texts are written
   again.
   """
-  digest = hashlib.sha256()
-  if source.startswith(TASK_PREFIX):
-    digest.update(repr(text_to_text_tasks.parse_task(source)).encode())
+  is_task = source.startswith(TASK_PREFIX)
+  task = repr(text_to_text_tasks.parse_task(source)) if is_task else ''
   source = strip_task(source)
   if source.startswith('tfds:'):
-    digest.update(tfds.dataset_identity(source).encode())
-    return digest.hexdigest()
+    return compute_digest(task, tfds.dataset_identity(source))
   paths = find_files(source)
   versions = list(map_in_threads(file_version, paths))
-  key = hashlib.sha256(repr((source, versions)).encode(*FILE_NAME_ENCODING)).hexdigest()
+  key = compute_digest(repr((source, versions)).encode(*FILE_NAME_ENCODING))
   note = storage.cache_folder() / 'texts' / key
   large = sum(map_in_threads(file_length, paths)) >= NOTE_BYTES
   if large:
@@ -219,12 +217,13 @@ def fingerprint(source: str) -> str:
       noted = storage.read_text(note, 64)
       if re.fullmatch('[0-9a-f]{64}', noted):
         return noted
-  for file, content in zip(paths, map_in_threads(content_digest, paths), strict=True):
-    digest.update(f'{file.name} {content}\n'.encode(*FILE_NAME_ENCODING))
+  contents = zip(paths, map_in_threads(content_digest, paths), strict=True)
+  found = compute_digest(task, *(
+      f'{file.name} {content}\n'.encode(*FILE_NAME_ENCODING) for file, content in contents))
   if large:
     with contextlib.suppress(storage.StorageError):  # a cache that cannot be written
-      storage.write(note, digest.hexdigest())
-  return digest.hexdigest()
+      storage.write(note, found)
+  return found
 
 
 FILE_NAME_ENCODING = 'utf-8', 'surrogateescape'  # names of files may be any bytes

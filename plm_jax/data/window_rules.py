@@ -1,12 +1,12 @@
 """Packing strategies: how text is divided into windows, as functions of a shard's sentences."""
 from collections.abc import Sequence
 import dataclasses
-import hashlib
 from typing import Literal, get_args
 
 import numpy as np
 
 from plm_jax.data.records import RecordsError, Shard
+from plm_jax.storage.digests import compute_digest
 
 Assembly = Literal['document', 'sentences', 'packed', 'examples', 'pairs']
 ASSEMBLIES = get_args(Assembly)
@@ -103,7 +103,7 @@ class WindowRule:
 
 def cache_key(*content: str) -> str:
   """Return the name of the folder in which results for records of this content are stored."""
-  return hashlib.sha256('\n'.join([str(RULE_VERSION), *content]).encode()).hexdigest()[:16]
+  return compute_digest('\n'.join([str(RULE_VERSION), *content]))[:16]
 
 
 def sentence_bounds(sentences: np.ndarray, tokens: int, separators: int

@@ -5,7 +5,6 @@ gives the same ids to the same text without a segmenter, as in fine-tuning.
 """
 from collections.abc import Callable, Iterable
 import functools
-import hashlib
 import logging
 import re
 from typing import Literal, get_args
@@ -15,6 +14,7 @@ import numpy as np
 from plm_jax import storage, unicode_words
 from plm_jax.data.lines import SourceError
 from plm_jax.errors import format_option
+from plm_jax.storage.digests import compute_digest
 
 SegmenterKind = Literal['none', 'jieba', 'spaces', 'words']
 SegmenterName = str  # a kind; or jieba:FILE, words:FILE with a list of words, one per line
@@ -67,7 +67,7 @@ def segmenter_problem(name: SegmenterName) -> str:
 def segmenter_identity(name: SegmenterName) -> str:
   """Return the name with a hash of the list instead of its path: what determines the words."""
   kind, _, path = name.partition(':')
-  return f'{kind}:{hashlib.sha256(read_list(path)).hexdigest()}' if path else name
+  return f'{kind}:{compute_digest(read_list(path))}' if path else name
 
 
 def make_jieba_segmenter(path: str = '') -> SegmentFunction:

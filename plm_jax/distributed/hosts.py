@@ -10,7 +10,6 @@ import atexit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ import jax
 
 from plm_jax import storage
 from plm_jax.errors import EXIT_STOPPED, ConfigError, UserError
+from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import ValidatedConfig, intervals, short_repr
 
@@ -396,7 +396,7 @@ def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
   client, key = multihost.get_jax_distributed_client(), next_key(what)
   text = json.dumps(dict(values), sort_keys=True)
   client.key_value_set(f'{key}/values/{own}', text)
-  client.key_value_set(f'{key}/digest/{own}', hashlib.sha256(text.encode()).hexdigest())
+  client.key_value_set(f'{key}/digest/{own}', compute_digest(text))
   wait_at_barrier(key)
 
   def read(kind: str, index: int) -> str:

@@ -11,7 +11,6 @@ path of that name exists. `hf://ORG/NAME` is always the model of the hub. Downlo
 from collections.abc import Collection, Iterator
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.errors import describe_error
+from plm_jax.storage.digests import start_hub_digest
 from plm_jax.storage.hub_client import HubError, classify_error, import_client, retry
 
 LOG = logging.getLogger(__name__)
@@ -247,11 +247,9 @@ def check_files(name: HubName, folder: pathlib.Path, paths: Collection[str]) -> 
     seen = [str(blob), stat.st_size, stat.st_mtime_ns]
     if checked.get(path) == seen:
       continue
-    content = hashlib.sha256()
-    if re.fullmatch('[0-9a-f]{40}', blob.name):
-      content = hashlib.sha1(f'blob {stat.st_size}\0'.encode())
-    elif not re.fullmatch('[0-9a-f]{64}', blob.name):
+    if not re.fullmatch('[0-9a-f]{40}|[0-9a-f]{64}', blob.name):
       continue  # a cache without symbolic links
+    content = start_hub_digest(blob.name, stat.st_size)
     with blob.open('rb') as file:
       while piece := file.read(storage.READ_SIZE):
         content.update(piece)

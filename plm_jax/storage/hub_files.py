@@ -8,7 +8,6 @@ With this module imported, `epath.Path('hf://...')` is a `HubPath`. Files are re
 when the first file is read.
 """
 import functools
-import hashlib
 import io
 import os
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.storage import hub
+from plm_jax.storage.digests import start_hub_digest
 from plm_jax.storage.hub_client import import_client, retry
 
 BLOCK_SIZE = 8 << 20  # bytes of a request
@@ -140,9 +140,7 @@ class HubStream(io.RawIOBase):
     self.size = path.stat().length
     self.file = path.open('rb')
     self.position = 0
-    self.content = hashlib.sha256()
-    if hub.COMMIT.fullmatch(self.expected):  # git's SHA-1
-      self.content = hashlib.sha1(b'blob %d\0' % self.size)
+    self.content = start_hub_digest(self.expected, self.size)
 
   def readable(self) -> bool:
     """Return True, as io.BufferedReader requires."""

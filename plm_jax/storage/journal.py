@@ -5,8 +5,6 @@ fingerprint of what is worked on (`source`), and a checksum of its fields. Work 
 journal does not count.
 """
 from collections.abc import Mapping
-import hashlib
-import json
 import os
 from typing import Any
 
@@ -14,6 +12,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.errors import SAVED, UserError
+from plm_jax.storage.digests import digest_json
 
 FILE_NAME = 'journal.json'
 
@@ -31,7 +30,7 @@ def write_journal(
   """
   content = {'format': format_number, **fields}
   storage.write_json(
-      storage.resolve_path(folder) / FILE_NAME, {**content, 'check': json_digest(content)}, error)
+      storage.resolve_path(folder) / FILE_NAME, {**content, 'check': digest_json(content)}, error)
   SAVED.append(os.fspath(folder))
 
 
@@ -58,11 +57,6 @@ def read_journal(
   except error:
     return f'{path} is damaged'
   check = fields.pop('check', None)
-  if check != json_digest(fields) or fields.pop('format') != format_number:
+  if check != digest_json(fields) or fields.pop('format') != format_number:
     return f'{path} is damaged or of another version'
   return fields
-
-
-def json_digest(fields: Mapping[str, Any]) -> str:
-  """Compute the sha256 of JSON values, whatever their order, as hex."""
-  return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

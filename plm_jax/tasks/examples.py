@@ -1,12 +1,12 @@
 """Labeled examples, and the features that a task makes of them: ragged rows of token ids."""
 from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
-import hashlib
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from plm_jax.data.labeled_files import is_valid_text
+from plm_jax.storage.digests import start_digest
 
 
 class Answer(NamedTuple):
@@ -114,7 +114,7 @@ class Features:
     arrays = {'tokens': self.tokens.flat, 'offsets': self.tokens.offsets, 'example': self.example}
     arrays |= self.values
     arrays |= {name: rows.flat for name, rows in self.aligned.items()}
-    digest = hashlib.sha256()
+    digest = start_digest()
     for name, array in sorted(arrays.items()):
       array = np.ascontiguousarray(array)
       digest.update(f'{name} {array.dtype} {array.shape}\n'.encode())

@@ -3,7 +3,6 @@ import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
-import hashlib
 import json
 import re
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.errors import UserError
+from plm_jax.storage.digests import compute_digest
 from plm_jax.tokenizers.word_cache import split_by_length
 
 CONFIG_FILE = 'tokenizer_config.json'
@@ -260,7 +260,5 @@ def abbreviate(value: Any) -> str:
 
 def hash_files(files: dict[str, bytes]) -> str:
   """Return the sha256 of names, sizes and contents of files in the order of their names, as hex."""
-  digest = hashlib.sha256()
-  for name, content in sorted(files.items()):
-    digest.update(f'{name} {len(content)}\n'.encode() + content)
-  return digest.hexdigest()
+  return compute_digest(*(
+      f'{name} {len(content)}\n'.encode() + content for name, content in sorted(files.items())))

@@ -1,6 +1,5 @@
 """Co-occurrence counts of words in bounded memory (GloVe's cooccur.c)."""
 from collections.abc import Iterator, Sequence
-import hashlib
 import itertools
 import pathlib
 import shutil
@@ -8,6 +7,7 @@ import shutil
 import numpy as np
 
 from plm_jax import storage
+from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.word_vectors.word_corpus import Sentences
 
@@ -31,10 +31,9 @@ def count_pairs(sentences: Sentences, words: int, window: int, memory: int) -> n
   Returns:
     Pairs [N] of PAIR_DTYPE, by word, then context, mapped to memory from a file in the cache.
   """
-  digest = hashlib.sha256(f'{words} {window}'.encode())
-  for part in (sentences.ids, sentences.starts):
-    digest.update(part.tobytes())
-  path = pathlib.Path(storage.cache_folder()) / 'pairs' / f'{digest.hexdigest()[:32]}.bin'
+  arrays = sentences.ids.tobytes(), sentences.starts.tobytes()
+  key = compute_digest(f'{words} {window}', *arrays)[:32]
+  path = pathlib.Path(storage.cache_folder()) / 'pairs' / f'{key}.bin'
   if not path.exists():
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lock(path.with_suffix('.making'), 'a run', wait=True):

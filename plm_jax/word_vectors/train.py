@@ -11,7 +11,6 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import math
 import sys
 import time
@@ -31,6 +30,7 @@ from plm_jax.config.run import Scale
 from plm_jax.distributed import hosts
 from plm_jax.errors import ConfigError
 from plm_jax.progress import is_terminal
+from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.training.interrupts import catch_interrupts
 from plm_jax.training.run_metrics import MetricsWriter
@@ -141,7 +141,7 @@ def train(
   corpus = corpus or word_corpus.prepare_corpus(run.data)
   learner = run.model.make_learner(corpus, run.seed)
   last = run.train.epochs * learner.calls_per_epoch
-  words = hashlib.sha256(corpus.vocabulary.to_text().encode()).hexdigest()
+  words = compute_digest(corpus.vocabulary.to_text())
   init = jax.jit(lambda: run.model.init(jax.random.key(run.seed), corpus.vocabulary))
   with contextlib.ExitStack() as stack:
     checkpoints = stack.enter_context(

@@ -2,7 +2,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
-import hashlib
 import itertools
 import pathlib
 import re
@@ -15,6 +14,7 @@ import numpy as np
 from plm_jax import storage, unicode_words
 from plm_jax.data import sources, tokenizer_fit, word_segmentation
 from plm_jax.data.lines import SourceError
+from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import ValidatedConfig, intervals
 from plm_jax.word_vectors.vocabulary import Vocabulary, read_vocabulary
@@ -185,7 +185,7 @@ def corpus_fingerprint(config: WordsConfig) -> str:
   parts += [sources.fingerprint(path) for path in (*config.path, *config.heldout_path)]
   if config.split == 'letters':
     parts.append('words with marks')  # other rules than those of corpora made by earlier versions
-  return hashlib.sha256('\n'.join(parts).encode()).hexdigest()[:32]
+  return compute_digest('\n'.join(parts))[:32]
 
 
 def write_corpus(config: WordsConfig, folder: pathlib.Path) -> None:
