@@ -61,7 +61,8 @@ def main() -> None:
 
 def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None:
   """Write records of `number` identical shards."""
-  from plm_jax.data import checksums, records
+  from plm_jax.data import records
+  from plm_jax.storage import checksums
   starts = np.zeros(sentences, records.SENTENCE_DTYPE)
   starts['start'] = np.arange(sentences) * (tokens // sentences)
   starts['document'] = np.arange(sentences) // 10

@@ -31,8 +31,8 @@ import numpy as np
 from plm_jax import errors, storage
 from plm_jax.cli import output_files
 from plm_jax.cli.work_identity import Work
-from plm_jax.data import checksums
 from plm_jax.errors import ConfigError
+from plm_jax.storage import checksums
 from plm_jax.storage.lock import lock_file
 
 FORMAT = 1

@@ -13,9 +13,10 @@ import tyro
 
 from plm_jax import storage, tokenizers
 from plm_jax.cli.options import command
-from plm_jax.data import checksums, records, window_counts, window_offsets, window_rules
+from plm_jax.data import records, window_counts, window_offsets, window_rules
 from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard, Split
 from plm_jax.errors import UserError
+from plm_jax.storage import checksums
 from plm_jax.storage.digests import compute_digest
 
 THREADS = 8

@@ -26,8 +26,7 @@ From text to token records (`prepare`)
 
 From token records to batches
 
-    records, shards, checksums
-                       files of token records
+    records, shards                           files of token records
     window_rules, window_counts, window_offsets, windows
                        packing strategies, and the windows that they make
     pipeline           batches, data mixtures and prefetching

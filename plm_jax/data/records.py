@@ -34,8 +34,8 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import checksums
 from plm_jax.errors import UserError, describe_error
+from plm_jax.storage import checksums
 from plm_jax.storage.digests import compute_digest
 
 Split = Literal['train', 'heldout']

@@ -18,7 +18,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import checksums, records
+from plm_jax.data import records
 from plm_jax.data.records import (
   MAX_HEADER_BYTES,
   SENTENCE_DTYPE,
@@ -32,6 +32,7 @@ from plm_jax.data.records import (
   truncated_error,
 )
 from plm_jax.data.window_rules import cache_key, concat_ranges
+from plm_jax.storage import checksums
 
 MAX_OPEN_SHARDS = 20  # at once, with two file descriptors each
 # At most, of a split that is verified or copied completely:

@@ -12,10 +12,11 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import checksums, records
+from plm_jax.data import records
 from plm_jax.data.records import RecordsError, read_meta
 from plm_jax.data.shards import Shards
 from plm_jax.errors import UserError
+from plm_jax.storage import checksums
 
 PART = 1 << 24
 """tokens that are counted at once, which limits memory"""

@@ -17,12 +17,12 @@ from etils import epath
 from tqdm import tqdm
 
 from plm_jax import storage
-from plm_jax.data import checksums
 from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard
 from plm_jax.data.shards import REQUESTS, Shards
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import UserError
 from plm_jax.progress import is_terminal
+from plm_jax.storage import checksums
 from plm_jax.storage.lock import Lock
 
 LOCK_SENTENCES = 1 << 24  # from so many sentences on, one process counts and others wait for it

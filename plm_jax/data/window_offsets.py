@@ -17,11 +17,12 @@ import weakref
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import checksums, window_counts
+from plm_jax.data import window_counts
 from plm_jax.data.records import RecordsError, Shard
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WINDOW_START, WindowRule, cumulative_offsets
 from plm_jax.errors import UserError
+from plm_jax.storage import checksums
 
 logger = logging.getLogger(__name__)
 

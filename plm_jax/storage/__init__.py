@@ -10,8 +10,9 @@ that names the path (`StorageError`). In a bucket, complete files are accessed w
 TensorFlow's client reads a block of megabytes for one byte.
 
 `gcs` has what only buckets do, `lock` lets one process at a time work on a folder, `journal`
-records the progress of work that may be interrupted, `bucket_check` checks buckets when a command
-begins, and `compilation_cache` keeps compiled programs for the next process.
+records the progress of work that may be interrupted, `digests` identify content, `checksums` detect
+damage, `bucket_check` checks buckets when a command begins, and `compilation_cache` keeps compiled
+programs for the next process.
 """
 from collections.abc import Iterator
 import contextlib

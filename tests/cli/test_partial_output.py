@@ -12,8 +12,8 @@ import tuned
 import plm_jax
 from plm_jax.api import similarity
 from plm_jax.cli import commands, encode, inputs, partial_output, predict
-from plm_jax.data import checksums
 from plm_jax.errors import ConfigError
+from plm_jax.storage import checksums
 from plm_jax.tasks.extractive_qa import AnswerPrediction, Candidate
 from plm_jax.tasks.multilabel import MultiLabelPrediction
 from plm_jax.tasks.sequence_classification import label_prediction

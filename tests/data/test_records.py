@@ -10,10 +10,11 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.cli.commands import main
-from plm_jax.data import checksums, records, shards
+from plm_jax.data import records, shards
 from plm_jax.data.records import RecordsError, RecordsMeta, Shard
 from plm_jax.data.windows import Windows
 from plm_jax.errors import UserError
+from plm_jax.storage import checksums
 
 
 @pytest.fixture(autouse=True)
