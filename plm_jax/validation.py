@@ -129,9 +129,7 @@ def check_value(
   if isinstance(value, bool) or value is None:
     return
   if isinstance(value, numbers.Real):
-    interval = DEFAULT_INTERVAL
-    if limits:
-      interval = Interval.parse(limits)
+    interval = Interval.parse(limits) if limits else DEFAULT_INTERVAL
     if not interval.contains(value):
       raise ConfigError(
           f'{named(path)} is {describe_type(kind, limits, value)}, got {short_repr(value)}')
@@ -144,9 +142,7 @@ def check_value(
     if len(kinds) == 2 and kinds[1] is ...:
       kinds = (kinds[0],) * len(value)
     for number, item in enumerate(value):
-      item_path = path
-      if dataclasses.is_dataclass(item):
-        item_path = f'{path}.{number}'
+      item_path = f'{path}.{number}' if dataclasses.is_dataclass(item) else path
       check_value(item, kinds[number], limits, named, item_path)
   elif dataclasses.is_dataclass(value):
     check(value, named, path)
@@ -202,14 +198,8 @@ class Interval(NamedTuple):
     is_included_infinity = value == self.high and not self.high_is_open
     if math.isinf(self.high) and value > largest_number(value) and not is_included_infinity:
       return False
-    if self.low_is_open:
-      above = self.low < value
-    else:
-      above = self.low <= value
-    if self.high_is_open:
-      below = value < self.high
-    else:
-      below = value <= self.high
+    above = self.low < value if self.low_is_open else self.low <= value
+    below = value < self.high if self.high_is_open else value <= self.high
     return above and below
 
 
@@ -243,9 +233,7 @@ def describe_type(kind: Any, limits: str | None = None, value: Any = None) -> st
 
 def describe_interval(limits: str | None, value: Any = None) -> str:
   """Describe an interval in words; the largest number is named only where `value` exceeds it."""
-  interval = DEFAULT_INTERVAL
-  if limits:
-    interval = Interval.parse(limits)
+  interval = Interval.parse(limits) if limits else DEFAULT_INTERVAL
   low, high, low_is_open, high_is_open = interval
   if math.isinf(high) and value is not None and value > largest_number(value):
     high, high_is_open = largest_number(value), False

@@ -96,11 +96,8 @@ class TrackConfig(ValidatedConfig):
 
   def checkpoint_words(self) -> dict[str, int]:
     """Return name -> words read, of each checkpoint up to ten epochs of the budget."""
-    found = {}
-    for millions in CHECKPOINT_MILLIONS:
-      if millions * MILLION <= MAX_EPOCHS * self.budget:
-        found[f'chck_{millions}M'] = millions * MILLION
-    return found
+    return {f'chck_{millions}M': millions * MILLION
+            for millions in CHECKPOINT_MILLIONS if millions * MILLION <= MAX_EPOCHS * self.budget}
 
 
 def check_track(track: TrackConfig, corpora: int) -> None:

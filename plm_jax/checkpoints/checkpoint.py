@@ -378,11 +378,7 @@ def host_arrays(x) -> list[np.ndarray]:
   """Return the parts of an array in host memory as numpy arrays, without copies."""
   if not isinstance(x, jax.Array):
     return [np.asarray(x)]
-  parts = []
-  for shard in x.addressable_shards:
-    if shard.replica_id == 0:
-      parts.append(np.asarray(shard.data))
-  return parts
+  return [np.asarray(shard.data) for shard in x.addressable_shards if shard.replica_id == 0]
 
 
 def is_finite_on_host(x: np.ndarray) -> bool:

@@ -151,8 +151,6 @@ def list_bucket(folder: epath.Path) -> Listing:
   for blob in objects:
     if blob.name.endswith('/'):
       continue
-    known = None
-    if blob.crc32c:
-      known = int(blob.size), base64.b64decode(blob.crc32c).hex()
+    known = (int(blob.size), base64.b64decode(blob.crc32c).hex()) if blob.crc32c else None
     listing[blob.name.removeprefix(prefix)] = known
   return listing

@@ -46,10 +46,7 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
     Differences as 'field: old -> new', and a sentence on finished steps that they would change.
   """
   found = differences(old, new)
-  schedule_changes = []
-  for line in found:
-    if line.partition(':')[0] in SCHEDULE_FIELDS:
-      schedule_changes.append(line)
+  schedule_changes = [line for line in found if line.partition(':')[0] in SCHEDULE_FIELDS]
   others = [line for line in found if line not in schedule_changes]
   if not schedule_changes:
     return others

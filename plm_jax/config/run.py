@@ -368,9 +368,7 @@ def check_lengths(config: RunConfig) -> None:
     raise ConfigError('--train.phases: a run needs at least one, of one step or more')
   lengths = [phase.length for phase in config.train.phases]
   if config.model.max_length and max(lengths) > config.model.max_length:
-    advice = ''
-    if config.warm_start:
-      advice = f'. {length_advice(config, max(lengths))}'
+    advice = f'. {length_advice(config, max(lengths))}' if config.warm_start else ''
     raise ConfigError(f'sequences of {max(lengths)} tokens do not fit the model: '
                       f'--model.max-length is {config.model.max_length}{advice}')
   if config.objective.text_length(min(lengths)) < 2 or min(lengths) < 8:

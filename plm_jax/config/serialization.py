@@ -82,9 +82,7 @@ def flatten(value: Any, path: str = '') -> SavedConfig:
   if isinstance(value, dict):
     for key, item in value.items():
       name = key.replace('_', '-')
-      name_path = f'--{name}'
-      if path:
-        name_path = f'{path}.{name}'
+      name_path = f'{path}.{name}' if path else f'--{name}'
       items.append((name_path, item))
   elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
     items = [(f'{path}.{number}', item) for number, item in enumerate(value)]

@@ -241,9 +241,7 @@ def write_shard(config: CleanConfig, work: pathlib.Path, shard: tuple[int, int])
   """
   number, first = shard
   marks = np.memmap(work / 'marks', np.uint8, 'r')
-  repeated = {}
-  if config.span:
-    repeated = read_repeated_spans(work, number)
+  repeated = read_repeated_spans(work, number) if config.span else {}
   with open(filtered_file(work, number), encoding='utf-8') as file:
     documents = (KeptDocument(line, int(marks[place]), repeated.get(place, set()))
                  for place, line in enumerate(file, first))

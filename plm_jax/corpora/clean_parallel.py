@@ -161,9 +161,8 @@ def filter_piece(
       left.append((batch.report.kept_documents, batch.report.kept_characters))
       batch.spans['place'] += first
       first += batch.report.kept_documents
-    arrays = {}
-    for name in duplicate_stages.ARRAY_NAMES:
-      arrays[name] = concat_arrays([getattr(batch, name) for batch in filtered])
+    arrays = {name: concat_arrays([getattr(batch, name) for batch in filtered])
+              for name in duplicate_stages.ARRAY_NAMES}
     content = b''.join(batch.content for batch in filtered)
     storage.write(piece_path(work.folder, item.key, '.jsonl'), content)
     store_arrays(piece_path(work.folder, item.key, '.npz'), **arrays)

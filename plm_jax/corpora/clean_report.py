@@ -49,9 +49,7 @@ class CleanReport:
   @classmethod
   def from_json(cls, fields: dict[str, Any]) -> 'CleanReport':
     """Make a report from the fields of a file."""
-    counters: dict[str, Any] = {}
-    for name in ('dropped', 'lines'):
-      counters[name] = Counter(fields[name])
+    counters: dict[str, Any] = {name: Counter(fields[name]) for name in ('dropped', 'lines')}
     return cls(**(fields | counters))
 
   def __str__(self) -> str:
@@ -65,9 +63,7 @@ class CleanReport:
     if self.lines:
       rows.append('removed from documents')
       for reason, number in self.lines.most_common():
-        unit = 'lines'
-        if reason == REPEATED_SPAN:
-          unit = 'sentences'
+        unit = 'sentences' if reason == REPEATED_SPAN else 'lines'
         rows.append(f'{f"  {reason}":32}{number:>14,} {unit}')
     if self.skipped:
       rows.append(f'{"lines that cannot be read":32}{self.skipped:>14,}')

@@ -41,10 +41,7 @@ def read_ngrams(texts: Iterable[str], n: int) -> EvaluationNgrams:
       short += 1
     else:
       parts.append(word_hashes.ngram_hashes(hashes, n))
-  if parts:
-    ngrams = np.unique(np.concatenate(parts))
-  else:
-    ngrams = np.empty(0, np.uint64)
+  ngrams = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.uint64)
   return EvaluationNgrams(ngrams, number, short)
 
 

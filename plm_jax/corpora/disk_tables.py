@@ -48,9 +48,7 @@ class DiskTable:
 
   def read(self) -> np.ndarray:
     """Map all rows [N, width] to memory; [N] for width 1."""
-    shape = (len(self),)
-    if self.width > 1:
-      shape = (len(self), self.width)
+    shape = (len(self), self.width) if self.width > 1 else (len(self),)
     if not len(self):
       return np.empty(shape, self.dtype)
     return np.memmap(self.path, self.dtype, 'r', shape=shape)
@@ -61,9 +59,8 @@ class DiskTable:
     With a memory map, the pages around them would take memory.
     """
     with open(self.path, 'rb') as file:
-      rows = []
-      for place in places.tolist():
-        rows.append(os.pread(file.fileno(), self.row_bytes, place * self.row_bytes))
+      rows = [os.pread(file.fileno(), self.row_bytes, place * self.row_bytes)
+              for place in places.tolist()]
     return np.frombuffer(b''.join(rows), self.dtype).reshape(-1, self.width)
 
   def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -111,9 +108,7 @@ def partition_rows(rows: np.ndarray, bits: int) -> Iterator[tuple[int, np.ndarra
   """Yield the first bits of numbers, and the rows with such numbers, in their original order."""
   if not len(rows):
     return
-  piece = np.zeros(len(rows), np.uint64)
-  if bits:
-    piece = rows['number'] >> np.uint64(64 - bits)
+  piece = rows['number'] >> np.uint64(64 - bits) if bits else np.zeros(len(rows), np.uint64)
   order = np.argsort(piece, kind='stable')
   names, starts = np.unique(piece[order], return_index=True)
   yield from zip(names.tolist(), np.split(rows[order], starts[1:]), strict=True)

@@ -279,9 +279,8 @@ def split_by_shard(rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 def read_arrays(folder: epath.Path, shard: CorpusShard, name: str) -> np.ndarray:
   """Read an array [documents, ...] of a shard."""
-  parts = []
-  for key, first, stop in shard.ranges:
-    parts.append(load_arrays(piece_path(folder, key, '.npz'))[name][first:stop])
+  parts = [load_arrays(piece_path(folder, key, '.npz'))[name][first:stop]
+           for key, first, stop in shard.ranges]
   return np.concatenate(parts)
 
 

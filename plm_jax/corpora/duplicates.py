@@ -84,9 +84,8 @@ def similar_edges(
     pairs = np.stack([leader, places], 1)[~first]
     if not len(pairs):
       break
-    similar = []
-    for chunk in np.array_split(pairs, len(pairs) // PAIRS_AT_ONCE + 1):
-      similar.append(minhash.are_similar(sketches(chunk[:, 0]), sketches(chunk[:, 1])))
+    similar = [minhash.are_similar(sketches(chunk[:, 0]), sketches(chunk[:, 1]))
+               for chunk in np.array_split(pairs, len(pairs) // PAIRS_AT_ONCE + 1)]
     similar = np.concatenate(similar)
     edges.append(pairs[similar])
     numbers, places = numbers[~first][~similar], places[~first][~similar]

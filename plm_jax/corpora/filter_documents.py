@@ -135,9 +135,7 @@ class DocumentFilter:
     self.config = config
     self.rule_filter = filters.RuleFilter(config)
     if evaluation is None:
-      texts = ()
-      if config.decontaminate:
-        texts = contamination.evaluation_texts(config.decontaminate)
+      texts = contamination.evaluation_texts(config.decontaminate) if config.decontaminate else ()
       evaluation = contamination.read_ngrams(texts, config.ngram)
     self.evaluation = evaluation
 
@@ -195,14 +193,9 @@ def remove_repeated_spans(
   kept, first = [], 0
   for paragraph in paragraphs:
     sentences = sentence_splitting.split_sentences(paragraph, gaps=True)
-    rest = []
-    for place, sentence in enumerate(sentences, first):
-      if place not in removed:
-        rest.append(sentence)
+    rest = [sentence for place, sentence in enumerate(sentences, first) if place not in removed]
     first += len(sentences)
-    text = paragraph
-    if len(rest) < len(sentences):
-      text = ''.join(rest).strip()
+    text = ''.join(rest).strip() if len(rest) < len(sentences) else paragraph
     if text or not sentences:
       kept.append(text)
   return kept, len(removed)

@@ -148,9 +148,7 @@ class RuleFilter:
       codes = [code.strip() for code in config.languages.split(',')]
       if sum(probabilities.get(code, 0) for code in codes) < config.language_score:
         return 'language'
-    broken = ''
-    if config.quality:
-      broken = quality.broken_quality_rule(paragraphs, config.stop_words)
+    broken = quality.broken_quality_rule(paragraphs, config.stop_words) if config.quality else ''
     if not broken and config.repetition:
       broken = quality.broken_repetition_rule(paragraphs)
     return broken
@@ -167,9 +165,7 @@ def broken_line_rule(line: str, config: FilterConfig) -> str:
     return 'no terminal punctuation'
   if config.min_line_words and word_hashes.count_words(line) < config.min_line_words:
     return 'too few words'
-  lower = ''
-  if config.javascript or config.policies:
-    lower = line.lower()
+  lower = line.lower() if config.javascript or config.policies else ''
   if config.javascript and 'javascript' in lower:
     return 'javascript'
   if config.policies and any(phrase in lower for phrase in POLICIES):

@@ -39,9 +39,7 @@ def load_fasttext(model: str) -> LanguageIdentifier:
   predict = classifier.make_predictor(loaded, len(loaded.labels))
 
   def identify(text: str) -> Mapping[str, float]:
-    probabilities = {}
-    for label, probability in predict(text.split()):
-      probabilities[label.removeprefix(classifier.LABEL_PREFIX)] = probability
-    return probabilities
+    return {label.removeprefix(classifier.LABEL_PREFIX): probability
+            for label, probability in predict(text.split())}
 
   return identify

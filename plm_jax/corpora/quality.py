@@ -40,10 +40,7 @@ def broken_quality_rule(paragraphs: Sequence[str], stop_words: int = 2) -> str:
   bullets = [line for line in paragraphs if line.lstrip().startswith(BULLETS)]
   if len(bullets) > 0.9 * len(paragraphs):
     return 'bullets'
-  ellipses = []
-  for line in paragraphs:
-    if line.rstrip().endswith(('...', '…')):
-      ellipses.append(line)
+  ellipses = [line for line in paragraphs if line.rstrip().endswith(('...', '…'))]
   if len(ellipses) > 0.3 * len(paragraphs):
     return 'ellipses'
   if unspaced > len(spaced):
@@ -52,10 +49,7 @@ def broken_quality_rule(paragraphs: Sequence[str], stop_words: int = 2) -> str:
   # Marks, such as those of Hebrew, Hindi or Tamil, do not make a word too long.
   if characters < 3 * len(spaced) or characters - marks > 10 * len(spaced):
     return 'length of words'
-  with_letters = []
-  for word in spaced:
-    if any(map(str.isalpha, word)):
-      with_letters.append(word)
+  with_letters = [word for word in spaced if any(map(str.isalpha, word))]
   if len(with_letters) < 0.8 * len(spaced):
     return 'words without letters'
   if stop_words:
@@ -79,13 +73,8 @@ def broken_repetition_rule(paragraphs: Sequence[str]) -> str:
   words = word_hashes.split_words('\n'.join(paragraphs))
   numbers = word_hashes.hash_words(words)
   sizes = np.fromiter(map(len, words), np.int64, len(words))
-  unspaced = []
-  for word in words:
-    if word_hashes.UNSPACED_LETTER.match(word):
-      unspaced.append(word)
-  factor = 1
-  if len(unspaced) > len(words) / 2:
-    factor = 2
+  unspaced = [word for word in words if word_hashes.UNSPACED_LETTER.match(word)]
+  factor = 2 if len(unspaced) > len(words) / 2 else 1
   for n, share in MAX_TOP_SHARE.items():
     length = factor * n
     if len(numbers) >= length and top_ngram_share(numbers, sizes, length) > share:

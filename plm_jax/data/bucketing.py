@@ -98,9 +98,7 @@ def split_by_length(
   """
   order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
   # In many batches, more lengths are worth their compilation.
-  length_steps = 2
-  if sum(sizes) > MANY_BATCHES * room:
-    length_steps = 2 * row_steps()
+  length_steps = 2 * row_steps() if sum(sizes) > MANY_BATCHES * room else 2
   while order:
     length = bucket_length(sizes[order[0]], longest, length_steps)
     largest = room // length

@@ -67,10 +67,7 @@ def extract_documents(files: Iterable[tuple[str, Path]], workers: int | None = N
   paths = [path for _, path in sorted(files)]
   for documents in read_modules(paths, workers or os.cpu_count() or 1):
     for document in documents:
-      new = []
-      for paragraph in dict.fromkeys(document):
-        if paragraph not in seen:
-          new.append(paragraph)
+      new = [paragraph for paragraph in dict.fromkeys(document) if paragraph not in seen]
       seen.update(new)
       if new:
         yield new

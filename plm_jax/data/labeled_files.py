@@ -298,9 +298,7 @@ def parse_number(value: Any) -> float:
   fits = False
   if isinstance(value, int | float) and not isinstance(value, bool):
     fits = abs(value) < 1e300  # float(value) fails for larger integers
-  found = math.nan
-  if fits or is_decimal:
-    found = float(value)
+  found = float(value) if fits or is_decimal else math.nan
   if not math.isfinite(found):
     raise ValueError(f'expected a number, got {value!r:.80}')
   return found

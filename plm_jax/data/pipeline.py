@@ -367,9 +367,7 @@ def prefetch_with_threads(read: Callable[[int], Batch], first: int, last: int | 
   numbers = itertools.count(first) if last is None else iter(range(first, last))
   pool = ThreadPoolExecutor(READERS)
   try:
-    waiting = []
-    for number in itertools.islice(numbers, READERS + 1):
-      waiting.append(pool.submit(read, number))
+    waiting = [pool.submit(read, number) for number in itertools.islice(numbers, READERS + 1)]
     while waiting:
       yield waiting.pop(0).result()
       waiting += [pool.submit(read, number) for number in itertools.islice(numbers, 1)]

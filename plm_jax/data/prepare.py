@@ -265,9 +265,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     return tokenizers.ByteTokenizer()
   start_time = time.monotonic()
   # jieba's words do not change the text, so it is not needed here.
-  segment = None
-  if config.segmenter == 'spaces':
-    segment = word_segmentation.make_segmenter('spaces')
+  segment = word_segmentation.make_segmenter('spaces') if config.segmenter == 'spaces' else None
   sample = tokenizer_fit.TextSample()
   texts = sample.watch(word_segmentation.strip_word_spaces(segment, text)
                        for text in sample_paragraphs(config))

@@ -152,10 +152,7 @@ def short_name(source: str) -> str:
   if source.startswith(TASK_PREFIX):
     return source.split(':')[1]
   parts = source.removeprefix('tfds:').partition(',')[0].split('/')
-  words = []
-  for part in parts:
-    if part and '*' not in part:
-      words.append(re.split(r'[.:]', part)[0])
+  words = [re.split(r'[.:]', part)[0] for part in parts if part and '*' not in part]
   last = words[-1] if words else ''
   return re.sub(rf'[^\w{unicode_words.MARK}]+', '_', last) or 'text'
 
@@ -167,11 +164,7 @@ def source_folders(source: str) -> list[epath.Path]:
     return []
   paths = [storage.resolve_path(path) for path, _ in split_source(source)]
   with storage.io_errors_as(source, 'read', SourceError):
-    found = []
-    for path in paths:
-      if path.is_dir():
-        found.append(path)
-    return found
+    return [path for path in paths if path.is_dir()]
 
 
 def source_bytes(source: str) -> int | None:

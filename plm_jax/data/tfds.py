@@ -104,10 +104,7 @@ def download_dataset(builder: Any, source: str) -> None:
   except OSError as error:  # includes errors of requests
     request = getattr(error, 'request', None)
     host = urllib.parse.urlsplit(request.url).hostname if request is not None else ''
-    if host:
-      reason = f'{host} cannot be reached ({type(error).__name__})'
-    else:
-      reason = describe_error(error)
+    reason = f'{host} cannot be reached ({type(error).__name__})' if host else describe_error(error)
     raise SourceError(f'{source} cannot be downloaded: {reason}. Is this machine connected? '
                       'Otherwise give a file, or tfds:FOLDER:SPLIT with the folder of a copy'
                       ) from error

@@ -155,10 +155,7 @@ def composition_warning(tokenizer: tokenizers.Tokenizer, texts: Iterable[str]) -
   counts = Counter()
   for text in texts:
     counts.update(WORD.findall(text))
-  other = {}
-  for word in counts:
-    if not unicodedata.is_normalized('NFC', word):
-      other[word] = counts[word]
+  other = {word: counts[word] for word in counts if not unicodedata.is_normalized('NFC', word)}
   number = sum(other.values())
   if number <= FEW_SHARE * counts.total():
     return ''

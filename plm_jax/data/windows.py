@@ -259,9 +259,7 @@ class Windows:
     gap = np.append(False, start[1:] > stop[:-1])
     runs = list(equal_runs(shard, gap))
     numbers = np.unique(shard).tolist()
-    files: dict[int, Any] = {}
-    for number in numbers:
-      files[number] = self._shards.open(number).tokens
+    files: dict[int, Any] = {number: self._shards.open(number).tokens for number in numbers}
 
     def request(rows: slice) -> np.ndarray:
       file = files[int(shard[rows.start])]

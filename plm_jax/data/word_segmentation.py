@@ -96,9 +96,7 @@ def index_word_list(path: str) -> tuple[frozenset[str], dict[str, tuple[int, ...
   lengths: dict[str, set[int]] = {}
   for word in words:
     lengths.setdefault(word[0], set()).add(len(word))
-  by_first = {}
-  for first, found in lengths.items():
-    by_first[first] = tuple(sorted(found, reverse=True))
+  by_first = {first: tuple(sorted(found, reverse=True)) for first, found in lengths.items()}
   return words, by_first
 
 
@@ -124,10 +122,7 @@ def split_by_list(words: frozenset[str], lengths: dict[str, tuple[int, ...]], pa
 def read_words(path: str) -> list[str]:
   """Read a list of words, one per line. Raises SourceError where there is none."""
   lines = read_list(path).decode(errors='replace').splitlines()
-  words = []
-  for line in lines:
-    if line.strip():
-      words.append(line.strip())
+  words = [line.strip() for line in lines if line.strip()]
   if not words:
     raise SourceError(f'{path} has no words in it, expected one per line')
   return words

@@ -26,9 +26,8 @@ def apply(folder: epath.PathLike, task: Any) -> Any:
     return task
   try:
     fields = json.loads(path.read_text())
-    found = {}
-    for name, value in fields.items():
-      found[name] = tuple(value) if isinstance(value, list) else value
+    found = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     return dataclasses.replace(task, **found)
   except (ValueError, TypeError, AttributeError) as error:
     raise UserError(f'{path}: expected fields of the task as JSON: {error}. Delete the file to use '

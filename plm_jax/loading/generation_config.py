@@ -116,10 +116,7 @@ class GenerationConfig(ValidatedConfig):
       return (f'{option("number")}: the likeliest tokens give one sequence, not {self.number}: '
               f'give {option("temperature")} or {option("beams")}')
     neutral = {'top_k': 0, 'top_p': 1, 'min_p': 0}
-    sampling = []
-    for name, value in neutral.items():
-      if getattr(self, name) != value:
-        sampling.append(option(name))
+    sampling = [option(name) for name, value in neutral.items() if getattr(self, name) != value]
     if not self.temperature and sampling:
       return f'{" and ".join(sampling)} is for sampling: give {option("temperature")} too'
     return None
@@ -211,9 +208,7 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
   barred = set(stated.get('suppress_tokens') or ()).union(single_tokens)
   if wrong := [one for one in barred if type(one) is not int]:
     raise ConvertError(f'suppress_tokens and bad_words_ids are ids, got {abbreviate(wrong[0])}')
-  known = rows
-  if imported.tokenizer:
-    known = min(rows, imported.tokenizer.vocab.size)
+  known = min(rows, imported.tokenizer.vocab.size) if imported.tokenizer else rows
   start: Any = stated.get('decoder_start_token_id', imported.extra.get('decoder_start_token_id'))
   usable = kind == 'encoder-decoder' and type(start) is int and 0 <= start < rows
   if not usable:

@@ -87,11 +87,7 @@ class LoadedModel:
         out. None given: all.
     """
     params = device_params.device_params(self)
-    found = {}
-    for name in parts or params:
-      if name in params:
-        found[name] = params[name]
-    return found
+    return {name: params[name] for name in parts or params if name in params}
 
   def derive_once(self, key: Hashable, make: Callable[[Any], Any]) -> Any:
     """Return make(parameters on the device), computed once until a parameter is replaced."""
@@ -156,10 +152,7 @@ class LoadedModel:
         'perplexity': (lm and kind in ('decoder', 'encoder')) or self.generates_by_unmasking,
         'likelihood': scores_tokens,
         'minimal_pairs': scores_tokens}
-    names = []
-    for name, works in able.items():
-      if works and self.tokenizer:
-        names.append(name)
+    names = [name for name, works in able.items() if works and self.tokenizer]
     return (*names, 'export')
 
   def __repr__(self) -> str:
@@ -395,10 +388,7 @@ def config_mismatches(folder: epath.Path, config: RunConfig, tokenizer: Tokenize
                     'trained with')
   # How long a run is may change after its newest checkpoint.
   differences = resume.differences(serialization.from_json(recorded.get('config')), config)
-  changed = []
-  for line in differences:
-    if line.partition(':')[0] not in resume.SCHEDULE_FIELDS:
-      changed.append(line)
+  changed = [line for line in differences if line.partition(':')[0] not in resume.SCHEDULE_FIELDS]
   if changed:
     problems.append(f'{folder / "config.json"} is damaged: it is not what the run was trained with '
                     f'({changed[0]})')

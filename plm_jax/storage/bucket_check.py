@@ -72,9 +72,7 @@ def check_reachable(uses: Mapping[str, BucketUse]) -> None:
   checks = (("Google's client", check_google_client), ('TensorFlow', check_tensorflow_client),
             ('tensorstore', check_tensorstore_client))
   for folder, use in found.items():
-    verb = 'written'
-    if use == 'read':
-      verb = 'read'
+    verb = 'read' if use == 'read' else 'written'
     for client, check_client in checks:
       run_with_timeout(folder, verb, client, functools.partial(check_client, folder, use))
 

@@ -28,9 +28,7 @@ def append(path: epath.PathLike, content: bytes) -> None:
     found = bucket.get_blob(name, retry=retry)
     if found and found.size == expected:  # it was done, and only the response was lost
       return
-    size = 0
-    if found:
-      size = found.size or 0
+    size = (found.size or 0) if found else 0
     expected = size + len(content)
     try:
       if not found:

@@ -193,11 +193,7 @@ class Lock:
     """List the files of all claims; none where there is no folder of claims."""
     try:
       with storage.io_errors_as(self.claims, 'listed'):
-        found = []
-        for path in self.claims.iterdir():
-          if path.suffix == '.json':
-            found.append(path)
-        return found
+        return [path for path in self.claims.iterdir() if path.suffix == '.json']
     except storage.StorageError as error:
       if not storage.is_missing(error):
         raise
@@ -228,10 +224,7 @@ class Lock:
     while not self.ended.wait(RENEW_SECONDS):
       # A bucket that does not respond now will later, or the claim expires.
       with contextlib.suppress(Exception):
-        holders = []
-        for claim in self.live_claims().values():
-          if claim.holds:
-            holders.append(claim)
+        holders = [claim for claim in self.live_claims().values() if claim.holds]
         if holders or not self.path.exists():
           self.lost_to = 'another process'
           if holders:
@@ -247,10 +240,7 @@ def parse_claim(fields: dict[str, Any]) -> Claim:
   for field in dataclasses.fields(Claim):
     kind: Any = field.type
     value = fields.get(field.name)
-    if isinstance(value, kind):
-      values[field.name] = value
-    else:
-      values[field.name] = kind()
+    values[field.name] = value if isinstance(value, kind) else kind()
   return Claim(**values)
 
 

@@ -104,10 +104,7 @@ def load_file(file: epath.Path, text: BertNormalization | None) -> Tokenizer:
       base = ByteBPE.load(file)
   elif file.suffix == '.model':
     check_class(file.parent, 'SentencePiece')
-    if file.name == MODEL_FILE:
-      base = FairseqSentencePiece.load(file)
-    else:
-      base = SentencePiece.load(file)
+    base = FairseqSentencePiece.load(file) if file.name == MODEL_FILE else SentencePiece.load(file)
   elif is_word_list(file):
     return WordTokenizer.load(file)
   else:

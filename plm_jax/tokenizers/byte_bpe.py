@@ -102,9 +102,8 @@ class ByteBPE(BaseTokenizer):
     self.vocab = Vocab(len(ids), **{role: ids[name] for role, name in self.names.items()})
     self._token_bytes = [token_bytes(token) for token in sorted(ids, key=ids.__getitem__)]
     self.pieces = [display_token(content) for content in self._token_bytes]
-    word_starts = []
-    for i, content in enumerate(self._token_bytes):
-      word_starts.append(i in self.vocab.specials or starts_word(content))
+    word_starts = [i in self.vocab.specials or starts_word(content)
+                   for i, content in enumerate(self._token_bytes)]
     self.starts_word = np.array(word_starts)
     self._plain = self.assemble()
     self._cache = WordCache(self._encode_words, ASCII_PARTS)
@@ -127,10 +126,7 @@ class ByteBPE(BaseTokenizer):
     A mask absorbs the space before it, unless its files state otherwise: ' word' is one token, so
     one token is masked.
     """
-    if specials:
-      library = self._with_specials
-    else:
-      library = self._plain
+    library = self._with_specials if specials else self._plain
     ids = []
     for part in long_text.split_text(text, self._border):
       ids += library.encode(part).ids
@@ -182,9 +178,7 @@ class ByteBPE(BaseTokenizer):
     if self.split:
       class_name = 'PreTrainedTokenizerFast'
     else:
-      class_name = 'GPT2Tokenizer'
-      if 'mask' in self.names:
-        class_name = 'RobertaTokenizer'
+      class_name = 'RobertaTokenizer' if 'mask' in self.names else 'GPT2Tokenizer'
     config = {'kind': self.kind, 'tokenizer_class': class_name,
               'add_prefix_space': self.prefix}
     config |= {f'{role}_token': name for role, name in self.names.items()}
@@ -293,9 +287,7 @@ def assemble(
 
 def add_special_tokens(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenizers.Tokenizer:
   """Add the special tokens `of` another tokenizer to the library's `tokenizer`, and return it."""
-  masks = set()
-  if of.mask_lstrip:
-    masks = {of.names.get(role) for role in ('mask', 'gmask', 'smask')}
+  masks = {of.names.get(role) for role in ('mask', 'gmask', 'smask')} if of.mask_lstrip else set()
   tokenizer.add_special_tokens([
       tokenizers.AddedToken(name, lstrip=name in masks, normalized=False, special=True)
       for name in of.special_tokens])
@@ -355,10 +347,7 @@ def read_merges_file(file: epath.Path, ids: Mapping[str, int]) -> list[tuple[str
   # The first line of released files is a version; a merge may begin with '#' too.
   if lines[0].startswith('#version'):
     lines = lines[1:]
-  merges = []
-  for line in lines:
-    if line:
-      merges.append(tuple(line.split(' ')))
+  merges = [tuple(line.split(' ')) for line in lines if line]
   merged = {''.join(merge) for merge in merges}
   unmerged = []
   for token in ids:
@@ -386,10 +375,7 @@ def parse_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
 def check_vocabulary(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
   """Raise TokenizerError for ids with gaps, and where a byte or a part of a merge is missing."""
   check_contiguous_ids(ids)
-  missing = []
-  for character in ALPHABET:
-    if character not in ids:
-      missing.append(character)
+  missing = [character for character in ALPHABET if character not in ids]
   if missing:
     raise TokenizerError(
         f'expected a token for each of the 256 bytes; {len(missing)} are missing: {missing[:5]}.')
@@ -444,9 +430,7 @@ def byte_alphabet() -> dict[str, int]:
   for first, last in ('!~', '¡¬', '®ÿ'):
     printable += range(ord(first), ord(last) + 1)
   others = [byte for byte in range(256) if byte not in printable]
-  alphabet = {}
-  for byte in printable:
-    alphabet[chr(byte)] = byte
+  alphabet = {chr(byte): byte for byte in printable}
   return alphabet | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 

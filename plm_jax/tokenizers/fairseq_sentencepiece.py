@@ -171,9 +171,7 @@ class FairseqSentencePiece(BaseTokenizer):
     config: dict[str, Any] = {'kind': self.kind}
     if self.layout != 'mbart':
       config['layout'] = self.layout
-    class_names = {}
-    for name, layout in LAYOUT_BY_CLASS.items():
-      class_names[layout] = name
+    class_names = {layout: name for name, layout in LAYOUT_BY_CLASS.items()}
     config['tokenizer_class'] = class_names.get(self.layout, 'PreTrainedTokenizerFast')
     if self.source:
       config |= {'src_lang': self.source, 'tgt_lang': self.target}

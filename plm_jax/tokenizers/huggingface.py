@@ -206,9 +206,7 @@ def make_added_token(value: str | Mapping[str, Any], special: bool = True) -> Ad
   if isinstance(value, str):
     return AddedToken(value, special=special, normalized=not special)
   special = read_option(value, 'special', special)
-  flags = {}
-  for name in ('single_word', 'lstrip', 'rstrip'):
-    flags[name] = read_option(value, name, False)
+  flags = {name: read_option(value, name, False) for name in ('single_word', 'lstrip', 'rstrip')}
   normalized = read_option(value, 'normalized', not special)
   return AddedToken(str(value['content']), special=special, normalized=normalized, **flags)
 
@@ -256,9 +254,7 @@ def add_declared_tokens(base: Tokenizer, folder: epath.Path) -> Tokenizer:
     TokenizerError: they cannot be added.
   """
   fast = folder / TOKENIZER_FILE
-  content = None
-  if fast.exists():
-    content = read_json(fast)
+  content = read_json(fast) if fast.exists() else None
   declared = read_declared_tokens(folder, content)
   if not isinstance(base, WordPiece | ByteBPE | WordBPE | SentencePiece | FairseqSentencePiece):
     return base
@@ -381,10 +377,8 @@ def special_flags(base: Tokenizer) -> dict[str, tuple[int, bool | None]]:
   """
   if isinstance(base, ByteBPE):
     masks = {base.names.get(role) for role in ('mask', 'gmask', 'smask')}
-    found = {}
-    for name in base.special_tokens:
-      found[name] = (base.ids[name], name in masks and base.mask_lstrip)
-    return found
+    return {
+        name: (base.ids[name], name in masks and base.mask_lstrip) for name in base.special_tokens}
   if isinstance(base, SentencePiece):
     ids = [i for i in range(len(base.pieces)) if base.is_special(i)]
   elif isinstance(base, FairseqSentencePiece):
@@ -450,11 +444,7 @@ def default_roles(library: tokenizers.Tokenizer) -> dict[str, tuple[str, ...]]:
       cls, sep = ('<s>',), ('</s>',)  # of XLM-R: they have two roles each
     return {'pad': ('<pad>', '[PAD]'), 'unk': ('<unk>', '[UNK]'), 'cls': cls, 'sep': sep,
             'mask': ('[MASK]', '<mask>'), 'bos': ('<s>',), 'eos': ('</s>',)}
-  found = {}
-  for role, names in byte_bpe.SPECIAL_NAMES.items():
-    if role in SPECIAL_ROLES:
-      found[role] = names
-  return found
+  return {role: names for role, names in byte_bpe.SPECIAL_NAMES.items() if role in SPECIAL_ROLES}
 
 
 def read_languages(

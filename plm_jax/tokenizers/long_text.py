@@ -50,9 +50,7 @@ def split_text(text: str, border: re.Pattern, whole: bool = False) -> list[str]:
     cut = max((match.start() for match in border.finditer(text, middle, end)), default=0)
     if not cut and whole:
       later = border.search(text, end)
-      cut = len(text)
-      if later:
-        cut = later.start()
+      cut = later.start() if later else len(text)
     parts.append(text[start:cut or end])
     start = cut or end
   if start < len(text) or not parts:

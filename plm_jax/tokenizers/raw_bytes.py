@@ -46,9 +46,7 @@ class ByteTokenizer(BaseTokenizer):
     # ASCII spaces and punctuation start words, as in other tokenizers. Bytes of other characters do
     # not tell which characters are letters.
     self.starts_word = np.ones(len(self.pieces), bool)
-    word_starts = []
-    for b in range(256):
-      word_starts.append(b < 128 and not chr(b).isalnum())
+    word_starts = [b < 128 and not chr(b).isalnum() for b in range(256)]
     self.starts_word[first:first + 256] = word_starts
     self._ids = {name: self.pieces.index(name) for name in special_tokens + extra_tokens}
     # The first three absorb the spaces around them, as in transformers.

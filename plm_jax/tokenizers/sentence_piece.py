@@ -386,9 +386,7 @@ def train_sentencepiece(
     raise TokenizerError('cannot train a SentencePiece model: the text is empty.')
   added += {'deberta': 1, 't5': sentinels}.get(layout, 0)
   case_fold = lowercase and not normalization
-  rule = 'nmt_nfkc'
-  if case_fold:
-    rule = 'nmt_nfkc_cf'
+  rule = 'nmt_nfkc_cf' if case_fold else 'nmt_nfkc'
   options: dict[str, Any] = {'model_type': algorithm, 'normalization_rule_name': rule}
   # Every text begins with a space to the model. In long lines without spaces it would be too rare
   # to get a token.

@@ -76,10 +76,7 @@ class TokenizerJson(BaseTokenizer):
     self._plain = self._build_plain()
     names = self._list_tokens(added)
     plain_tokens = model_tokens(model)
-    new_tokens = []
-    for token in added:
-      if token['content'] not in plain_tokens:
-        new_tokens.append(token)
+    new_tokens = [token for token in added if token['content'] not in plain_tokens]
     self._model_size = len(names) - len(new_tokens)
     self._token_bytes = []
     for n, name in enumerate(names):
@@ -103,9 +100,7 @@ class TokenizerJson(BaseTokenizer):
 
     Other added tokens are tokens with and without `specials`.
     """
-    library = self._plain
-    if specials:
-      library = self._with_specials
+    library = self._with_specials if specials else self._plain
     ids = []
     for part in long_text.split_text(text, self._border):
       ids += library.encode(part, add_special_tokens=False).ids
@@ -157,10 +152,7 @@ class TokenizerJson(BaseTokenizer):
     if step.get('type') == 'RobertaProcessing':
       return 2
     pair = [next(iter(part)) for part in step.get('pair') or ()]
-    texts = []
-    for n, part in enumerate(pair):
-      if part == 'Sequence':
-        texts.append(n)
+    texts = [n for n, part in enumerate(pair) if part == 'Sequence']
     if len(texts) == 2:
       return texts[1] - texts[0] - 1
     return 1
@@ -266,9 +258,8 @@ class TokenizerJson(BaseTokenizer):
           return f'\uffff{name}\uffff'
         return name
 
-      added = []
-      for token in content.get('added_tokens') or []:
-        added.append({**token, 'content': rename(token['content'])})
+      added = [{**token, 'content': rename(token['content'])}
+               for token in content.get('added_tokens') or []]
       tokens = [[rename(token), score] for token, score in content['model']['vocab']]
       model = {**content['model'], 'vocab': tokens}
       content = {**content, 'added_tokens': added, 'model': model, 'post_processor': None}
@@ -320,9 +311,7 @@ def check_patterns(content: Mapping[str, Any]) -> None:
   for name in ('normalizer', 'pre_tokenizer'):
     for step in flatten_steps(content.get(name)):
       pattern = step.get('pattern')
-      regex = None
-      if isinstance(pattern, Mapping):
-        regex = pattern.get('Regex')
+      regex = pattern.get('Regex') if isinstance(pattern, Mapping) else None
       if regex is not None and regex not in KNOWN_PATTERNS and regex != uncomposed_pattern():
         raise TokenizerError(
             f'{name}: text is split or replaced in a way that is not known here: '
@@ -352,8 +341,5 @@ def template_step(part: Mapping[str, Any] | None) -> Mapping[str, Any]:
   """Return the step of a post-processor that places special tokens, {} where none does."""
   if not part:
     return {}
-  if part['type'] == 'Sequence':
-    steps = part.get('processors', [part])
-  else:
-    steps = [part]
+  steps = part.get('processors', [part]) if part['type'] == 'Sequence' else [part]
   return next((step for step in reversed(steps) if step['type'] != 'ByteLevel'), {})

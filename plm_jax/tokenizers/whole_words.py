@@ -176,9 +176,7 @@ def train_word_tokenizer(texts: Iterable[str], size: int, signs: bool = False) -
   Raises:
     TokenizerError: the texts have no words.
   """
-  pattern = SPACED_WORDS
-  if signs:
-    pattern = WORDS_AND_PUNCTUATION
+  pattern = WORDS_AND_PUNCTUATION if signs else SPACED_WORDS
   counts: collections.Counter[str] = collections.Counter()
   for text in texts:
     counts.update(pattern.findall(text))

@@ -58,10 +58,7 @@ class WordBPE(BaseTokenizer):
     """
     self.ids, self.merges = ids, [tuple(merge) for merge in merges]
     check_vocabulary(ids, self.merges)
-    roles = {}
-    for role, name in SPECIALS.items():
-      if name in ids:
-        roles[role] = ids[name]
+    roles = {role: ids[name] for role, name in SPECIALS.items() if name in ids}
     self.vocab = Vocab(len(ids), unk=ids[UNKNOWN_TOKEN], **roles)
     self.pieces = sorted(ids, key=ids.__getitem__)
     # A token tells whether it ends a word, not whether it starts one: each counts as a word.
@@ -80,9 +77,7 @@ class WordBPE(BaseTokenizer):
   @reject_surrogates
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Encode a text; with `specials`, names such as '_start_' become special tokens."""
-    library = self._plain
-    if specials:
-      library = self._with_specials
+    library = self._with_specials if specials else self._plain
     ids = []
     for part in long_text.split_text(text, long_text.PUNCTUATION_BORDERS):
       ids += library.encode(part).ids
@@ -134,10 +129,7 @@ class WordBPE(BaseTokenizer):
     Only the space itself separates words here: normalization deletes some of the other white space
     that Python knows.
     """
-    if CHINESE.search(text):
-      words = CHINESE_WORDS.findall(text)
-    else:
-      words = text.split(' ')
+    words = CHINESE_WORDS.findall(text) if CHINESE.search(text) else text.split(' ')
     if len(text) <= long_text.MAX_PART:
       return words
     parts = []
@@ -173,10 +165,7 @@ def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordB
     TokenizerError: there is no text, or `size` does not hold its characters.
   """
   texts = long_text.drop_overlong_words(texts, long_text.NON_CHINESE_LETTER)
-  lines = []
-  for line in texts:
-    if line.strip():
-      lines.append(line)
+  lines = [line for line in texts if line.strip()]
   if not lines:
     raise TokenizerError(f'cannot train a BPE vocabulary: {long_text.no_words_message()}')
 

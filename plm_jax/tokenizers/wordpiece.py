@@ -149,10 +149,7 @@ class WordPiece(BaseTokenizer):
   @property
   def specials(self) -> list[str]:
     """Special tokens: BERT's, then those of GLM that the vocabulary has."""
-    glm = []
-    for name, role in GLM_TOKENS.items():
-      if getattr(self.vocab, role) >= 0:
-        glm.append(name)
+    glm = [name for name, role in GLM_TOKENS.items() if getattr(self.vocab, role) >= 0]
     return [*SPECIALS, *glm]
 
   def assemble(self) -> tokenizers.Tokenizer:
@@ -343,10 +340,7 @@ def check_tokens(tokens: list[str]) -> dict[str, int]:
         f'expected a WordPiece vocabulary with the special tokens {", ".join(SPECIALS)}; it lacks '
         f'{", ".join(missing)} among its {len(tokens)} tokens.')
   if len(set(tokens)) < len(tokens):
-    repeated = []
-    for token, count in Counter(tokens).items():
-      if count > 1:
-        repeated.append(token)
+    repeated = [token for token, count in Counter(tokens).items() if count > 1]
     raise TokenizerError(f'expected a WordPiece vocabulary of distinct tokens; {len(repeated)} '
                          f'occur more than once: {abbreviate(repeated[:5])}.')
   return {token: i for i, token in enumerate(tokens)}
@@ -370,10 +364,7 @@ def guess_normalization(file: epath.Path, tokens: list[str]) -> BertNormalizatio
       # Where a token has accents, none were removed from the text that the vocabulary was made of.
       stripped = BertNormalization(strip_accents=True).build_normalizer().normalize_str
       kept = BertNormalization(strip_accents=False).build_normalizer().normalize_str
-      others = []
-      for token in plain:
-        if not token.isascii():
-          others.append(token)
+      others = [token for token in plain if not token.isascii()]
       if any(stripped(token) != kept(token) for token in others):
         strip = False
     lowercase = read_option(content, 'do_lower_case', lowercase)

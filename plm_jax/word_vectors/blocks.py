@@ -68,9 +68,7 @@ def cut_blocks(
   ids, number = ids[kept], number[kept]
   place = np.arange(len(ids))
   first = np.searchsorted(number, np.arange(len(sentences.starts)))  # of each sentence, and the end
-  smallest = shape.window
-  if shape.random_windows:
-    smallest = 1
+  smallest = 1 if shape.random_windows else shape.window
   reach = random.integers(smallest, shape.window + 1, len(ids))
   left = np.minimum(reach, place - first[number])
   right = np.minimum(reach, first[number + 1] - 1 - place)

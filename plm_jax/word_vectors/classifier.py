@@ -126,9 +126,7 @@ def train_classifier(
   vocabulary = Vocabulary.from_counts(counted, config.least)
   labels = Vocabulary.from_counts(label_counts, 1)
   longest = config.subwords.longest
-  shortest = 0
-  if longest:
-    shortest = config.subwords.shortest
+  shortest = config.subwords.shortest if longest else 0
   arguments = FastTextArguments(
       width=config.width, window=5, epochs=config.epochs, least=config.least, negatives=5,
       word_ngrams=config.ngrams, loss=fasttext_bin.LOSSES['softmax'],
@@ -154,9 +152,7 @@ def train_classifier(
   for epoch in range(config.epochs):
     order = random.permutation(len(texts))
     for start in range(0, len(texts), config.batch):
-      batch = []
-      for place in order[start:start + config.batch]:
-        batch.append(texts[place])
+      batch = [texts[place] for place in order[start:start + config.batch]]
       rate = config.rate * (1 - (epoch + start / len(texts)) / config.epochs)
       rows, owner, answers = make_batch(batch, config.batch, random)
       tables = step(tables, rows, owner, answers, rate)
@@ -257,9 +253,6 @@ def make_predictor(
     chances = np.exp(scores - scores.max())
     order = np.argsort(-chances, kind='stable')[:top]
     total = chances.sum()
-    labels = []
-    for label in order:
-      labels.append((model.labels[label], float(chances[label] / total)))
-    return labels
+    return [(model.labels[label], float(chances[label] / total)) for label in order]
 
   return predict_text

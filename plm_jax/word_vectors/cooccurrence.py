@@ -116,9 +116,7 @@ def merge_files(
 
   A step merges up to the smallest of the keys that were read last: smaller ones do not follow.
   """
-  runs = []
-  for file in files:
-    runs.append(np.load(file, mmap_mode='r'))
+  runs = [np.load(file, mmap_mode='r') for file in files]
   places = [0] * len(runs)
   while any(place < len(run) for place, run in zip(places, runs, strict=True)):
     ahead = [(number, run[places[number]:places[number] + read])

@@ -134,9 +134,7 @@ def score_analogies(
   places = {word: place for place, word in enumerate(rows)}
   known = []
   for question in questions:
-    words = question
-    if lower:
-      words = [word.lower() for word in question]
+    words = [word.lower() for word in question] if lower else question
     if all(word in places for word in words):
       known.append([places[word] for word in words])
   if not known:

@@ -147,11 +147,7 @@ def invalid_arguments(arguments: FastTextArguments) -> list[str]:
   counts = ('window', 'epochs', 'least', 'negatives', 'buckets', 'shortest', 'longest',
             'rate_every')
   valid |= {name: getattr(arguments, name) >= 0 for name in counts}
-  problems = []
-  for name, is_valid in valid.items():
-    if not is_valid:
-      problems.append(f'{name} {getattr(arguments, name)}')
-  return problems
+  return [f'{name} {getattr(arguments, name)}' for name, is_valid in valid.items() if not is_valid]
 
 
 class FastTextReader:
@@ -189,9 +185,7 @@ class FastTextReader:
           f'{self.path}: the {what} is quantized (.ftz), which is not read: give the .bin')
     stated_rows, stated_width = self.read_numbers('<qq', f'the sizes of the {what}')
     if stated_width != width or stated_rows < 0 or rows not in (None, stated_rows):
-      expected = rows
-      if rows is None:
-        expected = 'some'
+      expected = 'some' if rows is None else rows
       raise FastTextError(
           f'{self.path}: damaged: the {what} is {stated_rows} x {stated_width}, expected '
           f'{expected} x {width}')

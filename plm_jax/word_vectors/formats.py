@@ -214,9 +214,7 @@ def read_binary(
     name = bytearray()
     while (byte := file.read(1)) != b' ':
       if not byte or len(name) > MAX_WORD_BYTES:
-        state = 'damaged'
-        if not byte:
-          state = 'cut off'
+        state = 'cut off' if not byte else 'damaged'
         raise VectorsError(f'{path}: {state} at {where}')
       name += byte
     if place:
@@ -238,14 +236,9 @@ def read_binary(
     words.append(word)
     rows.append(np.frombuffer(content, '<f4'))
   left = file.read(MAX_WORD_BYTES)
-  if number > 1:
-    expected_ends = (newline,)
-  else:
-    expected_ends = (b'', b'\n')
+  expected_ends = (newline,) if number > 1 else (b'', b'\n')
   if left not in expected_ends:
-    problem = 'no end of a line follows'
-    if left:
-      problem = f'{len(left):,} bytes or more follow'
+    problem = f'{len(left):,} bytes or more follow' if left else 'no end of a line follows'
     raise VectorsError(f'{path}: {problem} the last of {number:,} words: it is damaged, or its '
                        'first line is wrong')
   return make_vectors(words, np.stack(rows), path)

@@ -162,10 +162,7 @@ def glove_weight(counts: jax.Array, largest: float, power: float) -> jax.Array:
 
 def gather_rows(tables: TableValues, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
   """Gather rows of tables: ids rows[name] [...] -> vectors [..., D]."""
-  vectors = {}
-  for name, ids in rows.items():
-    vectors[name] = tables[name][ids]
-  return vectors
+  return {name: tables[name][ids] for name, ids in rows.items()}
 
 
 def descend_rows(

@@ -133,9 +133,8 @@ class RankingLearner(TextLearner):
     table = table.at[outside].add(-rate * outside_slope)
     fan_in = len(layers['first'])
     fans = {'first': fan_in, 'bias': fan_in, 'last': self.config.hidden}
-    updated = {}
-    for name, layer in layers.items():
-      updated[name] = layer - rate / fans[name] * layer_slopes[name]
+    updated = {
+        name: layer - rate / fans[name] * layer_slopes[name] for name, layer in layers.items()}
     return state | {'params': {'input': table, **updated}}
 
   def loss(self, state: TableState, fixed, batch) -> tuple[jax.Array, jax.Array]:

@@ -40,10 +40,7 @@ class Subwords(ValidatedConfig):
     if not self:
       return []
     hashes = ngram_hashes(word, self.shortest, self.longest)
-    rows = []
-    for _, code in hashes:
-      rows.append(words + code % self.buckets)
-    return rows
+    return [words + code % self.buckets for _, code in hashes]
 
 
 def ngram_hashes(word: str, shortest: int = 3, longest: int = 6) -> Iterator[tuple[str, int]]:

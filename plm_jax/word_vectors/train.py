@@ -102,9 +102,7 @@ class VectorRun(ValidatedConfig):
     """Folder of the run: `output`, or runs/NAME, with the scale after it unless that is `paper`."""
     if self.output:
       return str(storage.resolve_path(self.output))
-    suffix = ''
-    if self.scale != 'paper':
-      suffix = f'-{self.scale}'
+    suffix = f'-{self.scale}' if self.scale != 'paper' else ''
     return f'runs/{self.name}{suffix}'
 
 
@@ -271,10 +269,8 @@ def heldout_loss(learner: WordLearner, state: TableState) -> dict[str, float]:
 
 def take_batch(arrays: dict[str, jax.Array], number: Any) -> dict[str, jax.Array]:
   """Return one small batch of the arrays of many."""
-  batch = {}
-  for name, array in arrays.items():
-    batch[name] = jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
-  return batch
+  return {name: jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
+          for name, array in arrays.items()}
 
 
 class VectorLog:

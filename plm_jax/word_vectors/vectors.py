@@ -115,9 +115,7 @@ class WordVectors:
     """
     if how == 'add':
       return self.nearest([b, c], [a], top)
-    cosines = []
-    for word in (a, b, c):
-      cosines.append(self.unit_matrix @ self.unit_vector(word))
+    cosines = [self.unit_matrix @ self.unit_vector(word) for word in (a, b, c)]
     return self.top_words(three_cos_mul(*cosines), (a, b, c), top)
 
   def top_words(
@@ -128,10 +126,7 @@ class WordVectors:
     rows = np.argpartition(-scores, number - 1)[:number]
     rows = rows[np.lexsort((rows, -scores[rows]))]
     kept = [row for row in rows if row not in excluded]
-    found = []
-    for row in kept[:top]:
-      found.append((self.words[int(row)], float(scores[row])))
-    return found
+    return [(self.words[int(row)], float(scores[row])) for row in kept[:top]]
 
 
 def three_cos_mul(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

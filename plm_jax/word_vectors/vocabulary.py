@@ -40,10 +40,7 @@ class Vocabulary:
     Raises:
       VocabularyError: fewer than two words are left, so there is nothing to learn.
     """
-    frequent = []
-    for word, count in counted.items():
-      if count >= least:
-        frequent.append(word)
+    frequent = [word for word, count in counted.items() if count >= least]
     frequent.sort(key=lambda word: (-counted[word], word))
     if most:
       frequent = frequent[:most]

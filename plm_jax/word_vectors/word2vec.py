@@ -158,9 +158,7 @@ class Word2VecLearner(TextLearner):
     inputs = found.ids
     if self.predicts_neighbors:
       inputs = center_words(inputs, self.config.window)
-    selected = []
-    for ids in inputs[:found.count]:
-      selected.append(bags.select(ids.ravel()))
+    selected = [bags.select(ids.ravel()) for ids in inputs[:found.count]]
     longest = max((len(rows) for rows, _ in selected), default=1)
     longest = -(-longest // 2048) * 2048  # few sizes, because each is compiled
     rows = np.zeros((self.max_batches, longest), np.int32)
@@ -176,9 +174,7 @@ class Word2VecLearner(TextLearner):
     params, damping, idle = state['params'], None, state['idle']
     if self.config.limit:
       gathered = losses.gather_rows(params, problem.rows)
-      squares = {}
-      for name, rows in gathered.items():
-        squares[name] = (rows ** 2).sum(-1, keepdims=True)
+      squares = {name: (rows ** 2).sum(-1, keepdims=True) for name, rows in gathered.items()}
       # The second derivative of a logistic loss is at most a quarter of the other side's square.
       loads = jax.grad(problem.bound)(squares)
       loads = {name: load[..., 0] for name, load in loads.items()}
@@ -234,9 +230,7 @@ class Word2VecLearner(TextLearner):
           hidden, weight = gather_windows(mean_subwords(total, sizes), left, right, window)
         return losses.hierarchical_softmax_loss(hidden, gathered['output'], codes, weight, penalty)
 
-    input_rows = inputs
-    if config.subwords:
-      input_rows = batch['rows']
+    input_rows = batch['rows'] if config.subwords else inputs
     return BatchLoss(
         loss, lambda squares: loss(squares, losses.LINEAR), times.sum(),
         {'input': input_rows, 'output': output_rows})

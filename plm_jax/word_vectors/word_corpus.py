@@ -152,9 +152,7 @@ def split_sentences(config: WordsConfig, seen: tokenizer_fit.TextSample | None =
 
   config, seen: as in `iterate_sentences`; of the held-out text there is no sample.
   """
-  interval = 0
-  if config.heldout and not config.heldout_path:
-    interval = round(1 / config.heldout)
+  interval = round(1 / config.heldout) if config.heldout and not config.heldout_path else 0
   for number, words in enumerate(iterate_sentences(config, config.path, seen)):
     yield interval > 0 and number % interval == 0, words
   for words in iterate_sentences(config, config.heldout_path):
@@ -245,10 +243,7 @@ def open_corpus(folder: pathlib.Path) -> WordCorpus:
   """Map the files of a corpus to memory."""
   def open_part(name: str) -> Sentences:
     path = folder / f'{name}.ids'
-    if path.stat().st_size:
-      ids = np.memmap(path, np.int32, 'r')
-    else:
-      ids = np.zeros(0, np.int32)
+    ids = np.memmap(path, np.int32, 'r') if path.stat().st_size else np.zeros(0, np.int32)
     return Sentences(ids, np.load(folder / f'{name}.starts.npy'))
 
   vocabulary = read_vocabulary(folder / 'vocabulary.txt')
