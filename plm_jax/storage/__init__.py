@@ -37,8 +37,6 @@ from plm_jax.storage import gcs
 
 READ_LIMIT = 1 << 28  # bytes of a file that is read whole: configurations, vocabularies, indices
 HUB_PREFIX = 'hf://datasets/'
-JSON_DEPTH = 100  # of nested values
-JSON_DIGITS = 100  # of a number
 DRAFT_SUFFIX = '.tmp'
 
 
@@ -216,43 +214,23 @@ def parse_json(text: str, where: epath.PathLike, kind: type | tuple[type, ...] =
     text: the JSON text.
     where: its file, for messages.
     kind: class, or classes, of the value.
-    error: class of the error that is raised for text that is not JSON, for a value of another kind,
-      for numbers of over a hundred digits, and for values nested more than a hundred deep.
+    error: class of the error that is raised for text that is not JSON, for numbers and nested
+      values that are too large for Python, and for a value of another kind.
   """
-  def parse_integer(digits: str) -> int:
-    if len(digits) > JSON_DIGITS:
-      raise ValueError(f'a number of {len(digits):,} digits')
-    return int(digits)
-
   try:
     # Editors of Windows write a byte order mark, which JSON does not have.
-    value = json.loads(text.removeprefix('\ufeff'), parse_int=parse_integer)
-    check_depth(value, JSON_DEPTH)
+    value = json.loads(text.removeprefix('\ufeff'))
   except RecursionError as wrong:
     raise error(f'{where} cannot be read as JSON: values too deep inside one another') from wrong
   except ValueError as wrong:
     pointer = describe_lfs_pointer(where)
     raise error(pointer or f'{where} cannot be read as JSON: {wrong}') from wrong
   if not isinstance(value, kind):
-    kinds = kind
-    if not isinstance(kinds, tuple):
-      kinds = (kinds,)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
     wanted = ' or '.join(JSON_NAMES.get(one, one.__name__) for one in kinds)
     got = JSON_NAMES.get(type(value), type(value).__name__)
     raise error(f'{where} holds {got}, expected {wanted}')
   return value
-
-
-def check_depth(value: Any, left: int) -> None:
-  """Raise RecursionError for lists and objects that are nested more than `left` deep."""
-  if not left:
-    raise RecursionError
-  if isinstance(value, dict):
-    value = list(value.values())
-  if isinstance(value, list):
-    for inner in value:
-      if isinstance(inner, dict | list):
-        check_depth(inner, left - 1)
 
 
 @contextlib.contextmanager

@@ -211,7 +211,7 @@ def test_files_that_git_lfs_has_not_downloaded_are_called_so(checkpoint, tmp_pat
 
 
 @pytest.mark.parametrize(('text', 'message'), [
-    ('{"a": ' * 500 + '1' + '}' * 500, 'too deep'), ('{"vocab_size": ' + '9' * 5000 + '}', '5,000 digits'),
+    ('{"a": ' * 100_000 + '1' + '}' * 100_000, 'too deep'), ('{"vocab_size": ' + '9' * 5000 + '}', '5000 digits'),
     ('{"initializer_range": NaN}', 'initializer_range is not a finite number'), ('', 'cannot be read as JSON'),
     ('[]', 'holds a list, expected an object'), ('\ud800', 'not UTF-8')])
 def test_json_of_any_form(text, message, tmp_path):
