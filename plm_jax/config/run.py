@@ -5,6 +5,7 @@ fields, and the docstring of a field is its `--help`.
 """
 from collections.abc import Sequence
 import dataclasses
+import itertools
 import os
 from typing import Any, ClassVar, Literal
 
@@ -131,11 +132,8 @@ class Phase(ValidatedConfig):
 
   def __repr__(self) -> str:
     """Show what a reader of a message needs: the fields that have no default, or another value."""
-    shown = []
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if value != field.default:
-        shown.append(f'{field.name}={value!r}')
+    values = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
+    shown = [f'{field.name}={value!r}' for field, value in values if value != field.default]
     return f'Phase({", ".join(shown)})'
 
   @property
@@ -242,9 +240,7 @@ class RunConfig(ValidatedConfig):
   @property
   def folder(self) -> str:
     """Folder of the run: `output`, or runs/TITLE."""
-    if self.output:
-      return os.fspath(storage.resolve_path(self.output))
-    return f'runs/{self.title}'
+    return os.fspath(storage.resolve_path(self.output)) if self.output else f'runs/{self.title}'
 
   @property
   def title(self) -> str:
@@ -252,9 +248,8 @@ class RunConfig(ValidatedConfig):
 
     A name that already ends with the scale, as that of a fine-tuned run, gets no second one.
     """
-    if self.scale == 'paper' or self.name.endswith(f'-{self.scale}'):
-      return self.name
-    return f'{self.name}-{self.scale}'
+    is_complete = self.scale == 'paper' or self.name.endswith(f'-{self.scale}')
+    return self.name if is_complete else f'{self.name}-{self.scale}'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,21 +261,16 @@ class PretrainRun(RunConfig):
 
   def rule(self, phase: Phase, corpus: int = 0) -> WindowRule:
     """Return how the text of a corpus is cut into windows in a phase."""
-    assembly, objective = self.data.assembly, phase_objective(self, phase)
-    if objective.layout.has_text_pairs(corpus):
-      assembly = 'pairs'
-    text_length = objective.text_length(phase.length)
-    layout = objective.layout
+    objective = phase_objective(self, phase)
+    layout, text_length = objective.layout, objective.text_length(phase.length)
+    assembly = 'pairs' if layout.has_text_pairs(corpus) else self.data.assembly
     separators = layout.separators if assembly in ('sentences', 'packed') else 0
     return WindowRule(assembly, text_length, layout.target_tokens, separators)
 
   def rules(self, *corpora: int) -> tuple[WindowRule, ...]:
     """Return the distinct window rules of all phases, for these corpora or for all of them."""
-    found = {}
-    for corpus in corpora or range(len(self.data.path)):
-      for phase in self.train.phases:
-        found[self.rule(phase, corpus)] = None
-    return tuple(found)
+    pairs = itertools.product(corpora or range(len(self.data.path)), self.train.phases)
+    return tuple(dict.fromkeys(self.rule(phase, corpus) for corpus, phase in pairs))
 
   @property
   def text_tokens(self) -> int:
@@ -307,9 +297,8 @@ class FinetuneRun(RunConfig):
 
 def phase_objective(config: RunConfig, phase: Phase) -> Any:
   """Return the objective of a run with the mask rate of a phase."""
-  if phase.mask_rate is None:
-    return config.objective
-  return set_mask_rate(config.objective, phase.mask_rate)
+  objective, rate = config.objective, phase.mask_rate
+  return objective if rate is None else set_mask_rate(objective, rate)
 
 
 # Checks of a configuration: whatever fails later for a reason that the options show already.
@@ -403,15 +392,15 @@ def length_advice(config: RunConfig, length: int) -> str:
 
 def check_assembly(data: DataConfig, objective: Any) -> None:
   """Raise ConfigError for a packing strategy that the objective cannot use."""
-  if objective.layout.one_document and data.assembly != 'document':
+  layout = objective.layout
+  if layout.one_document and data.assembly != 'document':
     raise ConfigError(
         f'--data.assembly {data.assembly} joins documents, but the objective makes rows of '
         'sentences of one document: use --data.assembly document')
-  if bool(objective.layout.target_tokens) != (data.assembly == 'examples'):
+  if bool(layout.target_tokens) != (data.assembly == 'examples'):
     raise ConfigError(f'--data.assembly is {data.assembly}, but examples is for objectives of '
                       'tasks as text to text, and for no others')
   for corpus, path in enumerate(data.path):
-    layout = objective.layout
     learns_tasks = layout.target_tokens or layout.has_text_pairs(corpus)
     if path.startswith('task:') and not learns_tasks:
       raise ConfigError(
