@@ -92,10 +92,8 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
           f'{origin}')
   seconds, read = time.monotonic() - stats.start_time, stats.read
   rate = stats.tokens / max(seconds, 1e-9)
-  per_worker = ''
-  if stats.workers:
-    per_worker = f', {rate / stats.workers:,.0f} per worker ({stats.workers})'
-  print(f'{seconds:.1f} s, {rate:,.0f} tokens/s{per_worker}')
+  workers = f', {rate / stats.workers:,.0f} per worker ({stats.workers})' if stats.workers else ''
+  print(f'{seconds:.1f} s, {rate:,.0f} tokens/s{workers}')
 
   # Documents of each file, and files with the same text.
   if len(read.files) <= MAX_FILES:
@@ -119,9 +117,8 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
     log.warning('%d documents of over %d characters were cut: do blank lines separate the '
                 'documents?', read.split_documents, document_formats.MAX_DOCUMENT)
   if meta.skipped:
-    more = ''
-    if meta.skipped > len(read.examples):
-      more = f'\n  and {meta.skipped - len(read.examples)} more'
+    left = meta.skipped - len(read.examples)
+    more = f'\n  and {left} more' if left > 0 else ''
     examples = '\n  '.join(read.examples)
     log.warning('%d lines were left out:\n  %s%s', meta.skipped, examples, more)
   for note in read.notes:
@@ -147,25 +144,24 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
       divide = f'Divide it at blank lines with {blank_lines}' if blank_lines else 'Divide it'
     log.warning('nothing is held out, as there is but one document, or copies of one: a run needs '
                 'another to be evaluated on. %s, or give %s', divide, advice)
-
-  # Unknown tokens.
   if stats.unknown > 0.001 * stats.tokens:
-    language = 'zh' if is_chinese_text(config) else 'en'
-    unspaced = False
-    if isinstance(tokenizer, tokenizers.WordPiece):
-      paragraphs = first_paragraphs(config, 200)
-      unspaced = tokenizer_fit.measure_long_words(tokenizer, paragraphs)[0] > 0
-    remedy = tokenizer_fit.choose_remedy(config, tokenizer_fit.is_vocab_full(tokenizer), unspaced)
-    advice = tokenizer_fit.ADVICE[language][remedy].format(
-        vocab=f'{vocab_option()}={2 * config.vocab}', coverage=format_option('coverage=1'),
-        sample=format_option('sample'), kind=format_option('kind=byte-bpe'),
-        spaces=format_option('kind=sentencepiece-unigram'))
-    log.warning(UNKNOWN_WARNING[language], 100 * stats.unknown / stats.tokens, advice)
+    warn_of_unknown_tokens(config, tokenizer, stats)
 
 
-def is_chinese_text(config: PrepareConfig) -> bool:
-  """Return whether the first documents are Chinese, and so probably the user."""
-  return is_chinese('\n'.join(first_paragraphs(config, 20)))
+def warn_of_unknown_tokens(
+    config: PrepareConfig, tokenizer: tokenizers.Tokenizer, stats: PrepareStats) -> None:
+  """Warn of the share of unknown tokens, in the language of the text, and suggest a remedy."""
+  language = 'zh' if is_chinese('\n'.join(first_paragraphs(config, 20))) else 'en'
+  unspaced = False
+  if isinstance(tokenizer, tokenizers.WordPiece):
+    paragraphs = first_paragraphs(config, 200)
+    unspaced = tokenizer_fit.measure_long_words(tokenizer, paragraphs)[0] > 0
+  remedy = tokenizer_fit.choose_remedy(config, tokenizer_fit.is_vocab_full(tokenizer), unspaced)
+  advice = tokenizer_fit.ADVICE[language][remedy].format(
+      vocab=f'{vocab_option()}={2 * config.vocab}', coverage=format_option('coverage=1'),
+      sample=format_option('sample'), kind=format_option('kind=byte-bpe'),
+      spaces=format_option('kind=sentencepiece-unigram'))
+  log.warning(UNKNOWN_WARNING[language], 100 * stats.unknown / stats.tokens, advice)
 
 
 def first_paragraphs(config: PrepareConfig, documents: int) -> list[str]:

@@ -76,11 +76,9 @@ def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_
   reader, width, complete, noted = None, 0, True, False
   while found := next_line():
     number, line = found
-    if line.startswith(BOM):  # of files that were concatenated
-      line = line[1:]
+    line = line.removeprefix(BOM)  # of files that were concatenated
     if '\0' in line:
-      problem = f'{where}:{number}: not a row of a table: it has a zero byte'
-      report_problem(problem, on_error, stats)
+      report_problem(f'{where}:{number}: not a row of a table: it has a zero byte', on_error, stats)
       continue
     if not quoted or '"' not in line:
       line = strip_line_end(line)
