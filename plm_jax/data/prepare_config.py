@@ -79,7 +79,6 @@ class TextConfig(ValidatedConfig):
   """Number of processes that tokenize. 0: one per core. It does not change the records."""
 
   def conflict(self, option):
-    """Return why options are invalid or cannot be combined; None if all are valid."""
     if problem := charsets.encoding_problem(self.encoding):
       return f'{option("encoding")} {problem}, got {self.encoding!r}'
     if problem := word_segmentation.segmenter_problem(self.segmenter):

@@ -100,7 +100,6 @@ class GenerationConfig(ValidatedConfig):
   several tokens independently. 0: one step per new token."""
 
   def conflict(self, option):
-    """Explain which options contradict each other, the first of them."""
     if self.min_new > self.max_new:
       return (f'{option("min_new")} is {option("max_new")} at most, got {self.min_new} and '
               f'{self.max_new}')

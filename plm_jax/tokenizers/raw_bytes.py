@@ -98,7 +98,6 @@ class ByteTokenizer(BaseTokenizer):
 
   @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode N texts into flat arrays: ids [T] uint32, one per byte, and ids per text [N]."""
     encoded = [text.encode() for text in texts]
     ids = np.frombuffer(b''.join(encoded), np.uint8).astype(np.uint32) + len(SPECIALS)
     return ids, np.array([len(content) for content in encoded], np.int64)

@@ -161,7 +161,6 @@ class SentencePiece(BaseTokenizer):
     return self._processor.encode([self._normalize(text) for text in texts], num_threads=1)
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N]."""
     ids = self.encode_batch(texts)
     lengths = np.array([len(text_ids) for text_ids in ids], np.int64)
     return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, lengths.sum()), lengths

@@ -108,7 +108,6 @@ class TokenizerJson(BaseTokenizer):
 
   @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N]."""
     run = functools.partial(self._plain.encode_batch_fast, add_special_tokens=False)
     return long_text.encode_in_parts(run, texts, self._border)[:2]
 

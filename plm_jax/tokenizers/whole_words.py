@@ -102,7 +102,6 @@ class WordTokenizer(BaseTokenizer):
 
   @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N]."""
     ids, lengths = [], []
     for text in texts:
       text_ids = self.encode(text)

@@ -60,7 +60,6 @@ class Ranking(WordModel):
         'last': uniform(last_key, (self.hidden,), self.hidden)}}
 
   def make_learner(self, corpus: WordCorpus, seed: int) -> 'RankingLearner':
-    """Make the learner of this model on a corpus."""
     return RankingLearner(self, corpus, seed)
 
   def make_vectors(self, params: dict[str, Any], vocabulary: Vocabulary) -> WordVectors:

@@ -90,7 +90,6 @@ class Word2Vec(WordModel):
             'idle': {'input': jnp.zeros(rows), 'output': jnp.zeros(outputs)}}
 
   def make_learner(self, corpus: WordCorpus, seed: int) -> 'Word2VecLearner':
-    """Make the learner of this model on a corpus."""
     return Word2VecLearner(self, corpus, seed)
 
   def make_vectors(self, params: dict[str, Any], vocabulary: Vocabulary) -> WordVectors:

@@ -54,7 +54,6 @@ class WordsConfig(ValidatedConfig):
   else. Default: a share of the sentences."""
 
   def conflict(self, option):
-    """Return why options cannot be combined; None if they can."""
     if self.heldout_path and self.heldout not in (0, WordsConfig.heldout):
       return (f'{option("heldout_path")} names the held-out text, so no share of the sentences is '
               f'held out: leave out {option("heldout")}')
