@@ -16,7 +16,6 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import logging
 import math
 import numbers
 import re
@@ -25,8 +24,6 @@ import typing
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from plm_jax.errors import ConfigError
-
-LOG = logging.getLogger(__name__)
 
 Config = TypeVar('Config')
 FieldNamer = Callable[[str], str]

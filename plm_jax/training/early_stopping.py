@@ -38,7 +38,8 @@ class BestCheckpoint:
       return
     self.checkpoints.verify(newest)
     meta = self.checkpoints.meta(newest)
-    self.step, self.values = meta['step'], meta['heldout']
+    if self.name in meta['heldout']:  # otherwise it was selected by another metric
+      self.step, self.values = meta['step'], meta['heldout']
 
   def update(self, step: int, values: dict[str, float], params: Any, meta: dict[str, Any]) -> None:
     """Save the parameters where their metric is finite and better than any before.

@@ -64,6 +64,15 @@ def test_where_no_value_is_finite_none_is_kept(tmp_path):
     assert best.step is None and not best.should_stop(4)
 
 
+def test_a_run_that_selects_by_another_metric_begins_anew(tmp_path):
+  with opened(tmp_path) as best:
+    offer(best, 2, 3.0)
+  with opened(tmp_path, best='clm_accuracy') as best:
+    assert best.step is None
+    offer(best, 4, 0.1, 'clm_accuracy')
+    assert best.step == 4 and kept(best) == [4] * 3
+
+
 def test_a_better_one_of_an_earlier_step_is_kept_on_the_disk(tmp_path):
   """A run went back to an older checkpoint, and was told to learn otherwise from there."""
   with opened(tmp_path) as best:
