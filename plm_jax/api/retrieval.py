@@ -5,7 +5,7 @@
     data = read_beir('scifact')
     score_retrieval(data, retrieve('runs/embedder', data))
 
-A retriever is a model with text vectors, or 'bm25', which needs scikit-learn.
+A retriever is a model with text vectors, or 'bm25'.
 """
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from plm_jax.api import models, similarity, transfer
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.retrieval import RetrievalData, read_beir, score_retrieval
 from plm_jax.metrics.nearest import compare_pairs, find_nearest
-from plm_jax.tasks.baselines import has_scikit_learn
 from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.validation import ValidatedConfig, intervals
@@ -181,7 +180,6 @@ def search_documents(
   """
   wanted = wanted or {}
   if retriever == BM25:
-    require_scikit_learn()
     index = Bm25(documents)
     for start in range(0, len(queries), QUERY_BLOCK):
       some = queries[start:start + QUERY_BLOCK]
@@ -253,9 +251,3 @@ def rerank_found(
           trained, data.queries[query], [[data.documents[name] for name in names]], 0, batch)
       ranked[query] = [(names[hit.number], hit.score) for hit in scored]
   return ranked
-
-
-def require_scikit_learn() -> None:
-  """Raise ConfigError without scikit-learn."""
-  if not has_scikit_learn():
-    raise ConfigError('BM25 needs scikit-learn: pip install "plm_jax[baselines]"')

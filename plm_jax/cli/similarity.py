@@ -15,7 +15,6 @@ from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
-from plm_jax.tasks.baselines import has_scikit_learn
 
 
 @command()
@@ -133,8 +132,7 @@ def rerank_command(
     corpus: documents: .txt with one per line, or .jsonl, .tsv or .csv, optionally compressed
       (.gz, .xz); tfds:NAME:SPLIT
     top: number of results per query
-    first: number of documents per query that are scored: the best ones by BM25, which needs
-      scikit-learn. 0: all
+    first: number of documents per query that are scored: the best ones by BM25. 0: all
     output: file for the results (.jsonl). Default, or -: standard output
     batch: batch size in pairs of a query and a document
   """
@@ -168,16 +166,10 @@ def rerank_command(
 
 def choose_candidates(
     queries: list[str], documents: list[str], first: int) -> Iterator[Sequence[int] | np.ndarray]:
-  """Yield the numbers of the documents to score for each query, the best `first` by BM25.
-
-  Raises ConfigError without scikit-learn if not all are scored.
-  """
+  """Yield the numbers of the documents to score for each query, the best `first` by BM25."""
   if not first or len(documents) <= first:
     yield from [range(len(documents))] * len(queries)
     return
-  if not has_scikit_learn():
-    raise ConfigError('--first chooses documents by BM25, which needs scikit-learn: pip install '
-                      '"plm_jax[baselines]", or --first=0, which scores all documents')
   for numbers, *_ in retrieval.search_documents(retrieval.BM25, queries, documents, first):
     yield numbers
 

@@ -44,35 +44,30 @@ def compare_with_baselines(
 
   Returns:
     Rows of the summary: the initial model if it can do the task, the majority class, a simple
-    baseline, and one on the vectors of the initial model. And hints: the missing package, or
-    suggestions where the model is worse than a baseline. Both are empty where no baseline is
-    requested, and at the scale test, which learns nothing.
+    baseline, and one on the vectors of the initial model. And suggestions where the model is
+    worse than a baseline. Both are empty where no baseline is requested, and at the scale test,
+    which learns nothing.
   """
   config = ready.config
   if not config.data.baseline or not ready.dev or config.scale == 'test':
     return {}, []
   task, metric = config.objective, config.objective.metric_names[0]
   train, dev = ready.train.examples, next(iter(ready.dev.values())).examples
-  found, hints = [], []
+  found = []
   if initial := read_initial_score(config.folder, metric):
     found.append(Baseline(INITIAL_MODEL, {metric: initial}))
   if scores := baselines.majority_baseline(task, train, dev):
     found.append(Baseline('the majority class', scores))
-  if baselines.has_scikit_learn():
-    print('computing the baselines...', file=sys.stderr, flush=True)
-    if simple := baselines.simple_baseline(task, train, dev):
-      found.append(simple)
-    encode = make_initial_encoder(config)
-    if encode and (frozen := baselines.vector_baseline(task, train, dev, encode)):
-      found.append(frozen)
-    hints = describe_gap(ready, result, found, metric)
-  elif baselines.has_simple_baseline(task):
-    hints.append('pip install "plm_jax[baselines]" computes a simple baseline to hold the score '
-                 'against')
+  print('computing the baselines...', file=sys.stderr, flush=True)
+  if simple := baselines.simple_baseline(task, train, dev):
+    found.append(simple)
+  encode = make_initial_encoder(config)
+  if encode and (frozen := baselines.vector_baseline(task, train, dev, encode)):
+    found.append(frozen)
   kept = {name: scores[metric] for name, scores in found}
   path = storage.resolve_path(config.folder) / BASELINES_FILE
   storage.write(path, json.dumps({metric: kept}) + '\n')
-  return baseline_rows(found, metric), hints
+  return baseline_rows(found, metric), describe_gap(ready, result, found, metric)
 
 
 def read_initial_score(folder: str, metric: str) -> float | None:

@@ -6,14 +6,12 @@
 Simple baselines learn from word counts alone, in seconds on a CPU: TF-IDF with logistic regression
 for classes, with ridge regression for numbers; a linear tagger for token classification; BM25 for
 retrieval; cosines of TF-IDF for similarity and multiple choice. `vector_baseline` does the same on
-the vectors of a model. They need scikit-learn (the extra
-`baselines`). Large data sets are limited: MAX_TRAIN_EXAMPLES sampled examples, MAX_CHARACTERS of
-each text for TF-IDF, and MAX_FEATURES words.
+the vectors of a model. Large data sets are limited: MAX_TRAIN_EXAMPLES sampled examples,
+MAX_CHARACTERS of each text for TF-IDF, and MAX_FEATURES words.
 """
 import collections
 from collections.abc import Callable, Iterator, Sequence
 import functools
-import importlib.util
 import itertools
 import random
 from typing import Any, NamedTuple
@@ -49,11 +47,6 @@ class Baseline(NamedTuple):
   name: str
   scores: dict[str, float]
   """metrics of the task, in percent"""
-
-
-def has_scikit_learn() -> bool:
-  """Tell whether scikit-learn is installed."""
-  return importlib.util.find_spec('sklearn') is not None
 
 
 def majority_baseline(
@@ -96,10 +89,9 @@ def simple_baseline(
     task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
   """Train and evaluate the simple baseline of a task's kind.
 
-  None for extractive QA, without scikit-learn, and if there is too much to evaluate or too little
-  to learn from.
+  None for extractive QA, and if there is too much to evaluate or too little to learn from.
   """
-  if not has_scikit_learn() or not train or not 0 < len(dev) <= MAX_DEV_EXAMPLES:
+  if not train or not 0 < len(dev) <= MAX_DEV_EXAMPLES:
     return None
   is_limited = len(train) > MAX_TRAIN_EXAMPLES
   if is_limited:
@@ -115,9 +107,8 @@ def fit_baseline(
   """Train and evaluate the simple baseline of a task's kind, without limits."""
   if task.example_kind == 'regression' and task.head == 'embedding':
     return compare_pairs(task, train, dev)
-  if not has_simple_baseline(task):
-    return None
-  return SIMPLE_BASELINES[task.example_kind](task, train, dev)
+  fit = SIMPLE_BASELINES.get(task.example_kind)
+  return fit(task, train, dev) if fit else None
 
 
 def vector_baseline(
@@ -139,11 +130,6 @@ def vector_baseline(
   if task.example_kind not in fit or task.head != 'label' or too_many or not dev:
     return None
   return fit[task.example_kind](task, train, dev, functools.partial(VectorFeatures, encode))
-
-
-def has_simple_baseline(task: Task) -> bool:
-  """Tell whether there is a simple baseline for a task's kind; there is none for extractive QA."""
-  return task.example_kind in SIMPLE_BASELINES
 
 
 def classify(

@@ -2,8 +2,6 @@
 
     Bm25(corpus).scores(['fast sorting'])       # [1, N]
     rank_bm25(['fast sorting'], corpus, 10)     # indices of the best texts [1, 10]
-
-It needs scikit-learn (the extra `baselines`).
 """
 from collections.abc import Sequence
 import re

@@ -14,10 +14,6 @@ from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.inference.static_vectors import StaticVectors
 
-pytest.importorskip('sklearn')
-
-
-
 
 def drawn(seed, words=12, pairs=30):
   """Draws pairs, some with equal queries and equal documents, and a corpus that has some of the documents."""

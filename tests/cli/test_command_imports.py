@@ -18,7 +18,7 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 HEAVY = ('apache_beam', 'jax', 'optax', 'orbax', 'plm_jax.config.run', 'plm_jax.recipes', 'plm_jax.runs',
-         'plm_jax.tasks.kinds', 'plm_jax.training.train', 'scipy', 'tensorflow', 'tensorstore', 'torch', 'transformers')
+         'plm_jax.tasks.kinds', 'plm_jax.training.train', 'scipy', 'sklearn', 'tensorflow', 'tensorstore', 'torch', 'transformers')
 # What a command may import of HEAVY.
 ALLOWED = {
     'fill-mask bert [MASK]': {'jax'},

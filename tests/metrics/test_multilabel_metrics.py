@@ -1,11 +1,10 @@
 """Metrics of several labels next to scikit-learn's, and thresholds that are found by trying all."""
 import numpy as np
 import pytest
+from sklearn import metrics as sklearn
 
 from plm_jax.errors import UserError
 from plm_jax.metrics import multilabel
-
-sklearn = pytest.importorskip('sklearn.metrics')
 
 
 def drawn(seed, examples=40, labels=5, share=0.3, levels=0):

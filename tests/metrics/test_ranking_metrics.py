@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn import metrics as sklearn
 
 from plm_jax.errors import UserError
 from plm_jax.metrics.ranking import RANKING_METRICS, ranking_metrics
@@ -41,7 +42,6 @@ def test_metrics_are_the_definitions(seed, levels):
 
 
 def test_metrics_are_scikit_learns():
-  sklearn = pytest.importorskip('sklearn.metrics')
   draw = np.random.default_rng(0)
   relevance, scores = draw.integers(0, 3, (12, 20)), draw.random((12, 20))
   relevance[:, 0] = 1

@@ -175,10 +175,3 @@ def test_nothing_is_computed_where_nothing_is_asked_for(tmp_path, monkeypatch):
   assert compare_with_baselines(ready, result(accuracy=0.0)) == ({}, [])
   tried = resolve_run(labelled.run(tmp_path), TOKENIZER)
   assert tried.config.scale == 'test' and compare_with_baselines(tried, result(accuracy=0.0)) == ({}, [])
-
-
-def test_without_scikit_learn_the_majority_is_shown_and_the_extra_named(tmp_path, monkeypatch):
-  monkeypatch.setattr(baselines, 'has_scikit_learn', lambda: False)
-  rows, notes = compare_with_baselines(ready_of(tmp_path), result(accuracy=0.0))
-  assert list(rows) == ['Baseline, the majority class']
-  assert notes == ['pip install "plm_jax[baselines]" computes a simple baseline to hold the score against']

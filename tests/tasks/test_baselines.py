@@ -104,8 +104,6 @@ def test_there_is_none_where_nothing_can_be_learned(monkeypatch):
   assert measured(CLASSES, blank, blank).scores['accuracy'] >= 0
   monkeypatch.setattr(baselines, 'MAX_DEV_EXAMPLES', 1)
   assert baselines.simple_baseline(CLASSES, blank, blank) is None
-  monkeypatch.setattr(baselines, 'has_scikit_learn', lambda: False)
-  assert baselines.simple_baseline(CLASSES, blank, blank[:1]) is None
 
 
 def test_large_sets_are_sampled(monkeypatch):
