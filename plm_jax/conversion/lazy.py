@@ -42,7 +42,6 @@ class LazyParameter:
     return x
 
   def __array__(self, dtype=None, copy=None):
-    del copy
     x = self[...]
     if dtype is None:
       return x

@@ -360,7 +360,6 @@ class IgnoredObject:
   """An object that is no tensor: it accepts whatever a pickle does to it, and keeps nothing."""
 
   def __new__(cls, *args, **kwargs):
-    del args, kwargs
     return super().__new__(cls)
 
   def __init__(self, *args, **kwargs):
@@ -435,11 +434,9 @@ def rebuild_tensor(
     storage: TorchStorage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: Any,
 ) -> TensorView:
   """Stand in for torch's function that makes a tensor of a storage."""
-  del rest  # whether it needs a gradient, hooks, metadata
   return TensorView(storage, offset, tuple(shape), tuple(strides))
 
 
 def rebuild_parameter(view: TensorView, *rest: Any) -> TensorView:
   """Stand in for torch's function that makes a parameter of a tensor."""
-  del rest
   return view

@@ -55,7 +55,6 @@ class LabeledFeed(Feed):
     return BatchShape(self.phase.batch, self.phase.length, shards * accumulate, pad, pack)
 
   def first_window(self):
-    """Make the first batch."""
     return self.batches.batch(0)[0]
 
   def on_start(self, learner, params, mesh):
@@ -80,10 +79,8 @@ class LabeledFeed(Feed):
       yield step, set_batch_shape(self.phase, windows), put_on_mesh(windows, mesh)
 
   def make_evaluator(self, learner, mesh):
-    """Make the function that predicts the development sets and computes metrics."""
     outputs, cached = compile_forward(learner), {}
     def evaluate(params, phase) -> dict[str, float]:
-      del phase
       figures: dict[str, float] = {}
       task: Any = self.config.objective
       for name, data in self.dev.items():
@@ -103,11 +100,9 @@ class LabeledFeed(Feed):
     return evaluate
 
   def read_batch(self, step):
-    """Make the batch of a step."""
     return self.batches.batch(step)[0]
 
   def record(self):
-    """Record the digests of the training examples and of each development set."""
     digests = {'training': self.train.features.digest}
     for name, data in self.dev.items():
       digests[f'development {name}'.strip()] = data.features.digest
@@ -121,7 +116,6 @@ class LabeledFeed(Feed):
 
   @property
   def evaluates_start(self):
-    """Whether there are development sets."""
     return bool(self.dev)
 
   def epochs(self, done):

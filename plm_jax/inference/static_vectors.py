@@ -46,7 +46,6 @@ class StaticVectors:
 
   def find_prompt(self, name: str) -> str:
     """Return no text: static vectors have no prompts."""
-    del name
     return ''
 
   def __repr__(self) -> str:

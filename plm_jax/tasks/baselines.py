@@ -64,7 +64,6 @@ def majority_baseline(
 def predict_majority_class(
     task: Task, train: Sequence[Example], dev: Sequence[Example]) -> list[ClassPrediction]:
   """Predict the most frequent class, or the most frequent index of a choice."""
-  del task
   label = most_frequent(example.label for example in train)
   return [ClassPrediction(label, np.zeros(0))] * len(dev)
 
@@ -80,7 +79,6 @@ def predict_majority_labels(
 def predict_majority_tag(
     task: Task, train: Sequence[Example], dev: Sequence[Example]) -> list[TagPrediction]:
   """Predict the most frequent tag for every word."""
-  del task
   tag = most_frequent(itertools.chain.from_iterable(known_tags(example) for example in train))
   return [TagPrediction([tag] * len(example.texts), []) for example in dev]
 
@@ -229,7 +227,6 @@ def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Base
 
 def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Retrieve the second texts of each query by BM25 (Robertson and Zaragoza 2009)."""
-  del task, train
   search = group_queries(dev)
   ranks = rank_bm25(list(search.queries), search.corpus, RETRIEVAL_DEPTH + 1)
   return Baseline('BM25', ranking_metrics(ranks, search.relevant, search.own))
@@ -237,7 +234,6 @@ def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Ba
 
 def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Score the documents of each development example by BM25 (Robertson and Zaragoza 2009)."""
-  del train
   numbers: dict[str, int] = {}
   for example in dev:
     for text in example.choices:
@@ -372,7 +368,6 @@ class VectorFeatures:
 
   def __init__(self, encode: Callable[[Sequence[str]], np.ndarray], *unused: Any):
     """Take the function that encodes texts -> vectors [N, D]."""
-    del unused
     self.encode = encode
 
   def sides(self, examples: Sequence[Example]) -> list[np.ndarray]:

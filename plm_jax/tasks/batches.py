@@ -90,7 +90,6 @@ class FeatureBatches:
   def make_epoch_batch(
       self, units: np.ndarray, epoch: int) -> tuple[dict[str, np.ndarray], Placement]:
     """Make the batch of these units as they are in an epoch; here, equal in all epochs."""
-    del epoch
     return self.lay_out(units)
 
   @functools.lru_cache(maxsize=2)  # noqa: B019  as long as the run

@@ -39,15 +39,12 @@ class CalibratedTask(Task):
 
   def decisions(self, examples: Sequence[Example], predictions: Sequence[Any]) -> Decisions | None:
     """Return the decisions of examples with labels; None: the task has no probabilities."""
-    del examples, predictions
 
   @property
   def fits_development(self):
-    """Whether the temperature is fitted."""
     return self.calibrate
 
   def fit_to_development(self, examples, predictions):
-    """Return the temperature, if it is fitted."""
     found = self.decisions(examples, predictions) if self.calibrate else None
     if found is None:
       return {}
@@ -62,7 +59,6 @@ class CalibratedTask(Task):
     return confidence_bins(np.exp(found.logs.max(-1)), correct)
 
   def export_attributes(self):
-    """Return the temperature, if it is not 1."""
     if self.temperature == 1.0:
       return {}
     return {'calibration_temperature': self.temperature}

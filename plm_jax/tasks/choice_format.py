@@ -44,7 +44,6 @@ class Choices(ExampleFormat):
 
   def split_row(self, row, columns):
     """Split a passage with several questions into a row per question."""
-    del columns
     return split_questions(row)
 
   def guess_columns(self, columns, row):
@@ -52,7 +51,6 @@ class Choices(ExampleFormat):
     return columns.fill_from(find_choice_columns(self.columns, row))
 
   def read(self, row, columns):
-    """Read a context, a question and its choices."""
     return read_choice(row, columns)
 
   def normalize_labels(self, source, part, names, notes):
@@ -60,7 +58,6 @@ class Choices(ExampleFormat):
 
     A label that cannot be read in this way is left as it is.
     """
-    del names
     labels: list[Any] = []
     for item in part:
       if item.label is not None:
@@ -85,8 +82,6 @@ class Choices(ExampleFormat):
     return normalized
 
   def parse_label(self, item, classes):
-    """Return the index of the choice."""
-    del classes
     if isinstance(item.label, int):
       return item.label
     raise UnreadableRow(
@@ -112,22 +107,17 @@ class Choices(ExampleFormat):
     return fields[0], fields[1:]
 
   def sample_input(self, text):
-    """Return the text with two choices."""
     return text, [text.split()[0]] * 2
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the predicted choice."""
-    del task, text, starts
     number = prediction.label
     probabilities = [float(share) for share in prediction.probabilities]
     return Choice(example.choices[number], number, probabilities[number], probabilities)
 
   def input_fields(self, example):
-    """Return context and question."""
     return dict(zip(('context', 'question'), example.texts, strict=True))
 
   def table_fields(self, one, named, truth):
-    """Return the cells of the choice, the truth and the texts."""
     cells = {'number': named.number, 'probability': named.probability, 'choice': named.choice,
              'truth': truth}
     return cells | self.input_fields(one.example)

@@ -95,7 +95,6 @@ class Task(Objective):
   @classmethod
   def from_spec(cls, spec: Any, **fields: Any) -> 'Task':
     """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut."""
-    del spec
     return cls(**fields)
 
   def training_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
@@ -104,7 +103,6 @@ class Task(Objective):
 
   def fit_to_training(self, examples: Sequence[Example]) -> 'Task':
     """Return the task with the fields that follow from the training examples."""
-    del examples
     return self
 
   @property
@@ -115,7 +113,6 @@ class Task(Objective):
   def fit_to_development(
       self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, Any]:
     """Return fields that are chosen on the first development set after training."""
-    del examples, predictions
     return {}
 
   @property
@@ -129,7 +126,6 @@ class Task(Objective):
 
   def describe_truncation(self, clipped: int) -> str:
     """Describe truncated examples and what helps; '': longer rows do, as for most tasks."""
-    del clipped
     return ''
 
   @property
@@ -139,7 +135,6 @@ class Task(Objective):
 
   def limit_length(self, longest: int) -> 'Task':
     """Return the task for a model whose rows have at most `longest` tokens."""
-    del longest
     return self
 
   @property
@@ -245,7 +240,6 @@ class Task(Objective):
 
   @property
   def reporting(self) -> Reporting:
-    """Metrics in percent, where higher is better, and losses."""
     return TaskReporting()
 
   # Cached features of a frozen backbone.
@@ -274,14 +268,11 @@ class Task(Objective):
 
   def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
     """Add the inputs of the model family's format; nothing is corrupted."""
-    del key
     if 'output' in windows:
       return windows
     return self.input_format.add_model_inputs(windows, vocab)
 
   def max_predictions(self, length: int) -> int:
-    """Return 0: no tokens are predicted."""
-    del length
     return 0
 
 
@@ -305,11 +296,9 @@ class TaskReporting(Reporting):
   """Metrics in percent, and losses."""
 
   def higher_is_better(self, figure):
-    """Tell whether higher is better: for all metrics but losses."""
     return not figure.endswith('loss')
 
   def format_metric(self, figure, value, digits=3):
-    """Format a metric: percent with two digits, losses with `digits`."""
     return f'{value:.{digits if figure.endswith("loss") else 2}f}'
 
 

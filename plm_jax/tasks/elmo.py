@@ -43,7 +43,6 @@ class WordLayerCache(FeatureCache):
     return output.words[:, :, :0]
 
   def make_output(self, kept):
-    """Make a backbone output of cached layers."""
     return CachedWordLayers(kept)
 
 
@@ -63,7 +62,6 @@ class RecurrentTask(Task):
     return example.texts
 
   def conflict(self, option):
-    """Describe options that an ELMo does not have."""
     if self.auxiliary:
       return f'{option("auxiliary")} is for decoders, and an ELMo is none'
     if self.regularizer.perturbs_inputs:
@@ -77,7 +75,6 @@ class RecurrentTask(Task):
 
   @property
   def feature_cache(self):
-    """The layers of every word."""
     return WordLayerCache('token', self.reader.features)
 
   def heads(self, model) -> dict[str, nn.Module]:
@@ -87,13 +84,11 @@ class RecurrentTask(Task):
     return {self.head: kind(self.reader, model.vocab, self.classes, dropout)}
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of a batch, with characters."""
     size = rows, length, self.reader.longest
     characters = jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
     return {**super().shapes(rows, length, layout), 'characters': characters}
 
   def run_conflict(self, run):
-    """Describe options of a run that do not go with an ELMo."""
     tuning, optim, data = run.tuning, run.optim, run.data
     if run.model.kind != 'recurrent':
       return f'{type(self).__name__} reads the layers of an ELMo, and --family is {run.family}'
@@ -153,11 +148,9 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
 
   def decisions(self, examples, predictions):
     """Return None: a CRF has probabilities of rows of tags."""
-    del examples, predictions
 
   def module_inputs(self, model):
     """Return the shape of the tags that the CRF scores."""
-    del model
     return {'tags': jax.ShapeDtypeStruct((1, 8), jnp.int32)}
 
   def features(self, examples, tokenizer, length):
@@ -189,7 +182,6 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
 
   def accuracy_targets(self, outputs, batch):
     """Return nothing: training does not compute the accuracy of words."""
-    del outputs, batch
     return {}
 
   def prediction_inputs(self, outputs):
@@ -199,7 +191,6 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
 
   def predict(self, examples, features, outputs):
     """Return the tags of every word; the rows of a sentence are consecutive."""
-    del features
     tags = np.concatenate([np.zeros((0, 2))] + list(outputs))
     ends = row_offsets(len(example.texts) for example in examples)
     return [TagPrediction(tags[start:stop, 0].astype(int).tolist(), tags[start:stop, 1].tolist())
@@ -211,7 +202,6 @@ class RecurrentSequence(RecurrentTask, SequenceTask):
   """Classification or regression of one text on an ELMo; `unicode_words` finds its words."""
 
   def conflict(self, option):
-    """Describe windows, which an ELMo does not need."""
     if self.windows != 'off' or self.stride:
       return (f'{option("windows")} is off and {option("stride")} 0: an ELMo reads rows of any '
               'length, --train.phases.0.length')
@@ -219,18 +209,15 @@ class RecurrentSequence(RecurrentTask, SequenceTask):
 
   @property
   def windows_advice(self):
-    """Nothing."""
     return ''
 
   def get_words(self, example):
-    """Return the words of the text. Raises ConfigError for an example of two texts."""
     if len(example.texts) != 1:
       raise ConfigError(
           f'{example.where}: the classifier on an ELMo reads one text, got {len(example.texts)}')
     return [word.text for word in unicode_words.split_words(example.texts[0])]
 
   def features(self, examples, tokenizer, length):
-    """Make a row per text. Raises ConfigError for an example of two texts."""
     all_words = [self.get_words(example) for example in examples]
     rows, clipped, lost = [], 0, 0
     for words in all_words:

@@ -74,8 +74,6 @@ class Softmax(VectorLoss):
   train_format = CLASSIFICATION
 
   def __call__(self, vectors, group):
-    """Compute the cross-entropy of group.relation."""
-    del vectors
     labels = group.label.astype(jnp.int32)
     import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(group.relation, labels)
@@ -96,7 +94,6 @@ class CosineRegression(VectorLoss):
   """label of pairs with the same meaning, which corresponds to a cosine of 1"""
 
   def __call__(self, vectors, group):
-    """Compute (cosine - label / full) ** 2."""
     errors = jnp.square(pair_cosines(vectors) - group.label / self.full)
     return weighted_sum(errors, group.weight)
 
@@ -115,7 +112,6 @@ class Contrastive(VectorLoss):
   """distance beyond which pairs of label 0 contribute no loss"""
 
   def __call__(self, vectors, group):
-    """Compute half the squared distance, or half the squared shortfall from the margin."""
     distance = 1 - pair_cosines(vectors)
     shortfall = jax.nn.relu(self.margin - distance)
     losses = 0.5 * (
@@ -138,7 +134,6 @@ class Triplet(VectorLoss):
   """margin between the two Euclidean distances"""
 
   def __call__(self, vectors, group):
-    """Compute how far the difference of both distances falls short of the margin."""
     anchor, positive, negative = vectors[:, 0], vectors[:, 1], vectors[:, 2]
     def distance(a, b):
       return jnp.sqrt(jnp.square(a - b + EPS).sum(-1))
@@ -165,7 +160,6 @@ class InBatch(VectorLoss):
   """temperature that cosines are divided by; 0.05 is the scale 20"""
 
   def __call__(self, vectors, group):
-    """Compute the cross-entropy of each anchor's positive among the candidates."""
     x = l2_normalize(vectors)
     count = x.shape[1]
     candidates = all_candidates(x)
@@ -199,7 +193,6 @@ class GuidedInBatch(InBatch):
   """a candidate is also excluded if the guide's cosine for it is lower by less than this"""
 
   def __call__(self, vectors, group):
-    """Compute the cross-entropy of each anchor's positive among the candidates."""
     count, size = vectors.shape[1], len(vectors)
     real = (jnp.arange(1, count)[:, None] < group.real) & (group.weight > 0)
     not_self = ~jnp.eye(size, dtype=bool) & (group.weight > 0)
@@ -248,7 +241,6 @@ class CoSent(VectorLoss):
   """temperature that cosines are divided by"""
 
   def __call__(self, vectors, group):
-    """Compute the loss of the batch, weighted by its number of examples."""
     scores, label = pair_cosines(vectors) / self.temperature, group.label
     count = group.weight.sum()
     ordered = (label[:, None] < label) & (group.weight[:, None] * group.weight > 0)
@@ -271,7 +263,6 @@ class TeacherVectors(VectorLoss):
   """folder of the teacher model: a run, a sentence-transformers folder, or another checkpoint"""
 
   def __call__(self, vectors, group):
-    """Compute the mean squared difference of all texts of an example."""
     real = (jnp.arange(vectors.shape[1]) < group.real[:, None]) * group.weight[:, None]
     return weighted_sum(jnp.square(vectors - group.target[:, None]).mean(-1), real)
 
@@ -289,7 +280,6 @@ class ScoreMargins(VectorLoss):
   similarity = 'dot'
 
   def __call__(self, vectors, group):
-    """Compute the mean squared difference of margins, over pairs of documents."""
     scores, real = document_scores(vectors, group)
     weight = real * group.weight[:, None]
     margins, wanted = scores[:, :1] - scores, group.scores[:, :1] - group.scores
@@ -314,7 +304,6 @@ class ScoreDistribution(VectorLoss):
   """temperature that both scores are divided by"""
 
   def __call__(self, vectors, group):
-    """Compute the mean divergence, over queries."""
     scores, real = document_scores(vectors, group)
     def logs(x):
       return jax.nn.log_softmax(jnp.where(real, x / self.temperature, -1e9), -1)

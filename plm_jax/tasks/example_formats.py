@@ -87,12 +87,10 @@ class ExampleFormat:
 
   def has_text_lines(self, source: str) -> bool:
     """Tell whether a source holds one text per line, without columns."""
-    del source
     return False
 
   def split_row(self, row: LabeledRow, columns: Columns) -> Iterable[LabeledRow]:
     """Split a row of a file into rows of one example each; columns: those that the user names."""
-    del columns
     return (row,)
 
   def guess_columns(self, columns: Columns, row: LabeledRow) -> Columns:
@@ -100,7 +98,6 @@ class ExampleFormat:
 
     Raises UnreadableRow.
     """
-    del row
     return columns.fill_from(self.columns)
 
   def read(self, row: LabeledRow, columns: Columns) -> RawExample:
@@ -117,17 +114,14 @@ class ExampleFormat:
       self, source: str, part: list[RawExample], names: Sequence[str], notes: list[str]
   ) -> list[RawExample]:
     """Rewrite the labels of a source in the common form; adds to `notes`. Raises SourceError."""
-    del source, names, notes
     return part
 
   def list_labels(self, raw: Sequence[RawExample], notes: list[str]) -> tuple[str, ...]:
     """List the class names of examples in the order of their indices; () if there are none."""
-    del raw, notes
     return ()
 
   def parse_label(self, item: RawExample, classes: Classes) -> Any:
     """Convert a label that is not missing to what the task learns. Raises UnreadableRow."""
-    del classes
     return item.label
 
   def note_labels(
@@ -174,7 +168,6 @@ class ExampleFormat:
   def name_prediction(
       self, task: Any, example: Example, prediction: Any, text: str, starts: Sequence[int]) -> Any:
     """Convert a prediction to label names; arguments as in `outputs.name_labels`."""
-    del example, text, starts
     probabilities = [float(share) for share in prediction.probabilities]
     names = task.labels or tuple(map(str, range(len(probabilities))))
     number = prediction.label
@@ -183,7 +176,6 @@ class ExampleFormat:
 
   def name_truth(self, task: Any, example: Example) -> Any:
     """Return the label of an example by name; None if it has none."""
-    del task
     return example.label
 
   def input_fields(self, example: Example) -> dict[str, Any]:
@@ -210,14 +202,12 @@ class ExampleFormat:
 
   def all_probabilities(self, task: Any, named: Any, prediction: Any) -> Any:
     """Return a named prediction with the probabilities of all classes. Raises ConfigError."""
-    del task, prediction
     return named
 
   # Analysis of errors.
 
   def is_correct(self, task: Any, example: Example, prediction: Any) -> bool:
     """Tell whether a prediction is correct."""
-    del task
     return example.label == prediction.label
 
   def rank_mistakes(self, task: Any, found: Predictions) -> Predictions:
@@ -227,17 +217,14 @@ class ExampleFormat:
 
   def count_confusion(self, task: Any, found: Predictions) -> np.ndarray | None:
     """Count examples by [true class, predicted class]; None for examples without classes."""
-    del task, found
     return None
 
   def score_classes(self, task: Any, found: Predictions) -> Mapping[str, ClassScore]:
     """Compute precision, recall and F1 of each class or kind of entity; {}: there are none."""
-    del task, found
     return {}
 
   def confidence(self, example: Example, prediction: Any) -> float:
     """Return the probability of a prediction."""
-    del example
     return float(prediction.probabilities[prediction.label])
 
   def describe_label(self, task: Any, example: Example, label: Any) -> str:
@@ -273,7 +260,6 @@ class Classification(ExampleFormat):
     return names
 
   def parse_label(self, item, classes):
-    """Return the index of the class."""
     return row_readers.parse_class(item.label, classes, item.example.where)
 
   def note_labels(self, raw, names, notes):
@@ -290,16 +276,13 @@ class Classification(ExampleFormat):
         return
 
   def name_truth(self, task, example):
-    """Return the name of the class."""
     return None if example.label is None else task.labels[int(example.label)]  # pyright: ignore
 
   def count_confusion(self, task, found):
-    """Count examples by [true class, predicted class]."""
     truth, predicted = split_labels(found)
     return confusion_matrix(truth, predicted, len(task.labels))
 
   def score_classes(self, task, found):
-    """Compute precision, recall and F1 of each class."""
     truth, predicted = split_labels(found)
     return per_class_scores(truth, predicted, task.labels)
 
@@ -321,31 +304,22 @@ class Regression(ExampleFormat):
     return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
 
   def parse_label(self, item, classes):
-    """Return the number."""
-    del classes
     return row_readers.parse_value(item.label, item.example.where)
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the predicted number."""
-    del task, example, text, starts
     return Value(prediction.label)
 
   def prediction_cells(self, named):
-    """Return the cell of the number."""
     return {'value': named.value}
 
   def rank_mistakes(self, task, found):
     """Return all examples with predictions, the largest errors first."""
-    del task
     return sorted(found, key=lambda one: -abs(one[1].label - one[0].label))
 
   def describe_label(self, task, example, label):
-    """Describe a number."""
-    del task, example
     return f'{label:.2f}'
 
   def describe_prediction(self, task, example, prediction):
-    """Describe the predicted number."""
     return self.describe_label(task, example, prediction.label)
 
 
@@ -362,32 +336,24 @@ class Answers(ExampleFormat):
   function = 'answer'
 
   def read(self, row, columns):
-    """Read a question, its context and its answers."""
     return row_readers.read_question(row, columns)
 
   def parse_label(self, item, classes):
     """Return None: the example has the answers."""
-    del item, classes
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the prediction, which is a text."""
-    del task, example, text, starts
     return prediction
 
   def name_truth(self, task, example):
-    """Return the texts of the answers."""
-    del task
     return None if example.answers is None else [answer.text for answer in example.answers]
 
   def json_fields(self, one, named, truth):
-    """Return the question, the answer, the truth and the candidates."""
     fields = {'question': one.example.texts[0], 'answer': named.text, 'start': named.start,
               'end': named.end, 'probability': named.probability}
     candidates = [candidate._asdict() for candidate in named.candidates]
     return fields | truth | {'candidates': candidates}
 
   def table_fields(self, one, named, truth):
-    """Return the cells of a question and its answer."""
     return {'id': one.example.key, 'question': one.example.texts[0], 'answer': named.text,
             'probability': named.probability, 'start': named.start, 'end': named.end,
             'truth': truth}
@@ -401,8 +367,6 @@ class Answers(ExampleFormat):
     return answer_metrics([golds], [prediction.text], script)['exact'] > 0
 
   def confidence(self, example, prediction):
-    """Return the probability of the answer."""
-    del example
     return prediction.probability
 
 
@@ -426,7 +390,6 @@ class RelatedTexts(ExampleFormat):
   function = 'encode'
 
   def has_text_lines(self, source):
-    """Tell whether a source is a text file."""
     return bool(TEXT_FILE.search(source.lower()))
 
   def guess_columns(self, columns, row):
@@ -449,16 +412,12 @@ class RelatedTexts(ExampleFormat):
     return row_readers.split_positives(row, columns.fill_from(self.columns).second)
 
   def read(self, row, columns):
-    """Read an anchor, its positive and its negatives."""
     return row_readers.read_related_texts(row, columns)
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the cosine of the first two texts."""
-    del task, example, text, starts
     return Value(prediction.label)
 
   def prediction_cells(self, named):
-    """Return the cell of the cosine."""
     return {'value': named.value}
 
 

@@ -102,12 +102,10 @@ class AnswerTask(Task):
 
   @property
   def example_format(self):
-    """Questions with answers."""
     return ANSWERS
 
   @classmethod
   def from_spec(cls, spec, **fields):
-    """Make a published task."""
     return cls(**fields, unanswerable=spec.unanswerable, script=spec.script)
 
   def describe_truncation(self, clipped):
@@ -285,7 +283,6 @@ class AnswerTask(Task):
         first.text, first.start, first.end, first.probability, tuple(candidates), margin)
 
   def compact_prediction(self, prediction: AnswerPrediction) -> AnswerPrediction:
-    """Keep the best candidate."""
     return dataclasses.replace(prediction, candidates=prediction.candidates[:1])
 
   def scores(

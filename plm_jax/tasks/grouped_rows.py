@@ -55,7 +55,6 @@ class GroupedTask(Task):
 
   def module_inputs(self, model):
     """Return the shapes of a group of two rows."""
-    del model
     names = 'tokens', 'segments', 'decoder_tokens', 'decoder_segments'
     return dict.fromkeys(names, jax.ShapeDtypeStruct((1, 2, 8), jnp.int32))
 
@@ -70,7 +69,6 @@ class GroupedTask(Task):
 
   def corrupt(self, key, windows, vocab):
     """Add the inputs of the model family's format, row by row; nothing is corrupted."""
-    del key
     groups, size = windows['tokens'].shape[:2]
     rows = {}
     for name in PER_ROW_ARRAYS:

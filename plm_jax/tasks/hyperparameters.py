@@ -250,7 +250,6 @@ def sentence_embedding(task: str, family: str, size: str) -> Hyperparameters:
 
 def roberta(task: str, kind: str, size: str) -> Hyperparameters:
   """Return RoBERTa's hyperparameters."""
-  del size
   if task in ROBERTA:
     return {**FAIRSEQ, 'epochs': 10.0, 'weight_decay': 0.1, **ROBERTA[task]}
   if kind == 'answers':
@@ -269,7 +268,6 @@ def mpnet(task: str, kind: str, size: str) -> Hyperparameters:
 
 def albert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return ALBERT's hyperparameters; its optimizer is BERT's."""
-  del kind, size
   return ALBERT.get(task, {})
 
 
@@ -284,7 +282,6 @@ def deberta(task: str, kind: str, size: str) -> Hyperparameters:
 
   A size without values for the task gets those of base or large, at its own learning rate for MNLI.
   """
-  del kind
   exact = DEBERTA.get(size, {})
   reference = 'base'
   if 'large' in size:
@@ -321,13 +318,11 @@ def xlnet(task: str, kind: str, size: str) -> Hyperparameters:
 
 def spanbert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return SpanBERT's hyperparameters."""
-  del task, size
   return SPANBERT.get(kind, {})
 
 
 def bart(task: str, kind: str, size: str) -> Hyperparameters:
   """Return BART's hyperparameters."""
-  del kind, size
   if task in BART:
     return {**FAIRSEQ, 'eps': 1e-8, **BART[task]}
   return {}
@@ -335,7 +330,6 @@ def bart(task: str, kind: str, size: str) -> Hyperparameters:
 
 def gpt(task: str, kind: str, size: str) -> Hyperparameters:
   """Return GPT's hyperparameters."""
-  del task, size
   if kind != 'answers':
     return GPT
   return {}
@@ -343,7 +337,6 @@ def gpt(task: str, kind: str, size: str) -> Hyperparameters:
 
 def gpt_bert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return GPT-BERT's hyperparameters."""
-  del size
   if kind not in ('classification', 'regression'):
     return {}
   return {**GPT_BERT, **GPT_BERTS.get(task, {})}
@@ -351,7 +344,6 @@ def gpt_bert(task: str, kind: str, size: str) -> Hyperparameters:
 
 def eurobert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return EuroBERT's hyperparameters."""
-  del task, size
   if kind not in ('classification', 'regression'):
     return {}
   return EUROBERT
@@ -359,7 +351,6 @@ def eurobert(task: str, kind: str, size: str) -> Hyperparameters:
 
 def elmo(task: str, kind: str, size: str) -> Hyperparameters:
   """Return the hyperparameters of tasks on an ELMo."""
-  del task, size
   if kind == 'tagging':
     return ELMO
   return {**ELMO, 'epochs': 10.0}

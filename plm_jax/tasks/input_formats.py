@@ -66,7 +66,6 @@ class InputFormat:
 
   def extra_ids(self, vocab: Vocab) -> int:
     """Count the ids beyond the vocabulary that rows use, for which the model needs embeddings."""
-    del vocab
     return 0
 
   def make_row(self, texts: Sequence[Sequence[int]], vocab: Vocab, length: int,
@@ -95,7 +94,6 @@ class InputFormat:
 
   def summary_position(self, tokens: list[int], vocab: Vocab) -> int:
     """Return the position of the token that summarizes the row: the first."""
-    del tokens, vocab
     return 0
 
   def add_model_inputs(self, batch: dict[str, jax.Array], vocab: Vocab) -> dict[str, jax.Array]:
@@ -109,7 +107,6 @@ class InputFormat:
 
   def first_position(self, vocab: Vocab) -> int:
     """Return the row of the position table that belongs to a text's first token."""
-    del vocab
     return 0
 
 
@@ -120,16 +117,13 @@ class RobertaFormat(InputFormat):
   """
 
   def special_ids(self, vocab):
-    """Return <s>, </s></s>, </s>."""
     before, between, after = super().special_ids(vocab)
     return before, between * 2, after
 
   def token_types(self, text_ids):
-    """Return zeros."""
     return [0] * len(text_ids)
 
   def first_position(self, vocab):
-    """Return the position after that of padding."""
     return max(vocab.pad, 0) + 1
 
   def add_model_inputs(self, batch, vocab):
@@ -146,12 +140,9 @@ class XlmFormat(RobertaFormat):
   """
 
   def first_position(self, vocab):
-    """Return 0."""
-    del vocab
     return 0
 
   def add_model_inputs(self, batch, vocab):
-    """Add `place`."""
     return InputFormat.add_model_inputs(self, batch, vocab)
 
 
@@ -164,7 +155,6 @@ class XlnetFormat(InputFormat):
   question_last = True
 
   def special_ids(self, vocab):
-    """Return nothing, <sep>, <sep><cls>."""
     before, between, after = super().special_ids(vocab)
     return [], between, after + before
 
@@ -173,8 +163,6 @@ class XlnetFormat(InputFormat):
     return text_ids[:-1] + [2]
 
   def summary_position(self, tokens, vocab):
-    """Return the last position."""
-    del vocab
     return len(tokens) - 1
 
 
@@ -199,12 +187,9 @@ class DecoderFormat(InputFormat):
     return [start], [end], [end]
 
   def token_types(self, text_ids):
-    """Return zeros."""
     return [0] * len(text_ids)
 
   def summary_position(self, tokens, vocab):
-    """Return the last position."""
-    del vocab
     return len(tokens) - 1
 
 
@@ -221,7 +206,6 @@ class GptFormat(DecoderFormat):
     return [start], [delimiter], [extract]
 
   def extra_ids(self, vocab):
-    """Return 3 if the tokenizer does not have the three tokens."""
     if gpt_special_ids(vocab):
       return 0
     return 3
@@ -243,11 +227,9 @@ class EncoderDecoderFormat(InputFormat):
     return list(before), end * (2 if before else 1), list(after)
 
   def token_types(self, text_ids):
-    """Return zeros."""
     return [0] * len(text_ids)
 
   def summary_position(self, tokens, vocab):
-    """Return the position of the last end."""
     end = self.delimiter_ids(vocab)[1][0]
     return len(tokens) - 1 - tokens[::-1].index(end)
 
@@ -296,8 +278,6 @@ class GlmFormat(InputFormat):
     return [vocab.cls], [vocab.sep if vocab.sep >= 0 else end], [vocab.mask, end, vocab.sop]
 
   def summary_position(self, tokens, vocab):
-    """Return the last position."""
-    del vocab
     return len(tokens) - 1
 
   def add_model_inputs(self, batch, vocab):
@@ -314,8 +294,6 @@ class ElmoFormat(InputFormat):
   """
 
   def special_ids(self, vocab):
-    """Return nothing."""
-    del vocab
     return [], [], []
 
 

@@ -81,7 +81,6 @@ class MultiLabel(Classification):
     return found
 
   def read(self, row, columns):
-    """Read a text, or a pair of texts, and its labels."""
     if ',' in columns.label:
       item = row_readers.read_sequence(row, dataclasses.replace(columns, label=''))
       try:
@@ -96,7 +95,6 @@ class MultiLabel(Classification):
 
   def normalize_labels(self, source, part, names, notes):
     """Rewrite labels as lists. An empty text is an empty list if other rows have labels."""
-    del source
     if all(is_missing(item.label) for item in part):
       return [item._replace(label=None) for item in part]
     part = [item._replace(label=parse_list(item.label)) for item in part]
@@ -128,7 +126,6 @@ class MultiLabel(Classification):
     return names
 
   def parse_label(self, item, classes):
-    """Return the indices of the labels, ascending."""
     label = item.label
     numbers = set()
     for one in label.chosen if isinstance(label, Indicators) else label:
@@ -147,14 +144,11 @@ class MultiLabel(Classification):
       notes.append(f'{empty:,} examples have none of the labels')
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the names of the predicted labels, and all probabilities."""
-    del example, text, starts
     probabilities = [float(share) for share in prediction.probabilities]
     return Labels([task.labels[number] for number in prediction.label],
                   dict(zip(task.labels, probabilities, strict=True)))
 
   def name_truth(self, task, example):
-    """Return the names of the labels."""
     if example.label is None:
       return None
     return [task.labels[number] for number in example.label]
@@ -166,7 +160,6 @@ class MultiLabel(Classification):
     return super().table_fields(one, named, truth)
 
   def prediction_cells(self, named):
-    """Return the cell of the labels."""
     return {'labels': join_labels(named.labels, named.probabilities)}
 
   def confidence(self, example, prediction):
@@ -179,23 +172,17 @@ class MultiLabel(Classification):
     return float(shares[wrong].max() if wrong.any() else shares.min())
 
   def describe_label(self, task, example, label):
-    """Describe labels for the report."""
-    del example
     return ', '.join(task.labels[number] for number in label or ()) or 'no label'
 
   def describe_prediction(self, task, example, prediction):
-    """Describe the predicted labels with their probabilities."""
-    del example
     parts = [f'{task.labels[number]} ({prediction.probabilities[number]:.1%})'
              for number in prediction.label]
     return ', '.join(parts) or 'no label'
 
   def count_confusion(self, task, found):
     """Return None: an example has several labels."""
-    del task, found
 
   def score_classes(self, task, found):
-    """Compute precision, recall and F1 of each label."""
     labels: Any = [example.label or () for example, _ in found]
     truth = indicate(labels, len(task.labels))
     predicted = indicate([prediction.label for _, prediction in found], len(task.labels))
@@ -221,7 +208,6 @@ class MultiLabelTask(SequenceTask):
   labels; one for each label. Metrics during training are at `thresholds`"""
 
   def conflict(self, option):
-    """Describe options that do not fit labels."""
     if self.regression:
       return f'{option("regression")} is for numbers, not for labels'
     count = len(self.thresholds)
@@ -232,17 +218,14 @@ class MultiLabelTask(SequenceTask):
 
   @property
   def example_format(self):
-    """Texts with labels."""
     return MULTILABEL
 
   @classmethod
   def from_spec(cls, spec, **fields):
-    """Make a published task."""
     return cls(**fields, measures=spec.measures)
 
   @property
   def classes(self):
-    """Number of labels."""
     return max(1, len(self.labels))
 
   @property
@@ -265,13 +248,11 @@ class MultiLabelTask(SequenceTask):
     return tuple(float(f'{weight:.6g}') for weight in weights)
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of a batch; labels are [B, E, C]."""
     shapes: Any = super().shapes(rows, length, layout)
     label = jax.ShapeDtypeStruct((rows, 1, self.classes), jnp.float32, sharding=layout)
     return shapes | {'label': label}
 
   def task_loss(self, outputs, batch):
-    """Compute the mean binary cross-entropy of each slot's labels."""
     logits, label = outputs['label'].astype(jnp.float32), batch['label']
     positive = jnp.asarray(self.class_weights or 1.0, jnp.float32)
     present, absent = jax.nn.softplus(-logits), jax.nn.softplus(logits)  # -log of probabilities
@@ -289,12 +270,9 @@ class MultiLabelTask(SequenceTask):
 
   def accuracy_targets(self, outputs, batch):
     """Return nothing: a row has no single correct class."""
-    del outputs, batch
     return {}
 
   def predict(self, examples, features, outputs):
-    """Return the labels whose probability is above their threshold."""
-    del examples
     predictions = []
     for logits in self.document_outputs(features, outputs):
       probabilities = sigmoid(np.asarray(logits, np.float64) / self.temperature)
@@ -307,7 +285,6 @@ class MultiLabelTask(SequenceTask):
     return prediction._replace(probabilities=prediction.probabilities.astype(np.float32))
 
   def scores(self, examples, predictions):
-    """Compute each of `measures`."""
     truth = self.label_values(examples)
     predicted = indicate([prediction.label for prediction in predictions], self.classes)
     probabilities = np.stack([prediction.probabilities for prediction in predictions])
@@ -341,7 +318,6 @@ class MultiLabelTask(SequenceTask):
 
   @property
   def fits_development(self):
-    """Whether thresholds or the temperature are tuned."""
     return self.tune_thresholds != 'no' or super().fits_development
 
   def export_attributes(self):

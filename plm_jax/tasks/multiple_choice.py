@@ -36,12 +36,10 @@ class ChoiceTask(GroupedTask):
 
   @property
   def metric_names(self):
-    """Accuracy of questions."""
     return ('accuracy',)
 
   @property
   def example_format(self):
-    """Choices, one of which is correct."""
     return CHOICE
 
   @property
@@ -50,7 +48,6 @@ class ChoiceTask(GroupedTask):
     return 1
 
   def build(self, model, packed):
-    """Build the module, whose rows come in groups."""
     return GroupedModel(model.backbone(packed), self.heads(model))
 
   def features(self, examples, tokenizer, length):
@@ -82,22 +79,17 @@ class ChoiceTask(GroupedTask):
     return collect_rows(rows, values, numbers, size)
 
   def task_loss(self, outputs, batch):
-    """Compute cross-entropy and accuracy over the choices [B, C]."""
     scores = choice_scores(outputs, batch)
     return classification_losses('choice', scores, batch['label'][:, 0], batch['weight'][:, 0])
 
   def logits_and_weights(self, outputs, batch):
-    """Return the scores of choices [B, C], and the weight of each question."""
     return choice_scores(outputs, batch), batch['weight'][:, 0]
 
   def accuracy_targets(self, outputs, batch):
-    """Return the correct choices."""
-    del outputs
     return {'choice': (batch['label'][:, 0], batch['weight'][:, 0])}
 
   def predict(self, examples, features, outputs):
     """Return the most likely choice of each question; outputs: score of each row."""
-    del features
     scores = np.asarray(outputs, np.float64).reshape(len(examples), -1)
     predictions = []
     for row, example in zip(scores, examples, strict=True):
@@ -106,11 +98,9 @@ class ChoiceTask(GroupedTask):
     return predictions
 
   def compact_prediction(self, prediction):
-    """Drop the probabilities."""
     return label_prediction(prediction.label)
 
   def scores(self, examples, predictions):
-    """Compute the accuracy of questions."""
     return compute_label_metrics(['accuracy'], examples, predictions)
 
 

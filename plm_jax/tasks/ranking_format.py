@@ -42,7 +42,6 @@ class QueryDocuments(ExampleFormat):
     return columns.fill_from(usual)
 
   def read(self, row, columns):
-    """Read a query, its documents and their relevance."""
     query = row_readers.read_text(row, columns.first)
     documents = row_readers.read_text_list(row, columns.second, 'second')
     negatives: list[str] = []
@@ -63,8 +62,6 @@ class QueryDocuments(ExampleFormat):
     return RawExample(example, label)
 
   def parse_label(self, item, classes):
-    """Return the relevance of each document."""
-    del classes
     return parse_scores(item.label, len(item.example.choices), item.example.where)
 
   def parse_parts(self, given, where):
@@ -82,22 +79,16 @@ class QueryDocuments(ExampleFormat):
     return Example(example.texts, example.label)
 
   def sample_input(self, text):
-    """Return a pair of the same text."""
     return text, text
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the scores."""
-    del task, example, text, starts
     return Relevance([float(score) for score in prediction.scores])
 
   def name_truth(self, task, example):
-    """Return the relevance of each document."""
-    del task
     label: Any = example.label
     return None if label is None else list(label)
 
   def json_fields(self, one, named, truth):
-    """Return the query, its document or documents, and the scores."""
     example = one.example
     fields: dict[str, Any] = {'query': example.texts[0]}
     documents = list(example.choices)
@@ -109,7 +100,6 @@ class QueryDocuments(ExampleFormat):
     return fields | {'document': documents[0], 'score': named.scores[0]} | single
 
   def table_fields(self, one, named, truth):
-    """Return the cells of a query and its document."""
     fields: dict[str, Any] = self.json_fields(one, named, {'truth': truth})
     cells: dict[str, Any] = {'id': one.example.key} if one.example.key else {}
     for name, value in fields.items():
@@ -125,13 +115,9 @@ class QueryDocuments(ExampleFormat):
     return sorted(found, key=lambda one: -relevance_errors(task, *one).max(initial=0))
 
   def describe_label(self, task, example, label):
-    """Describe the relevance of documents."""
-    del task, example
     return ', '.join(f'{value:g}' for value in label)
 
   def describe_prediction(self, task, example, prediction):
-    """Describe the scores of documents."""
-    del task, example
     return ', '.join(f'{score:.3f}' for score in prediction.scores)
 
 

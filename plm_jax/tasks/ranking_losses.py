@@ -58,7 +58,6 @@ class Binary(RankingLoss):
   """relevance that stands for certainly relevant; graded relevance is divided by it"""
 
   def __call__(self, scores, group):
-    """Compute the mean over pairs."""
     target = group.relevance / self.full
     losses = target * jax.nn.softplus(-scores) + (1 - target) * jax.nn.softplus(scores)
     weight = group.real * group.weight[:, None]
@@ -73,7 +72,6 @@ class Regression(RankingLoss):
   teacher = True
 
   def __call__(self, scores, group):
-    """Compute the mean over pairs."""
     weight = group.real * group.weight[:, None]
     return (jnp.square(scores - group.relevance) * weight).sum(), weight.sum()
 
@@ -96,7 +94,6 @@ class Negatives(RankingLoss):
   """documents of other queries per list"""
 
   def __call__(self, scores, group):
-    """Compute the mean over lists."""
     logits = jnp.where(group.real > 0, self.scale * jax.nn.sigmoid(scores), MASKED)
     losses = jax.nn.logsumexp(logits, -1) - logits[:, 0]
     return (losses * group.weight).sum(), group.weight.sum()
@@ -110,7 +107,6 @@ class ListNet(RankingLoss):
   """
 
   def __call__(self, scores, group):
-    """Compute the mean over lists."""
     target = jax.nn.softmax(jnp.where(group.real > 0, group.relevance, MASKED), -1)
     logs = jax.nn.log_softmax(jnp.where(group.real > 0, scores, MASKED), -1)
     losses = -(target * jnp.where(group.real > 0, logs, 0)).sum(-1)
@@ -128,7 +124,6 @@ class MarginMSE(RankingLoss):
   teacher = True
 
   def __call__(self, scores, group):
-    """Compute the mean over pairs of documents."""
     margins, wanted = scores[:, :1] - scores, group.relevance[:, :1] - group.relevance
     weight = (group.real * group.weight[:, None])[:, 1:]
     return (jnp.square(margins - wanted)[:, 1:] * weight).sum(), weight.sum()

@@ -76,7 +76,6 @@ class RerankTask(GroupedTask):
   """function of the logit that is the score: sigmoid or none. Default: that of the loss"""
 
   def conflict(self, option):
-    """Describe options that do not fit."""
     if self.auxiliary or not isinstance(self.regularizer, Plain):
       return f'{option("auxiliary")} and {option("regularizer")} are for other tasks than reranking'
     if conversion.uses_verbalizer(self.family, self.head):
@@ -104,12 +103,10 @@ class RerankTask(GroupedTask):
 
   @property
   def metric_names(self):
-    """Metrics of rankings."""
     return RANKING_METRICS
 
   @property
   def example_format(self):
-    """Queries with documents."""
     return RERANK
 
   @classmethod
@@ -121,26 +118,21 @@ class RerankTask(GroupedTask):
 
   @property
   def classes(self):
-    """One score."""
     return 1
 
   @property
   def typical_group(self):
-    """Documents per list."""
     return self.list_size
 
   def build(self, model, packed):
-    """Build the module, whose rows may come in groups."""
     if not self.compares:
       return Task.build(self, model, packed)
     return GroupedModel(model.backbone(packed), self.heads(model))
 
   def module_inputs(self, model):
-    """Return the shapes of a row, or of a group of two."""
     return super().module_inputs(model) if self.compares else Task.module_inputs(self, model)
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of a batch."""
     shapes: Any = super().shapes(rows, length, layout) if self.compares else (
         Task.shapes(self, rows, length, layout))
     size = self.list_size if self.compares else 1
@@ -148,7 +140,6 @@ class RerankTask(GroupedTask):
     return shapes | {'label': label}
 
   def corrupt(self, key, windows, vocab):
-    """Add the inputs of the model family's format, to rows or to groups of them."""
     if windows['tokens'].ndim == 2:
       return Task.corrupt(self, key, windows, vocab)
     return super().corrupt(key, windows, vocab)
@@ -256,7 +247,6 @@ class RerankTask(GroupedTask):
     return collect_rows(rows, values, numbers, size)
 
   def task_loss(self, outputs, batch):
-    """Compute the loss of the scores."""
     scores = outputs['label'].astype(jnp.float32)
     if not self.compares:  # every slot is a list of one document
       scores = scores.reshape(-1, 1)
@@ -271,7 +261,6 @@ class RerankTask(GroupedTask):
 
   def accuracy_targets(self, outputs, batch):
     """Return nothing: relevance is not a class."""
-    del outputs, batch
     return {}
 
   @property
@@ -281,7 +270,6 @@ class RerankTask(GroupedTask):
 
   def predict(self, examples, features, outputs):
     """Return the scores of each example's documents; outputs: logit of each row."""
-    del features
     logits = np.array([np.ravel(x)[0] for x in outputs], np.float64)
     found = sigmoid(logits) if self.activation == 'sigmoid' else logits
     ends = np.cumsum([len(example.choices) for example in examples])

@@ -120,7 +120,6 @@ class EmbeddingTask(GroupedTask):
   retrieval of each second text among all of them"""
 
   def conflict(self, option):
-    """Describe options that belong to other tasks."""
     if self.auxiliary or not isinstance(self.regularizer, Plain):
       return (f'{option("auxiliary")} and {option("regularizer")} are for other tasks than '
               'sentence vectors')
@@ -130,7 +129,6 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def prompts(self):
-    """The prompts of queries and documents, if one of them is set."""
     if not self.query_prompt and not self.document_prompt:
       return {}
     return {'query': self.query_prompt, 'document': self.document_prompt}
@@ -143,14 +141,12 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def metric_names(self):
-    """Correlations of similarities, or retrieval metrics."""
     if self.measured_by == 'similarity':
       return STS_METRICS
     return RETRIEVAL_METRICS
 
   @property
   def example_format(self):
-    """Pairs with a number, or related texts."""
     return REGRESSION if self.measured_by == 'similarity' else EMBEDDING
 
   @property
@@ -160,12 +156,10 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def step_traits(self):
-    """Whether the loss compares the examples of a batch."""
     return StepTraits(cross_row=self.vector_loss.cross_row)
 
   @property
   def classes(self):
-    """Number of classes of a pair."""
     return max(2, len(self.labels))
 
   @property
@@ -192,7 +186,6 @@ class EmbeddingTask(GroupedTask):
     return heads
 
   def build(self, model, packed):
-    """Build the module, whose rows come in groups."""
     return SentenceEncoder(model.backbone(packed), self.heads(model))
 
   def training_examples(self, examples):
@@ -314,7 +307,6 @@ class EmbeddingTask(GroupedTask):
     return prediction
 
   def scores(self, examples, predictions):
-    """Compute Spearman and Pearson correlation, or retrieval metrics of the second texts."""
     if self.measured_by == 'similarity':
       return compute_label_metrics(STS_METRICS, examples, predictions)
     search = group_queries(examples)

@@ -69,7 +69,6 @@ class SequenceTask(CalibratedTask):
   """tokens between the starts of consecutive windows; 0: three quarters of a window"""
 
   def conflict(self, option):
-    """Describe unknown metrics, and class weights that do not fit."""
     unknown = [name for name in self.measures if name not in self.known_measures]
     if unknown or not self.measures:
       return (f'{option("measures")} are of {", ".join(self.known_measures)}, got '
@@ -91,23 +90,19 @@ class SequenceTask(CalibratedTask):
 
   @property
   def metric_names(self):
-    """The names in `measures`."""
     return tuple(self.measures)
 
   @property
   def example_format(self):
-    """Texts with a class, or with a number."""
     return REGRESSION if self.regression else CLASSIFICATION
 
   @classmethod
   def from_spec(cls, spec, **fields):
-    """Make a published task."""
     regression = spec.kind == REGRESSION.name
     return cls(**fields, regression=regression, measures=spec.measures)
 
   @property
   def classes(self):
-    """Number of classes; 1 for a regression."""
     if self.regression:
       return 1
     return max(2, len(self.labels))
@@ -157,7 +152,6 @@ class SequenceTask(CalibratedTask):
 
   @property
   def windows_advice(self):
-    """The option that reads texts in windows."""
     return '--objective.windows=mean reads all, in windows' if self.windows == 'off' else ''
 
   def document_outputs(
@@ -206,15 +200,11 @@ class SequenceTask(CalibratedTask):
     return {'label': ((error * weight).sum(), weight.sum())}
 
   def accuracy_targets(self, outputs, batch):
-    """Return the classes that accuracy is computed against."""
-    del outputs
     if self.regression:
       return {}
     return {'label': (batch['label'], batch['weight'])}
 
   def predict(self, examples, features, outputs):
-    """Return the most likely class, or the value."""
-    del examples
     outputs = self.document_outputs(features, outputs)
     if self.regression:
       return [ClassPrediction(float(x[0]), np.zeros(0)) for x in outputs]
@@ -232,11 +222,9 @@ class SequenceTask(CalibratedTask):
     return Decisions(np.array(logs).reshape(-1, self.classes), np.array(labels, int))
 
   def compact_prediction(self, prediction):
-    """Drop the probabilities."""
     return label_prediction(prediction.label)
 
   def scores(self, examples, predictions):
-    """Compute each of `measures`."""
     return compute_label_metrics(self.measures, examples, predictions)
 
 

@@ -56,7 +56,6 @@ class SourceConfig(ValidatedConfig):
   """character encoding of the files, by its Python name: gb18030, shift_jis, cp1251, utf-16, ..."""
 
   def conflict(self, option):
-    """Describe an unknown encoding."""
     problem = charsets.encoding_problem(self.encoding)
     if problem:
       return f'{option("encoding")} {problem}, got {self.encoding!r}'

@@ -55,20 +55,15 @@ class Tagging(ExampleFormat):
     return super().guess_columns(columns, row)
 
   def read(self, row, columns):
-    """Read words and their tags."""
     return row_readers.read_tagging(row, columns)
 
   def normalize_labels(self, source, part, names, notes):
-    """Rewrite tags as names such as B-PER, and convert IOB1 to BIO."""
     return normalize_tags(source, part, names, notes)
 
   def list_labels(self, raw, notes):
-    """List the names of the tags."""
-    del notes
     return tag_schemes.list_tag_names([item.label for item in raw if item.label])
 
   def parse_label(self, item, classes):
-    """Return the indices of the tags."""
     return tuple(row_readers.parse_class(tag, classes, item.example.where) for tag in item.label)
 
   def parse_parts(self, given, where):
@@ -86,22 +81,18 @@ class Tagging(ExampleFormat):
     return InputExample(Example(parts, where=where)) if are_texts(parts) else None
 
   def join_texts(self, example):
-    """Join the words."""
     return ' '.join(example.texts)
 
   def split_line(self, line):
-    """Return the line, which is a text."""
     return line
 
   def name_prediction(self, task, example, prediction, text, starts):
-    """Return the tags of the words, and the entities."""
     words, tags = list(example.texts), [task.labels[tag] for tag in prediction.tags]
     probabilities = [float(share) for share in prediction.probabilities]
     entities = list(find_entities(words, tags, probabilities, text, starts))
     return Tags(words, tags, probabilities, entities)
 
   def name_truth(self, task, example):
-    """Return the names of the tags."""
     labels: Any = example.label
     return None if labels is None else [task.labels[tag] for tag in labels]
 
@@ -115,7 +106,6 @@ class Tagging(ExampleFormat):
     return fields
 
   def all_probabilities(self, task, named, prediction):
-    """Return the tags with the probabilities of all tags of each word."""
     if len(prediction.all_probabilities) != len(prediction.tags):
       raise ConfigError('--probabilities needs probabilities of single tags, and a CRF predicts '
                         'whole rows of tags')
@@ -124,8 +114,6 @@ class Tagging(ExampleFormat):
         all_probabilities=[dict(zip(task.labels, row, strict=True)) for row in shares])
 
   def is_correct(self, task, example, prediction):
-    """Tell whether all tags are correct."""
-    del task
     truths: Any = example.label
     return list(truths) == prediction.tags
 

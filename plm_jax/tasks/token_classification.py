@@ -68,24 +68,20 @@ class TaggingTask(CalibratedTask):
 
   @property
   def metric_names(self):
-    """Accuracy of words, or F1, precision and recall of entities."""
     if self.metric == 'accuracy':
       return ('accuracy',)
     return ('f1', 'precision', 'recall')
 
   @property
   def example_format(self):
-    """Words with tags."""
     return TAGGING
 
   @classmethod
   def from_spec(cls, spec, **fields):
-    """Make a published task."""
     return cls(**fields, metric=spec.measures[0])
 
   @property
   def classes(self):
-    """Number of classes."""
     return max(2, len(self.labels))
 
   def training_examples(self, examples):
@@ -138,16 +134,12 @@ class TaggingTask(CalibratedTask):
         {'words': Ragged.concat(words)}, skipped=tuple(skipped))
 
   def task_loss(self, outputs, batch):
-    """Compute cross-entropy and accuracy of first tokens."""
     return classification_losses('tags', outputs['tags'], batch['tags'], batch['marks'])
 
   def accuracy_targets(self, outputs, batch):
-    """Return the classes of first tokens."""
-    del outputs
     return {'tags': (batch['tags'], batch['marks'])}
 
   def predict(self, examples, features, outputs):
-    """Return the most likely class of every word."""
     words_before = row_offsets(len(example.texts) for example in examples)
     tags = np.zeros(words_before[-1], np.int64)
     probabilities = np.zeros((len(tags), self.classes))
@@ -162,7 +154,6 @@ class TaggingTask(CalibratedTask):
             for start, stop in itertools.pairwise(words_before.tolist())]
 
   def decisions(self, examples, predictions):
-    """Return a decision per word."""
     logs, labels = [np.zeros((0, self.classes))], []
     for example, prediction in zip(examples, predictions, strict=True):
       if isinstance(example.label, tuple):
@@ -171,11 +162,9 @@ class TaggingTask(CalibratedTask):
     return Decisions(np.concatenate(logs), np.array(labels, int))
 
   def compact_prediction(self, prediction):
-    """Drop the probabilities."""
     return TagPrediction(prediction.tags, [])
 
   def scores(self, examples, predictions):
-    """Compute entity F1, or accuracy of words."""
     truth, predicted = [], []
     for example in examples:
       if isinstance(example.label, tuple):
