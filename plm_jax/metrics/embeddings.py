@@ -63,10 +63,7 @@ def ranking_metrics(
       'mrr': np.where(right.any(1), 1 / (1 + right.argmax(1)), 0)}
   for cutoff in RECALL_CUTOFFS:
     values[f'recall_{cutoff}'] = right[:, :cutoff].sum(1) / sizes
-  means = {}
-  for name, value in values.items():
-    means[name] = 100 * float(value.mean())
-  return means
+  return {name: 100 * float(value.mean()) for name, value in values.items()}
 
 
 def mean_cosine(vectors: np.ndarray) -> float:

@@ -49,15 +49,9 @@ def rouge(predictions: Sequence[str], references: References) -> dict[str, float
   best = []
   for text, several in zip(predictions, lists, strict=True):
     scores = [scorer.score(reference, text) for reference in several]
-    own = []
-    for kind in kinds:
-      own.append(max(score[kind].fmeasure for score in scores))
-    best.append(own)
-  means = np.mean(best, 0)
-  scores_by_kind = {}
-  for kind, score in zip(kinds, means, strict=True):
-    scores_by_kind[kind] = 100 * float(score)
-  return scores_by_kind
+    best.append([max(score[kind].fmeasure for score in scores) for kind in kinds])
+  means = 100 * np.mean(best, 0)
+  return dict(zip(kinds, means.tolist(), strict=True))
 
 
 class WordTokenizer:
@@ -179,10 +173,8 @@ def normalize_answer(text: str) -> str:
 def mean_best_score(predictions: Sequence[str], references: References,
                     score: Callable[[str, str], float]) -> float:
   """Average the score of each prediction with its best reference, in percent."""
-  best = []
-  lists = reference_lists(predictions, references)
-  for text, several in zip(predictions, lists, strict=True):
-    best.append(max(score(text, reference) for reference in several))
+  pairs = zip(predictions, reference_lists(predictions, references), strict=True)
+  best = [max(score(text, reference) for reference in several) for text, several in pairs]
   return 100 * float(np.mean(best))
 
 
@@ -194,12 +186,7 @@ def reference_lists(predictions: Sequence[str], references: References) -> list[
   if len(predictions) != len(references) or not predictions:
     raise ValueError(f'a reference, or several, for each prediction: got {len(predictions)} '
                      f'predictions and {len(references)} references')
-  lists = []
-  for some in references:
-    if isinstance(some, str):
-      lists.append([some])
-    else:
-      lists.append(list(some))
+  lists = [[some] if isinstance(some, str) else list(some) for some in references]
   if not all(lists):
     raise ValueError(f'prediction {lists.index([])} has no reference')
   return lists

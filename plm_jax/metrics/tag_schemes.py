@@ -81,16 +81,10 @@ def find_rewrite(tags: Iterable[str]) -> Callable[[str], str] | None:
 
   None if tags already have that style, or have no style.
   """
-  chunk_tags = []
-  for tag in tags:
-    if tag != 'O':
-      chunk_tags.append(tag)
+  chunk_tags = [tag for tag in tags if tag != 'O']
   for number, style in enumerate(TAG_STYLES):
     matches = [style.fullmatch(tag) for tag in chunk_tags]
-    letters = set()
-    for match in matches:
-      if match:
-        letters.add(match['letter'])
+    letters = {match['letter'] for match in matches if match}
     if chunk_tags and all(matches) and letters & {'B', 'I'} and scheme_name(letters):
       if number == 0:  # the usual style
         return None
@@ -101,17 +95,12 @@ def find_rewrite(tags: Iterable[str]) -> Callable[[str], str] | None:
 def rewrite_tag(style: re.Pattern, tag: str) -> str:
   """Rewrite a tag of another style as 'B-PER'."""
   match = style.fullmatch(tag)
-  if not match:
-    return tag
-  return f'{match["letter"]}-{match["type"]}'
+  return f'{match["letter"]}-{match["type"]}' if match else tag
 
 
 def scheme_name(letters: set[str]) -> str:
   """Name the first scheme that has all of these letters, '' if none has."""
-  for name, own in SCHEMES.items():
-    if letters <= set(own):
-      return name
-  return ''
+  return next((name for name, own in SCHEMES.items() if letters <= set(own)), '')
 
 
 def find_scheme(sentences: Sequence[Sequence[str]]) -> TagScheme:
@@ -156,9 +145,7 @@ def convert_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
     if chunk and chunk[2] != previous:
       tag = f'B-{chunk[2]}'
     converted.append(tag)
-    previous = ''
-    if chunk:
-      previous = chunk[2]
+    previous = chunk[2] if chunk else ''
   return tuple(converted)
 
 
@@ -168,22 +155,14 @@ def find_chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
   An I- after O begins a chunk, as in conlleval. Tags without a type are classes of words and make
   no chunks.
   """
-  parts: list[tuple[str, str] | None] = []
-  for tag in tags:
-    part = None
-    if TAG.fullmatch(tag) and '-' in tag[1:2]:
-      part = split_tag(tag)
-    parts.append(part)
+  parts = [split_tag(tag) if TAG.fullmatch(tag) and '-' in tag[1:2] else None for tag in tags]
   first = 0
   for at, part in enumerate(parts):
     if not part:
       continue
     letter, kind = part
-    before = after = None
-    if at > 0:
-      before = parts[at - 1]
-    if at + 1 < len(parts):
-      after = parts[at + 1]
+    before = parts[at - 1] if at else None
+    after = parts[at + 1] if at + 1 < len(parts) else None
     if letter in 'BS' or not before or before[1] != kind or before[0] in 'ES':
       first = at
     if letter in 'ES' or not after or after[1] != kind or after[0] in 'BS':

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import math
 import re
 from typing import Any, Literal, NamedTuple
+import warnings
 
 import numpy as np
 
@@ -79,11 +80,13 @@ def matthews(truth: Any, predicted: Any) -> float:
 
 def pearson(truth: Any, predicted: Any) -> float:
   """Compute Pearson correlation of values [N]; 0 if either side is constant or not all finite."""
+  from scipy import stats  # takes a while to import
   sides = [np.asarray(side, np.float64) for side in as_label_arrays(truth, predicted)]
-  for side in sides:
-    if not np.isfinite(side).all() or not np.ptp(side):
-      return 0.0
-  return 100 * float(np.clip(center_and_scale(sides[0]) @ center_and_scale(sides[1]), -1, 1))
+  if not all(np.isfinite(side).all() and np.ptp(side) for side in sides):
+    return 0.0
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', stats.NearConstantInputWarning)
+    return 100 * float(stats.pearsonr(*sides)[0])
 
 
 def spearman(truth: Any, predicted: Any) -> float:
@@ -91,23 +94,9 @@ def spearman(truth: Any, predicted: Any) -> float:
 
   Equal values share their mean rank. It is 0 wherever Pearson correlation is.
   """
+  from scipy import stats
   truth, predicted = as_label_arrays(truth, predicted)
-  return pearson(mean_ranks(truth), mean_ranks(predicted))
-
-
-def center_and_scale(values: np.ndarray) -> np.ndarray:
-  """Subtract the mean and scale to Euclidean norm 1."""
-  values = values - values.mean()
-  values = values / np.abs(values).max()  # so that squares neither underflow nor overflow
-  return values / np.linalg.norm(values)
-
-
-def mean_ranks(values: np.ndarray) -> np.ndarray:
-  """Rank values [N] from 1; equal values share their mean rank. All NaN if any value is NaN."""
-  if np.isnan(np.asarray(values, np.float64)).any():
-    return np.full(len(values), np.nan)
-  _, number, counts = np.unique(values, return_inverse=True, return_counts=True)
-  return (np.cumsum(counts) - (counts - 1) / 2)[number]
+  return pearson(stats.rankdata(truth), stats.rankdata(predicted))
 
 
 def confusion_matrix(truth: Any, predicted: Any, classes: int = 0) -> np.ndarray:
@@ -143,10 +132,7 @@ def per_class_scores(
 def scores_from_confusion(table: np.ndarray) -> list[ClassScore]:
   """Compute precision, recall and F1 of each class from a confusion matrix [C, C]."""
   counts = zip(table.diagonal(), table.sum(0), table.sum(1), strict=True)
-  scores = []
-  for right, predicted, true in counts:
-    scores.append(precision_recall_f1(right, predicted, true))
-  return scores
+  return [precision_recall_f1(*some) for some in counts]
 
 
 def precision_recall_f1(right: int, predicted: int, true: int) -> ClassScore:
@@ -184,14 +170,10 @@ def chunk_f1(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
   found, found_types = chunk_borders(predicted, types)
   _, true_at, found_at = np.intersect1d(true, found, assume_unique=True, return_indices=True)
   right = true_types[true_at[true_types[true_at] == found_types[found_at]]]
-  rows = []
-  for some in (right, found_types, true_types):
-    rows.append(np.bincount(some, minlength=len(types)))
-  counts = np.array(rows)
-  scores = {}
-  for name, number in sorted(types.items()):
-    if counts[:, number].any():
-      scores[name] = precision_recall_f1(*counts[:, number])
+  groups = (right, found_types, true_types)
+  counts = np.array([np.bincount(some, minlength=len(types)) for some in groups])
+  scores = {name: precision_recall_f1(*counts[:, number])
+            for name, number in sorted(types.items()) if counts[:, number].any()}
   return ChunkScores(precision_recall_f1(*counts.sum(1)), scores)
 
 
@@ -234,10 +216,7 @@ def answer_metrics(
   al. 2019).
   """
   found = answer_scores(golds, predicted, script, 0.0)
-  means = {}
-  for name, score in found.items():
-    means[name] = 100 * float(score.mean())
-  return means
+  return {name: 100 * float(score.mean()) for name, score in found.items()}
 
 
 def squad2_metrics(
@@ -259,9 +238,7 @@ def squad2_metrics(
   """
   normalize, _ = ANSWER_SCRIPTS[script]
   # Gold answers without words count as no text, as in the script.
-  texts = []
-  for some in golds:
-    texts.append([text for text in some if normalize(text)] or [''])
+  texts = [[text for text in some if normalize(text)] or [''] for some in golds]
   found = answer_scores(texts, predicted, script, 1.0)
   null_scores = np.asarray(nulls, np.float64)
   answerable = np.array([len(some) > 0 for some in golds])
@@ -317,14 +294,8 @@ def answer_scores(
   normalize, score = ANSWER_SCRIPTS[script]
   f1_scores, exact_scores = [], []
   for text, some in zip(predicted, golds, strict=True):
-    best = []
-    for gold in some:
-      both_empty = not normalize(text) and not normalize(gold)
-      if both_empty:
-        best.append(empty)
-      else:
-        best.append(score(text, gold))
-    f1_scores.append(max(best))
+    f1_scores.append(max(
+        score(text, gold) if normalize(text) or normalize(gold) else empty for gold in some))
     exact_scores.append(any(normalize(text) == normalize(gold) for gold in some))
   return {'f1': np.array(f1_scores, float), 'exact': np.array(exact_scores, float)}
 
@@ -334,17 +305,10 @@ def cmrc_f1(text: str, gold: str) -> float:
   ours, theirs = split_cmrc_segments(text), split_cmrc_segments(gold)
   longest, runs = 0, [0] * (len(theirs) + 1)  # runs[n]: length of the run that ends before n
   for mine in ours:
-    next_runs = [0]
-    for run, other in zip(runs, theirs, strict=False):
-      if mine == other:
-        next_runs.append(run + 1)
-      else:
-        next_runs.append(0)
-    runs = next_runs
+    pairs = zip(runs, theirs, strict=False)
+    runs = [0] + [run + 1 if mine == other else 0 for run, other in pairs]
     longest = max(longest, max(runs))
-  if longest:
-    return 2 * longest / (len(ours) + len(theirs))
-  return 0.0
+  return 2 * longest / (len(ours) + len(theirs)) if longest else 0.0
 
 
 def split_cmrc_segments(text: str) -> list[str]:
