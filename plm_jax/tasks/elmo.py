@@ -180,10 +180,6 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
     loss = -(outputs['tags'].log_likelihood * (marks > 0)).sum()
     return {'tags': (loss, marks.sum())}
 
-  def accuracy_targets(self, outputs, batch):
-    """Return nothing: training does not compute the accuracy of words."""
-    return {}
-
   def prediction_inputs(self, outputs):
     """Return the most likely tag of each word and its probability, [B, L, 2]."""
     found = outputs['tags']

@@ -268,10 +268,6 @@ class MultiLabelTask(SequenceTask):
     pairs = jnp.stack([logits, jnp.zeros_like(logits)], -1)
     return pairs, batch['weight'][..., None] / self.classes
 
-  def accuracy_targets(self, outputs, batch):
-    """Return nothing: a row has no single correct class."""
-    return {}
-
   def predict(self, examples, features, outputs):
     predictions = []
     for logits in self.document_outputs(features, outputs):

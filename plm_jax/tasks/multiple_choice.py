@@ -85,9 +85,6 @@ class ChoiceTask(GroupedTask):
   def logits_and_weights(self, outputs, batch):
     return choice_scores(outputs, batch), batch['weight'][:, 0]
 
-  def accuracy_targets(self, outputs, batch):
-    return {'choice': (batch['label'][:, 0], batch['weight'][:, 0])}
-
   def predict(self, examples, features, outputs):
     """Return the most likely choice of each question; outputs: score of each row."""
     scores = np.asarray(outputs, np.float64).reshape(len(examples), -1)

@@ -259,10 +259,6 @@ class RerankTask(GroupedTask):
     group = RankingGroup(label, real.astype(jnp.float32), weight)
     return {'label': self.ranking_loss(scores, group)}
 
-  def accuracy_targets(self, outputs, batch):
-    """Return nothing: relevance is not a class."""
-    return {}
-
   @property
   def has_heldout_loss(self):
     """Only of single pairs: development sets have no lists."""

@@ -199,11 +199,6 @@ class SequenceTask(CalibratedTask):
     error = jnp.square(logits[..., 0].astype(jnp.float32) - batch['label'])
     return {'label': ((error * weight).sum(), weight.sum())}
 
-  def accuracy_targets(self, outputs, batch):
-    if self.regression:
-      return {}
-    return {'label': (batch['label'], batch['weight'])}
-
   def predict(self, examples, features, outputs):
     outputs = self.document_outputs(features, outputs)
     if self.regression:

@@ -136,9 +136,6 @@ class TaggingTask(CalibratedTask):
   def task_loss(self, outputs, batch):
     return classification_losses('tags', outputs['tags'], batch['tags'], batch['marks'])
 
-  def accuracy_targets(self, outputs, batch):
-    return {'tags': (batch['tags'], batch['marks'])}
-
   def predict(self, examples, features, outputs):
     words_before = row_offsets(len(example.texts) for example in examples)
     tags = np.zeros(words_before[-1], np.int64)
