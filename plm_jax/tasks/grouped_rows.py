@@ -1,13 +1,18 @@
 """Tasks whose examples are groups of rows: choices of a question, related texts."""
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tasks.batches import PER_ROW_ARRAYS
 from plm_jax.tasks.contract import Task
+from plm_jax.tasks.examples import Features
+from plm_jax.tasks.input_formats import Truncation, collect_rows
+from plm_jax.tokenizers.contract import Vocab
 
 # Arrays of a batch that models read.
 MODEL_INPUTS = (
@@ -50,17 +55,25 @@ class GroupedTask(Task):
 
   @property
   def typical_group(self) -> int:
-    """C, rows per example, of the batch from which shapes are computed."""
+    """C, rows per example, of the batch from which shapes are computed; 1: there are no groups."""
     return 4
+
+  def build(self, model, packed):
+    """Build the module, whose rows may come in groups."""
+    return GroupedModel(model.backbone(packed), self.heads(model))
 
   def module_inputs(self, model):
     """Return the shapes of a group of two rows."""
+    if self.typical_group == 1:
+      return super().module_inputs(model)
     names = 'tokens', 'segments', 'decoder_tokens', 'decoder_segments'
     return dict.fromkeys(names, jax.ShapeDtypeStruct((1, 2, 8), jnp.int32))
 
   def shapes(self, rows, length, layout=None):
     """Return the shapes of a batch, with `typical_group` rows per example."""
     shapes = super().shapes(rows, length, layout)
+    if self.typical_group == 1:
+      return shapes
     for name in shapes.keys() & {*PER_ROW_ARRAYS}:
       x: Any = shapes[name]
       shape = (rows, self.typical_group) + x.shape[1:]
@@ -69,6 +82,8 @@ class GroupedTask(Task):
 
   def corrupt(self, key, windows, vocab):
     """Add the inputs of the model family's format, row by row; nothing is corrupted."""
+    if windows['tokens'].ndim == 2:
+      return super().corrupt(key, windows, vocab)
     groups, size = windows['tokens'].shape[:2]
     rows = {}
     for name in PER_ROW_ARRAYS:
@@ -78,3 +93,26 @@ class GroupedTask(Task):
     rows = self.input_format.add_model_inputs(rows, vocab)
     grouped = {name: x.reshape((groups, size) + x.shape[1:]) for name, x in rows.items()}
     return windows | grouped
+
+  def make_groups(
+      self, groups: Sequence[Sequence[Sequence[Sequence[int]]]], values: Mapping[str, np.ndarray],
+      example: Sequence[int], vocab: Vocab, length: int, cut: Truncation) -> Features:
+    """Make a row of the token ids of each text or pair of texts, as many rows for each group.
+
+    A smaller group is padded with its first row. Its outputs are ignored: see `real`.
+
+    Args:
+      groups: texts of each row, of N groups.
+      values: labels and weights of each group [N, ...].
+      example: index of each group's example [N].
+      vocab: of the tokenizer.
+      length: maximum tokens of a row.
+      cut: text that is truncated.
+    """
+    counts = np.array([len(group) for group in groups], np.int32)
+    size, rows = int(counts.max(initial=1)), []
+    for group in groups:
+      own = [self.input_format.make_row(texts, vocab, length, cut) for texts in group]
+      rows += own + [own[0]] * (size - len(own))
+    values = {name: x.repeat(size, axis=0) for name, x in {**values, 'real': counts}.items()}
+    return collect_rows(rows, values, np.repeat(np.array(example, np.int32), size), size)

@@ -9,8 +9,8 @@ from plm_jax.errors import ConfigError
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.contract import softmax
-from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
-from plm_jax.tasks.input_formats import Truncation, collect_rows
+from plm_jax.tasks.grouped_rows import GroupedTask
+from plm_jax.tasks.input_formats import Truncation
 from plm_jax.tasks.sequence_classification import (
   ClassPrediction,
   compute_label_metrics,
@@ -47,9 +47,6 @@ class ChoiceTask(GroupedTask):
     """One score per row."""
     return 1
 
-  def build(self, model, packed):
-    return GroupedModel(model.backbone(packed), self.heads(model))
-
   def features(self, examples, tokenizer, length):
     """Make a row per choice. Raises ConfigError for an example without choices."""
     for example in examples:
@@ -57,26 +54,16 @@ class ChoiceTask(GroupedTask):
         raise ConfigError(
             f'{example.where}: expected a context, a question and two choices or more, got '
             f'{len(example.texts)} texts and {len(example.choices)} choices')
-    size = max((len(example.choices) for example in examples), default=0)
     contexts = encode_texts(tokenizer, [example.texts[0] for example in examples])
     second_texts = []
     for example in examples:
       second_texts += [f'{example.texts[1]} {choice}'.strip() for choice in example.choices]
     seconds = iter(encode_texts(tokenizer, second_texts))
-    rows = []
-    for example, context in zip(examples, contexts, strict=True):
-      choices = []
-      for _ in example.choices:
-        texts = [context, next(seconds)]
-        choices.append(self.input_format.make_row(texts, tokenizer.vocab, length, self.cut))
-      padding = [choices[0]] * (size - len(choices))  # its outputs are ignored: see `real`
-      rows += choices + padding
-    labels = label_array(examples, np.int32)
-    real = np.array([len(example.choices) for example in examples], np.int32)
-    values = {'label': labels.repeat(size), 'real': real.repeat(size),
-              'weight': label_weights(examples).repeat(size)}
-    numbers = np.arange(len(examples), dtype=np.int32).repeat(size)
-    return collect_rows(rows, values, numbers, size)
+    groups = [[[context, next(seconds)] for _ in example.choices]
+              for example, context in zip(examples, contexts, strict=True)]
+    values = {'label': label_array(examples, np.int32), 'weight': label_weights(examples)}
+    return self.make_groups(
+        groups, values, range(len(examples)), tokenizer.vocab, length, self.cut)
 
   def task_loss(self, outputs, batch):
     scores = choice_scores(outputs, batch)

@@ -6,6 +6,7 @@ Instead of relevance there may be a teacher's scores.
 """
 from collections.abc import Sequence
 import dataclasses
+import itertools
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -15,10 +16,10 @@ import numpy as np
 from plm_jax import conversion
 from plm_jax.errors import ConfigError
 from plm_jax.metrics.ranking import RANKING_METRICS, ranking_metrics
-from plm_jax.tasks.contract import Task, sigmoid
+from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.examples import Example, Features
-from plm_jax.tasks.grouped_rows import GroupedModel, GroupedTask
-from plm_jax.tasks.input_formats import Truncation, collect_rows
+from plm_jax.tasks.grouped_rows import GroupedTask
+from plm_jax.tasks.input_formats import Truncation
 from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.ranking_losses import (
   Activation,
@@ -122,27 +123,12 @@ class RerankTask(GroupedTask):
 
   @property
   def typical_group(self):
-    return self.list_size
-
-  def build(self, model, packed):
-    if not self.compares:
-      return Task.build(self, model, packed)
-    return GroupedModel(model.backbone(packed), self.heads(model))
-
-  def module_inputs(self, model):
-    return super().module_inputs(model) if self.compares else Task.module_inputs(self, model)
+    return self.list_size if self.compares else 1
 
   def shapes(self, rows, length, layout=None):
-    shapes: Any = super().shapes(rows, length, layout) if self.compares else (
-        Task.shapes(self, rows, length, layout))
-    size = self.list_size if self.compares else 1
-    label = jax.ShapeDtypeStruct((rows, 1, size), jnp.float32, sharding=layout)
-    return shapes | {'label': label}
-
-  def corrupt(self, key, windows, vocab):
-    if windows['tokens'].ndim == 2:
-      return Task.corrupt(self, key, windows, vocab)
-    return super().corrupt(key, windows, vocab)
+    shapes: Any = super().shapes(rows, length, layout)
+    size = (rows, 1, self.typical_group)
+    return shapes | {'label': jax.ShapeDtypeStruct(size, jnp.float32, sharding=layout)}
 
   def training_examples(self, examples):
     """Return the examples. Raises ConfigError for relevance that the loss cannot learn."""
@@ -169,15 +155,14 @@ class RerankTask(GroupedTask):
         values = example.scores if self.ranking_loss.teacher and example.scores else example.label
         relevance = (float(values[place]),) if isinstance(values, tuple) else ()
         lists.append(DocumentList(example.texts[0], (document,), relevance, number))
-    return self.make_rows(lists, 1, tokenizer, length)
+    return self.make_rows(lists, tokenizer, length)
 
   def training_features(self, examples, tokenizer, length):
     """Make a row per document, or a group of rows per list."""
     if not self.compares:
       return self.features(examples, tokenizer, length)
     lists, skipped = self.make_lists(examples)
-    size = max(len(one.documents) for one in lists)
-    features = self.make_rows(lists, size, tokenizer, length)
+    features = self.make_rows(lists, tokenizer, length)
     return dataclasses.replace(features, skipped=features.skipped + skipped)
 
   def make_lists(self, examples: Sequence[Example]) -> tuple[list[DocumentList], tuple[str, ...]]:
@@ -222,29 +207,21 @@ class RerankTask(GroupedTask):
     return lists, (reason,) if lone else ()
 
   def make_rows(
-      self, lists: Sequence[DocumentList], size: int, tokenizer: Tokenizer, length: int
-  ) -> Features:
-    """Make `size` rows per list; a list with fewer documents is padded with its first row."""
+      self, lists: Sequence[DocumentList], tokenizer: Tokenizer, length: int) -> Features:
+    """Make a row per document of lists."""
     queries = encode_texts(tokenizer, [one.query for one in lists])
-    all_documents = []
-    for one in lists:
-      all_documents += one.documents
+    all_documents = list(itertools.chain.from_iterable(one.documents for one in lists))
     documents = iter(encode_texts(tokenizer, all_documents))
-    rows, labels = [], np.zeros((len(lists), size), np.float32)
-    for number, (one, query) in enumerate(zip(lists, queries, strict=True)):
-      own = []
-      for _ in one.documents:
-        texts = [query, next(documents)]
-        row = self.input_format.make_row(texts, tokenizer.vocab, length, self.cut)
-        own.append(row)
-      rows += own + [own[0]] * (size - len(own))
-      labels[number, :len(one.relevance)] = one.relevance
-    real = np.array([len(one.documents) for one in lists], np.int32)
+    groups = [[[query, next(documents)] for _ in one.documents]
+              for one, query in zip(lists, queries, strict=True)]
+    size = max((len(one.documents) for one in lists), default=1)
+    labels = np.zeros((len(lists), size), np.float32)
+    for row, one in zip(labels, lists, strict=True):
+      row[:len(one.relevance)] = one.relevance
     weight = np.array([bool(one.relevance) for one in lists], np.float32)
-    values = {'label': labels.repeat(size, axis=0), 'real': real.repeat(size),
-              'weight': weight.repeat(size)}
-    numbers = np.array([one.example for one in lists], np.int32).repeat(size)
-    return collect_rows(rows, values, numbers, size)
+    return self.make_groups(
+        groups, {'label': labels, 'weight': weight}, [one.example for one in lists],
+        tokenizer.vocab, length, self.cut)
 
   def task_loss(self, outputs, batch):
     scores = outputs['label'].astype(jnp.float32)

@@ -26,7 +26,6 @@ from plm_jax.tasks.embedding_losses import (
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
-from plm_jax.tasks.input_formats import collect_rows
 from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.regularizers import Plain
 from plm_jax.tasks.sequence_classification import (
@@ -227,34 +226,21 @@ class EmbeddingTask(GroupedTask):
     for example in examples:
       first, *others = example.texts * 2 if len(example.texts) == 1 else example.texts
       groups.append([self.query_prompt + first] + [self.document_prompt + text for text in others])
-    counts = [len(texts) for texts in groups]
-    size, vocab = max(counts, default=2), tokenizer.vocab
-    ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
-    rows = []
-    for texts in groups:
-      own = []
-      for _ in texts:
-        text_ids = next(ids)
-        own.append(self.input_format.make_row([text_ids], vocab, length, 'longest'))
-      padding = [own[0]] * (size - len(own))  # its outputs are ignored: see `real`
-      rows += own + padding
-    weights = label_weights(examples)
+    size = max(map(len, groups), default=2)
+    values = {'label': np.zeros(len(groups), np.float32), 'weight': label_weights(examples)}
     if self.train_format is EMBEDDING:
-      weights = np.ones(len(groups), np.float32)
-    has_scores = self.vector_loss.train_format is RERANK and any(
-        isinstance(example.label, tuple) for example in examples)
-    if has_scores:
-      labels = np.zeros(len(groups), np.float32)
-    else:
-      labels = label_array(examples, np.float32)
-    values = {'label': labels.repeat(size), 'real': np.array(counts, np.int32).repeat(size),
-              'weight': weights.repeat(size)}
+      values['weight'] = np.ones(len(groups), np.float32)
     if isinstance(self.vector_loss, InBatch):
-      values['texts'] = number_texts(groups, size).repeat(size, axis=0)
-    if has_scores:
-      values['scores'] = pad_scores(examples, size - 1).repeat(size, axis=0)
-    numbers = np.arange(len(groups), dtype=np.int32).repeat(size)
-    return collect_rows(rows, values, numbers, size)
+      values['texts'] = number_texts(groups, size)
+    if self.vector_loss.train_format is RERANK and any(
+        isinstance(example.label, tuple) for example in examples):
+      values['scores'] = pad_scores(examples, size - 1)
+    else:
+      values['label'] = label_array(examples, np.float32)
+    ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
+    rows = [[[next(ids)] for _ in texts] for texts in groups]
+    return self.make_groups(
+        rows, values, range(len(groups)), tokenizer.vocab, length, 'longest')
 
   @property
   def allows_single_texts(self) -> bool:
