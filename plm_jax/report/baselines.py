@@ -24,6 +24,7 @@ from plm_jax.tasks import baselines
 from plm_jax.tasks.baselines import Baseline
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelTask
+from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TagPrediction
@@ -145,9 +146,12 @@ def is_constant(examples: Sequence[Example], predictions: Sequence[Any]) -> bool
   """Tell whether probabilities, scores or values are the same for all examples, to SAME_OUTPUT."""
   outputs = []
   for prediction in predictions:
-    for field in ('all_probabilities', 'probabilities', 'scores'):
+    if isinstance(prediction, Relevance):
+      outputs += list(np.array(prediction.scores))
+      continue
+    for field in ('all_probabilities', 'probabilities'):
       rows = getattr(prediction, field, None)
-      if isinstance(rows, np.ndarray) and rows.size:  # of words, of an example, or of documents
+      if isinstance(rows, np.ndarray) and rows.size:  # of words, or of an example
         outputs += [rows] if field == 'probabilities' else list(rows)
         break
     else:

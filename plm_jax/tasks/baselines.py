@@ -26,7 +26,7 @@ from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
-from plm_jax.tasks.reranking import RelevancePrediction
+from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.sentence_embedding import group_queries
 from plm_jax.tasks.sequence_classification import ClassPrediction
 from plm_jax.tasks.token_classification import TagPrediction
@@ -244,7 +244,8 @@ def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Base
     some = dev[start:start + QUERY_BLOCK]
     scores = index.scores([example.texts[0] for example in some])
     for row, example in zip(scores, some, strict=True):
-      predictions.append(RelevancePrediction(row[[numbers[text] for text in example.choices]]))
+      predictions.append(Relevance(
+          row[[numbers[text] for text in example.choices]].tolist()))
   return Baseline('BM25', task.scores(dev, predictions))
 
 

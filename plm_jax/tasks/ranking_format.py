@@ -12,7 +12,6 @@ from plm_jax.tasks.class_names import is_missing
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example, are_texts, input_parts
-from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
 
 RELEVANCE_COLUMNS = 'relevance', 'labels', 'label'
@@ -82,7 +81,7 @@ class QueryDocuments(ExampleFormat):
     return text, text
 
   def name_prediction(self, task, example, prediction, text, starts):
-    return Relevance([float(score) for score in prediction.scores])
+    return prediction
 
   def name_truth(self, task, example):
     label: Any = example.label

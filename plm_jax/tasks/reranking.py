@@ -20,6 +20,7 @@ from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.grouped_rows import GroupedTask
 from plm_jax.tasks.input_formats import Truncation
+from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.ranking_losses import (
   Activation,
@@ -36,13 +37,6 @@ from plm_jax.validation import intervals
 
 ACTIVATION_CLASSES = {
     'sigmoid': 'torch.nn.modules.activation.Sigmoid', 'none': 'torch.nn.modules.linear.Identity'}
-
-
-class RelevancePrediction(NamedTuple):
-  """The scores of an example's documents."""
-
-  scores: np.ndarray
-  """[documents]"""
 
 
 class DocumentList(NamedTuple):
@@ -246,7 +240,7 @@ class RerankTask(GroupedTask):
     logits = np.array([np.ravel(x)[0] for x in outputs], np.float64)
     found = sigmoid(logits) if self.activation == 'sigmoid' else logits
     ends = np.cumsum([len(example.choices) for example in examples])
-    return [RelevancePrediction(scores) for scores in np.split(found, ends[:-1])]
+    return [Relevance(scores.tolist()) for scores in np.split(found, ends[:-1])]
 
   def scores(self, examples, predictions):
     """Rank the documents of each query, from all examples of it, and compute the metrics."""
@@ -254,7 +248,7 @@ class RerankTask(GroupedTask):
     for example, prediction in zip(examples, predictions, strict=True):
       truth, scores = queries.setdefault(example.texts[0], ([], []))
       truth += example.label or ()  # pyright: ignore
-      scores += prediction.scores.tolist()
+      scores += prediction.scores
     return ranking_metrics(
         [truth for truth, _ in queries.values()], [scores for _, scores in queries.values()])
 

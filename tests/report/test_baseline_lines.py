@@ -23,7 +23,7 @@ from plm_jax.report.baselines import (
 from plm_jax.tasks import baselines
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelPrediction
-from plm_jax.tasks.reranking import RelevancePrediction
+from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.sequence_classification import ClassPrediction, SequenceTask
 from plm_jax.tasks.token_classification import TagPrediction
 from plm_jax.tokenizers import train_wordpiece
@@ -118,8 +118,8 @@ def test_constant_outputs_are_named():
 @pytest.mark.parametrize(('predictions', 'expected'), [
     ([ClassPrediction(2.5, np.zeros(0)), ClassPrediction(2.5004, np.zeros(0))], True),
     ([ClassPrediction(2.5, np.zeros(0)), ClassPrediction(2.6, np.zeros(0))], False),
-    ([RelevancePrediction(np.array([0.3, 0.3])), RelevancePrediction(np.array([0.3, 0.3, 0.3]))], True),
-    ([RelevancePrediction(np.array([0.3, 0.4])), RelevancePrediction(np.array([0.3, 0.4]))], False),
+    ([Relevance([0.3, 0.3]), Relevance([0.3, 0.3, 0.3])], True),
+    ([Relevance([0.3, 0.4]), Relevance([0.3, 0.4])], False),
     ([ClassPrediction(0, np.array([0.25] * 4)), ClassPrediction(1, np.array([0.5] * 2))], True),
     ([MultiLabelPrediction((), np.array([0.1, 0.3]))] * 3, True),
     ([TagPrediction([0, 0], [0.6, 0.6], np.array([[0.6, 0.4]] * 2)), TagPrediction([0], [0.6], np.array([[0.6, 0.4]]))],

@@ -237,7 +237,7 @@ def test_predictions_metrics_and_report(trained):
   assert found[0].scores[1] == pytest.approx(0.5) and 0 < found[0].scores[0] < 0.5
   listed = dataclasses.replace(trained, task=dataclasses.replace(trained.task, ranking_loss=ListNet()))
   for one, other in zip(found, predict(listed, examples), strict=True):
-    np.testing.assert_allclose(1 / (1 + np.exp(-other.scores)), one.scores, rtol=1e-6)
+    np.testing.assert_allclose(1 / (1 + np.exp(-np.array(other.scores))), one.scores, rtol=1e-6)
   kept = StreamingMetrics(trained.task)
   kept.add(examples[:2], found[:2])
   kept.add(examples[2:], found[2:])
