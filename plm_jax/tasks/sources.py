@@ -139,26 +139,26 @@ def read_sources(
   """
   if not sources:
     raise SourceError(f'no examples {PURPOSE[use]}: name a file, or tfds:NAME:SPLIT')
-  example_format, report, stats = get_format(kind), ReadReport(), ReadStats()
+  example_format, report = get_format(kind), ReadReport()
+  reader = SourceReader(example_format, columns, use, on_error, encoding, report)
   raw: list[RawExample] = []
   for source in sources:
-    part = list(read_raw_examples(
-        example_format, source, columns, use, on_error, stats, report, encoding))
+    part = list(reader.read_raw_examples(source))
     if not part:
-      raise SourceError(f'{source} has no examples{describe_skipped(stats)}')
+      raise SourceError(f'{source} has no examples{describe_skipped(reader.stats)}')
     needs_labels = use != 'predict' and example_format.is_labeled
     if needs_labels and all(is_unlabeled(example_format, item.label, labels) for item in part):
       names = columns.fill_from(example_format.columns).label.split('|')
       wanted = ' or '.join(map(repr, names))
       raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}')
-    raw += normalize_labels(example_format, source, part, labels, use, report)
+    raw += reader.normalize_labels(source, part, labels)
   class_names = tuple(labels) or example_format.list_labels(raw, report.notes)
-  examples = number_labels(example_format, raw, class_names, use, on_error, stats, report)
+  examples = reader.number_labels(raw, class_names)
   if not examples:
-    raise SourceError(f'{", ".join(sources)}: no examples are left{describe_skipped(stats)}')
+    raise SourceError(f'{", ".join(sources)}: no examples are left{describe_skipped(reader.stats)}')
   example_format.note_labels(raw, class_names, report.notes)
   report.examples = len(examples)
-  report.finish(stats)
+  report.finish(reader.stats)
   return LabeledExamples(examples, class_names, report)
 
 
@@ -171,144 +171,167 @@ def read_chunks(
   Labels are optional. IOB1 tags are converted to BIO chunk by chunk. Arguments and errors are
   those of `read_sources` with use='predict'.
   """
-  example_format, report, stats, empty = get_format(kind), report or ReadReport(), ReadStats(), True
-  raw = read_raw_examples(
-      example_format, source, columns, 'predict', on_error, stats, report, encoding)
+  report, empty = report or ReadReport(), True
+  reader = SourceReader(get_format(kind), columns, 'predict', on_error, encoding, report)
+  raw = reader.read_raw_examples(source)
   while part := list(itertools.islice(raw, size)):
-    part = normalize_labels(example_format, source, part, labels, 'predict', report)
-    chunk = number_labels(example_format, part, labels, 'predict', on_error, stats, report)
+    chunk = reader.number_labels(reader.normalize_labels(source, part, labels), labels)
     if chunk:
       report.examples += len(chunk)
       empty = False
       yield chunk
   if empty:
-    raise SourceError(f'{source} has no examples{describe_skipped(stats)}')
-  report.finish(stats)
+    raise SourceError(f'{source} has no examples{describe_skipped(reader.stats)}')
+  report.finish(reader.stats)
 
 
-def normalize_labels(
-    example_format: ExampleFormat, source: str, part: list[RawExample], names: Sequence[str],
-    use: Use, report: ReadReport) -> list[RawExample]:
-  """Rewrite the labels of examples in the common form; to predict, drop those that have none.
+@dataclasses.dataclass
+class SourceReader:
+  """Reads the examples of sources of a kind of task; arguments are those of `read_sources`."""
 
-  Raises SourceError.
-  """
-  try:
-    return example_format.normalize_labels(source, part, tuple(names), report.notes)
-  except SourceError as error:
-    if use != 'predict':
-      raise
-    report.add_unknown(len(part), error)
-    return [item._replace(label=None) for item in part]
+  example_format: ExampleFormat
+  columns: Columns
+  use: Use
+  on_error: OnError
+  encoding: str
+  report: ReadReport
+  stats: ReadStats = dataclasses.field(default_factory=ReadStats)
 
+  def read_raw_examples(self, source: str) -> Iterator[RawExample]:
+    """Yield the raw examples of a source.
 
-def number_labels(
-    example_format: ExampleFormat, raw: Sequence[RawExample], names: Sequence[str], use: Use,
-    on_error: OnError, stats: ReadStats, report: ReadReport) -> list[Example]:
-  """Convert raw labels to indices into `names`, and number the documents of the examples."""
-  classes = get_classes(tuple(names))
-  numbers = itertools.count()
-  documents = collections.defaultdict(lambda: next(numbers))
-  examples = []
-  for position, item in enumerate(raw):
-    try:
-      label = parse_label(example_format, item, classes, use)
-    except UnreadableRow as error:
-      if use != 'predict':
-        refuse_or_skip(error, on_error, stats, report)
-        continue
-      label = None
-      report.add_unknown(1, error)
-    file = item.example.where.rpartition(':')[0]
-    # Without a document id, every example is a document.
-    own_number = position if item.document is None else None
-    document = documents[file, item.document, own_number]
-    examples.append(dataclasses.replace(item.example, label=label, document=document))
-    report.moved_answers += item.moved_answers
-  return examples
-
-
-def read_raw_examples(
-    example_format: ExampleFormat, source: str, columns: Columns, use: Use, on_error: OnError,
-    stats: ReadStats, report: ReadReport, encoding: str = charsets.UTF_8) -> Iterator[RawExample]:
-  """Yield the raw examples of a source.
-
-  Columns that are not named are guessed from its first rows, and those that are not read are noted.
-  """
-  rows = read_rows(example_format, source, columns, on_error, stats, encoding)
-  head = list(itertools.islice(rows, SAMPLE_ROWS))
-  if not head:
-    return
-  chosen = choose_columns(example_format, source, columns, head, use, report)
-  class_names: tuple[str, ...] = ()
-  if source.startswith('tfds:') and example_format.has_class_names:
-    for name in chosen.label.split('|'):
-      class_names = tfds.class_names(source, name)
+    Columns that are not named are guessed from its first rows. Those that are not read are noted.
+    """
+    rows = self.read_rows(source)
+    head = list(itertools.islice(rows, SAMPLE_ROWS))
+    if not head:
+      return
+    chosen = self.choose_columns(source, head)
+    class_names: tuple[str, ...] = ()
+    if source.startswith('tfds:') and self.example_format.has_class_names:
+      found = (tfds.class_names(source, name) for name in chosen.label.split('|'))
+      class_names = next(filter(None, found), ())
+    for row in itertools.chain(head, rows):
+      try:
+        item = self.example_format.read(row, chosen)
+      except SourceError as error:
+        unlabeled = error.unlabeled if isinstance(error, UnreadableRow) else None
+        if not unlabeled or self.use != 'predict':
+          self.refuse_or_skip(error, row is head[0])
+          continue
+        item = unlabeled
+        self.report.add_unknown(1, error)
       if class_names:
-        break
-  for row in itertools.chain(head, rows):
+        item = item._replace(label=name_tfds_labels(item.label, class_names))
+      yield item
+
+  def read_rows(self, source: str) -> Iterator[LabeledRow]:
+    """Yield the rows of a source; a passage with several questions becomes one row per question."""
+    if source.startswith('embedded'):
+      yield from builtin_tasks.builtin_rows(source)
+      return
+    if self.example_format.has_text_lines(source):
+      for file in find_files(source):
+        for number, line in read_lines(file, self.on_error, self.stats, self.encoding):
+          if line.strip():
+            yield LabeledRow({'text': line}, f'{file}:{number}')
+      return
+    layout = self.example_format.file_layout(self.columns, self.encoding)
+    for row in labeled_files.iterate_rows(source, self.on_error, self.stats, layout):
+      yield from self.example_format.split_row(row, self.columns)
+
+  def choose_columns(self, source: str, rows: Sequence[LabeledRow]) -> Columns:
+    """Return the columns to read, and note those that are not read.
+
+    Raises SourceError if an example would be read without what its row has: the second text, or a
+    label by which pairs differ.
+    """
+    row, example_format, columns = row_readers.merge_rows(rows), self.example_format, self.columns
     try:
-      item = example_format.read(row, chosen)
-    except SourceError as error:
-      item = error.unlabeled if isinstance(error, UnreadableRow) and use == 'predict' else None
-      if item is None:
-        refuse_or_skip(error, on_error, stats, report, row is head[0])
-        continue
-      report.add_unknown(1, error)
-    if class_names:
-      item = item._replace(label=name_tfds_labels(item.label, class_names))
-    yield item
-
-
-def choose_columns(
-    example_format: ExampleFormat, source: str, columns: Columns, rows: Sequence[LabeledRow],
-    use: Use, report: ReadReport) -> Columns:
-  """Return the columns to read, and note those that are not read.
-
-  Raises SourceError if an example would be read without what its row has: the second text, or a
-  label by which pairs differ.
-  """
-  row = row_readers.merge_rows(rows)
-  try:
-    chosen = example_format.guess_columns(columns, row)
-  except UnreadableRow as error:
-    raise SourceError(f'{error}: {error.remedy}' if error.remedy else str(error)) from error
-  unread = row_readers.find_unread_columns(row, chosen, example_format.other_columns)
-  if not unread or (columns.are_numbers and columns.first):
+      chosen = example_format.guess_columns(columns, row)
+    except UnreadableRow as error:
+      raise SourceError(f'{error}: {error.remedy}' if error.remedy else str(error)) from error
+    unread = row_readers.find_unread_columns(row, chosen, example_format.other_columns)
+    if not unread or (columns.are_numbers and columns.first):
+      return chosen
+    are_pairs = chosen.second and not chosen.choices and not columns.first
+    for name in unread if are_pairs and self.use != 'predict' else ():
+      values = sorted({str(one.columns.get(name)) for one in rows})
+      if example_format.ignored_labels and name in row_readers.RELATION_COLUMNS and len(values) > 1:
+        names = [row_readers.find_column(row, name) for name in (chosen.first, chosen.second)]
+        first = format_option(f'columns.first={names[0]}')
+        second = format_option(f'columns.second={names[1]}')
+        raise SourceError(
+            f'{source}: the labels in the column {name!r}, such as {values[0]} and {values[1]}, '
+            f'are not read, {example_format.ignored_labels}'
+            + (f'. {first} with {second} reads the texts without labels' if first else ''))
+    shown = ', '.join(map(repr, unread[:MAX_UNREAD]))
+    more = f' and {len(unread) - MAX_UNREAD} more' if len(unread) > MAX_UNREAD else ''
+    self.report.notes.append(f'{source}: columns that are not read: {shown}{more}')
     return chosen
-  are_pairs = chosen.second and not chosen.choices and not columns.first
-  for name in unread if are_pairs and use != 'predict' else ():
-    values = sorted({str(one.columns.get(name)) for one in rows})
-    if example_format.ignored_labels and name in row_readers.RELATION_COLUMNS and len(values) > 1:
-      names = [row_readers.find_column(row, name) for name in (chosen.first, chosen.second)]
-      first = format_option(f'columns.first={names[0]}')
-      second = format_option(f'columns.second={names[1]}')
-      raise SourceError(
-          f'{source}: the labels in the column {name!r}, such as {values[0]} and {values[1]}, are '
-          f'not read, {example_format.ignored_labels}'
-          + (f'. {first} with {second} reads the texts without labels' if first else ''))
-  shown = ', '.join(map(repr, unread[:MAX_UNREAD]))
-  more = f' and {len(unread) - MAX_UNREAD} more' if len(unread) > MAX_UNREAD else ''
-  report.notes.append(f'{source}: columns that are not read: {shown}{more}')
-  return chosen
 
+  def normalize_labels(
+      self, source: str, part: list[RawExample], names: Sequence[str]) -> list[RawExample]:
+    """Rewrite the labels of examples in the common form; to predict, drop those that have none.
 
-def read_rows(
-    example_format: ExampleFormat, source: str, columns: Columns, on_error: OnError,
-    stats: ReadStats, encoding: str = charsets.UTF_8) -> Iterator[LabeledRow]:
-  """Yield the rows of a source; a passage with several questions becomes one row per question."""
-  if source.startswith('embedded'):
-    yield from builtin_tasks.builtin_rows(source)
-    return
-  if example_format.has_text_lines(source):
-    for file in find_files(source):
-      for number, line in read_lines(file, on_error, stats, encoding):
-        if line.strip():
-          yield LabeledRow({'text': line}, f'{file}:{number}')
-    return
-  layout = example_format.file_layout(columns, encoding)
-  for row in labeled_files.iterate_rows(source, on_error, stats, layout):
-    yield from example_format.split_row(row, columns)
+    Raises SourceError.
+    """
+    try:
+      return self.example_format.normalize_labels(source, part, tuple(names), self.report.notes)
+    except SourceError as error:
+      if self.use != 'predict':
+        raise
+      self.report.add_unknown(len(part), error)
+      return [item._replace(label=None) for item in part]
+
+  def number_labels(self, raw: Sequence[RawExample], names: Sequence[str]) -> list[Example]:
+    """Convert raw labels to indices into `names`, and number the documents of the examples."""
+    classes = get_classes(tuple(names))
+    numbers = itertools.count()
+    documents = collections.defaultdict(lambda: next(numbers))
+    examples = []
+    for position, item in enumerate(raw):
+      try:
+        label = self.parse_label(item, classes)
+      except UnreadableRow as error:
+        if self.use != 'predict':
+          self.refuse_or_skip(error)
+          continue
+        label = None
+        self.report.add_unknown(1, error)
+      file = item.example.where.rpartition(':')[0]
+      # Without a document id, every example is a document.
+      own_number = position if item.document is None else None
+      document = documents[file, item.document, own_number]
+      examples.append(dataclasses.replace(item.example, label=label, document=document))
+      self.report.moved_answers += item.moved_answers
+    return examples
+
+  def parse_label(self, item: RawExample, classes: Classes) -> Any:
+    """Convert a raw label to what the task learns; None: there is none. Raises UnreadableRow."""
+    if not self.example_format.is_labeled:
+      return None
+    label = item.label
+    # Test sets of benchmarks have negative classes for hidden labels.
+    is_negative = self.example_format.hides_labels and type(label) is int and label < 0
+    if is_missing(label) or (is_negative and '-1' not in classes.numbers):
+      if self.use != 'predict':
+        raise UnreadableRow('no label', f'{item.example.where}: no label {PURPOSE[self.use]}')
+      return None
+    return self.example_format.parse_label(item, classes)
+
+  def refuse_or_skip(self, error: SourceError, first: bool = False) -> None:
+    """Raise the error of a row with its remedy, or count the row under its reason.
+
+    first: the row is the first of its source, so that an error about columns holds for all rows.
+    """
+    remedy = error.remedy if isinstance(error, UnreadableRow) and first else ''
+    message = f'{error}: {remedy}' if remedy else str(error)
+    if remedy and self.on_error == 'refuse':
+      raise SourceError(message) from error
+    report_problem(message, self.on_error, self.stats)
+    reason = error.reason if isinstance(error, UnreadableRow) else 'unreadable rows'
+    self.report.skipped[reason] += 1
 
 
 def parse_lines(
@@ -327,46 +350,13 @@ def parse_lines(
       report_problem(message, on_error, stats or ReadStats())
 
 
-def refuse_or_skip(
-    error: SourceError, on_error: OnError, stats: ReadStats, report: ReadReport,
-    first: bool = False) -> None:
-  """Raise the error of a row with its remedy, or count the row under its reason.
-
-  first: the row is the first of its source, so that an error about columns holds for all rows.
-  """
-  remedy = error.remedy if isinstance(error, UnreadableRow) and first else ''
-  message = f'{error}: {remedy}' if remedy else str(error)
-  if remedy and on_error == 'refuse':
-    raise SourceError(message) from error
-  report_problem(message, on_error, stats)
-  reason = error.reason if isinstance(error, UnreadableRow) else 'unreadable rows'
-  report.skipped[reason] += 1
-
-
 def name_tfds_labels(label: Any, names: Sequence[str]) -> Any:
   """Convert class indices of TFDS to names; None for indices without a class."""
   if isinstance(label, list):
     return [name_tfds_labels(one, names) for one in label]
   if not isinstance(label, int):
     return label
-  if 0 <= label < len(names):
-    return names[label]
-  return None
-
-
-def parse_label(example_format: ExampleFormat, item: RawExample, classes: Classes, use: Use) -> Any:
-  """Convert a raw label to what the task learns; None: there is none. Raises UnreadableRow."""
-  if not example_format.is_labeled:
-    return None
-  label = item.label
-  # Test sets of benchmarks have negative classes for hidden labels.
-  is_negative = example_format.hides_labels and type(label) is int and label < 0
-  is_hidden = is_negative and '-1' not in classes.numbers
-  if is_missing(label) or is_hidden:
-    if use != 'predict':
-      raise UnreadableRow('no label', f'{item.example.where}: no label {PURPOSE[use]}')
-    return None
-  return example_format.parse_label(item, classes)
+  return names[label] if 0 <= label < len(names) else None
 
 
 def is_unlabeled(example_format: ExampleFormat, label: Any, names: Sequence[str]) -> bool:
