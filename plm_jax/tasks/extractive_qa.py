@@ -21,6 +21,8 @@ from plm_jax.metrics import tasks as metrics
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.example_formats import ANSWERS
 from plm_jax.tasks.examples import Answer, Example, Features, Ragged, row_offsets
+from plm_jax.tasks.row_readers import find_nearest
+from plm_jax.tasks.sequence_classification import encode_texts
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import intervals
 
@@ -140,11 +142,10 @@ class AnswerTask(Task):
     """
     check_examples(examples, self.unanswerable)
     contexts = encode_contexts([example.texts[1] for example in examples], tokenizer)
-    questions = encode_unique_texts([example.texts[0] for example in examples], tokenizer)
+    questions = encode_texts(tokenizer, [example.texts[0] for example in examples])
     rows, numbers, weights, skipped, clipped, lost = [], [], [], [], 0, 0
-    for number, example in enumerate(examples):
-      name = example_name(example, number)
-      question, context = questions[example.texts[0]], contexts[example.texts[1]]
+    for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
+      name, context = example_name(example, number), contexts[example.texts[1]]
       if not context.ends.any():
         raise ConfigError(
             f'{name}: the tokenizer has no tokens for the context {example.texts[1][:50]!r}')
@@ -321,12 +322,6 @@ def example_name(example: Example, number: int) -> str:
   return example.where or f'example {number}'
 
 
-def encode_unique_texts(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, list[int]]:
-  """Encode texts, each distinct text once -> text: ids."""
-  distinct = list(dict.fromkeys(texts))
-  return dict(zip(distinct, tokenizer.encode_batch(distinct), strict=True))
-
-
 def encode_contexts(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, EncodedContext]:
   """Encode contexts, each distinct one once, with the characters of their tokens."""
   distinct = list(dict.fromkeys(texts))
@@ -383,15 +378,9 @@ def find_answer(context: str, answer: Answer) -> tuple[int, int] | None:
   text = answer.text.strip()
   if not text:
     return None
-  at = answer.start + len(answer.text) - len(answer.text.lstrip())
-  if answer.start < 0 or not context.startswith(text, at):
-    near = max(at, 0)
-    places = context.find(text, near), context.rfind(text, 0, near + len(text))
-    found = [place for place in places if place >= 0]
-    at = min(found, key=lambda place: abs(place - at), default=-1)
-  if at >= 0:
-    return (at, at + len(text))
-  return None
+  blanks = len(answer.text) - len(answer.text.lstrip())
+  at = find_nearest(context, text, answer.start + blanks if answer.start >= 0 else -1)
+  return (at, at + len(text)) if at >= 0 else None
 
 
 def best_spans(
