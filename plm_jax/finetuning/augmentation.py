@@ -34,10 +34,8 @@ class AugmentedBatches(FeatureBatches):
     starts, texts = self.tokenizer.starts_word, []
     for number in units.tolist():
       rng = np.random.default_rng((self.seed, epoch, number))
-      augmented = []
-      for ids in self.texts[number]:
-        augmented.append(augment_text(ids, starts[ids], rng, self.config, self.pool).tolist())
-      texts.append(augmented)
+      texts.append([augment_text(ids, starts[ids], rng, self.config, self.pool).tolist()
+                    for ids in self.texts[number]])
     examples = [self.examples[number] for number in units]
     features = self.task.features_from_ids(
         examples, texts, self.tokenizer.vocab, self.shape.length)
@@ -58,9 +56,7 @@ def make_augmented_batches(
                       f'{task.example_kind} depends on their positions')
   all_texts = itertools.chain.from_iterable(example.texts for example in train.examples)
   ids = iter(tokenizer.encode_batch(list(all_texts)))
-  texts = []
-  for example in train.examples:
-    texts.append([np.array(next(ids), np.int64) for _ in example.texts])
+  texts = [[np.array(next(ids), np.int64) for _ in example.texts] for example in train.examples]
   tokens = Ragged.concat(itertools.chain.from_iterable(texts), np.int64)
   pool = build_word_pool(tokens, Ragged(tokenizer.starts_word[tokens.flat], tokens.offsets))
   return AugmentedBatches(

@@ -92,10 +92,8 @@ class LabeledFeed(Feed):
         values = task.scores(data.examples, predictions)
         if task.head in losses:
           values['loss'] = losses[task.head]
-        for figure, value in values.items():
-          if name:
-            figure = f'{name}_{figure}'
-          figures[figure] = value
+        prefix = f'{name}_' if name else ''
+        figures |= {f'{prefix}{figure}': value for figure, value in values.items()}
       return hosts.broadcast(figures, 'figures of the development sets')
     return evaluate
 

@@ -104,9 +104,8 @@ def selection_metric(best: str, task: Any, dev: Sequence[str]) -> str:
   if task.has_heldout_loss:
     metrics.append('loss')
   known = list(metrics)
-  for name in dev:
-    if name:
-      known += [f'{name}_{metric}' for metric in metrics]
+  for name in filter(None, dev):
+    known += [f'{name}_{metric}' for metric in metrics]
   if best not in known:
     raise ConfigError(f'--train.best is main or one of the metrics of the task, '
                       f'{", ".join(metrics)}, got {short_repr(best)}')
@@ -139,16 +138,10 @@ def read_dev_sets(
 
 def dev_set_names(sources: Sequence[str]) -> list[str]:
   """Name development sets: the first '', others by their files, numbered if names repeat."""
-  stems = [epath.Path(source).name.split('.')[0] for source in sources]
-  names = []
-  for number, stem in enumerate(stems):
-    if not number:
-      names.append('')
-    elif stems[1:].count(stem) == 1:
-      names.append(stem)
-    else:
-      names.append(f'{stem}_{number}')
-  return names
+  stems = [epath.Path(source).name.split('.')[0] for source in sources[1:]]
+  names = [stem if stems.count(stem) == 1 else f'{stem}_{number}'
+           for number, stem in enumerate(stems, 1)]
+  return ['', *names] if sources else []
 
 
 def with_label_words(task: Any, family: str, tokenizer: Tokenizer) -> Any:
@@ -159,9 +152,8 @@ def with_label_words(task: Any, family: str, tokenizer: Tokenizer) -> Any:
   """
   if not conversion.uses_verbalizer(family, task.head) or task.words:
     return task
-  words = []
-  for ids in tokenizer.encode_batch([f' {name}' for name in task.labels]):
-    words.append(ids[0] if ids else -1)
+  encoded = tokenizer.encode_batch([f' {name}' for name in task.labels])
+  words = [ids[0] if ids else -1 for ids in encoded]
   if len(set(words)) < len(words) or -1 in words:
     raise ConfigError(
         f'a {family} predicts the first token of a class name, and these are not all different: '

@@ -81,8 +81,7 @@ def encode_distinct(
         found: Any = encode_sentences(trained, distinct, prompt=role)
       else:
         found = encode.encode(trained, distinct, cut=True)
-      for text, vector in zip(distinct, found, strict=True):
-        vectors[role, text] = vector
+      vectors |= {(role, text): vector for text, vector in zip(distinct, found, strict=True)}
   return np.stack([vectors[pair] for pair in zip(roles, texts, strict=True)])
 
 

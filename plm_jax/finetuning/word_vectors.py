@@ -2,6 +2,7 @@
 import collections
 from collections.abc import Sequence
 import functools
+import itertools
 from typing import Any
 
 from etils import epath
@@ -23,17 +24,12 @@ def build_word_list(task: RecurrentTask, examples: Sequence[Example]) -> WordTok
   First come the words of training examples, by frequency, that occur `reader.least` times or have
   an initial vector. All other words with an initial vector follow, in the order of their file.
   """
-  counts = collections.Counter()
-  for example in examples:
-    counts.update(task.get_words(example))
+  words = itertools.chain.from_iterable(map(task.get_words, examples))
+  counts = collections.Counter(words)
   vectors = load_reader_vectors(task.reader)
-  known = {}
-  if vectors:
-    known = vectors.index
-  own = []
-  for word, count in counts.items():
-    if count >= task.reader.least or word in known or word.lower() in known:
-      own.append(word)
+  known = vectors.index if vectors else {}
+  own = [word for word, count in counts.items()
+         if count >= task.reader.least or word in known or word.lower() in known]
   own.sort(key=lambda word: (-counts[word], word))
   words = own + [word for word in known if word not in counts]
   reserved = {END_OF_LIST}.union(SPECIALS)

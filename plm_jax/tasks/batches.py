@@ -216,9 +216,7 @@ def round_up_rows(number: int) -> int:
   """Return the smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not below `number`."""
   power = 1 << (max(1, number) - 1).bit_length()
   between = power * 3 // 4
-  if power > 2 and number <= between:
-    return between
-  return power
+  return between if power > 2 and number <= between else power
 
 
 def gather_outputs(

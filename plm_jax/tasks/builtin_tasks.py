@@ -111,8 +111,7 @@ def tag_words(paragraph: str) -> tuple[list[str], list[str]]:
       for word in split_words(part):
         words.append(word.text)
         tags.append(tag)
-        if tag == 'B-NAME':
-          tag = 'I-NAME'
+        tag = 'O' if tag == 'O' else 'I-NAME'
   return words, tags
 
 
@@ -166,8 +165,7 @@ def choice(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
 def embedding(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
   """Yield pairs of consecutive sentences of a paragraph."""
   for text in docs:
-    for paragraph in text.paragraphs:
-      sentences = sentence_splitting.split_sentences(paragraph)
+    for sentences in map(sentence_splitting.split_sentences, text.paragraphs):
       for first, second in itertools.pairwise(sentences):
         yield {'anchor': first, 'positive': second}
 
@@ -175,9 +173,8 @@ def embedding(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
 def single_sentences(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
   """Yield sentences."""
   for text in docs:
-    for paragraph in text.paragraphs:
-      for sentence in sentence_splitting.split_sentences(paragraph):
-        yield {'text': sentence}
+    for sentences in map(sentence_splitting.split_sentences, text.paragraphs):
+      yield from ({'text': sentence} for sentence in sentences)
 
 
 def similarity(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
@@ -190,15 +187,11 @@ def similarity(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
   def pick(text, wanted):
     others = [summary for file, summary in firsts if wanted(file) and summary != text.summary]
     draw = zlib.crc32(text.summary.encode())
-    if others:
-      return others[draw % len(others)]
-    return None
+    return others[draw % len(others)] if others else None
   for number, text in enumerate(docs):
     sentences = sentence_splitting.split_sentences(text.paragraphs[0])
     following = sentences[1] if len(sentences) > 1 else None
-    near = None
-    if number % 2:
-      near = pick(text, lambda file, text=text: file == text.file)
+    near = pick(text, lambda file, text=text: file == text.file) if number % 2 else None
     package = text.file.partition('/')[0]
     far = pick(text, lambda file, package=package: not file.startswith(package))
     scored = (following, 5.0, 'same'), (near, 2.5, 'near'), (far, 0.0, 'other')

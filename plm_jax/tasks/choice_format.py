@@ -58,13 +58,10 @@ class Choices(ExampleFormat):
 
     A label that cannot be read in this way is left as it is.
     """
-    labels: list[Any] = []
-    for item in part:
-      if item.label is not None:
-        labels.append((*item.label, item.example.choices))
-    found = {}
-    for reading in CHOICE_READINGS:
-      found[reading] = [index_choice(reading, *label) for label in labels]
+    labels: list[Any] = [
+        (*item.label, item.example.choices) for item in part if item.label is not None]
+    found = {reading: [index_choice(reading, *label) for label in labels]
+             for reading in CHOICE_READINGS}
     best = max(found, key=lambda reading: sum(index >= 0 for index in found[reading]))
     others = []
     for reading in CHOICE_READINGS[:-1]:  # all numbers could be numbers from 1
@@ -150,15 +147,11 @@ def read_choice(row: LabeledRow, columns: Columns) -> RawExample:
     choices, keys = labeled_files.get_choices(row, *columns.choices.split('|'))
   if not all(map(str.strip, choices)):
     raise UnreadableRow('empty text', f'{row.where}: an empty choice')
-  texts: list[str] = []
-  for name in (columns.first, columns.second):
-    if name and row_readers.column_value(row, name.split('+')[0]) is not None:
-      texts.append(row_readers.read_text(row, name))
+  texts = [row_readers.read_text(row, name) for name in (columns.first, columns.second)
+           if name and row_readers.column_value(row, name.split('+')[0]) is not None]
   if not texts:
     row_readers.read_text(row, columns.first)  # raises
-  question = ''
-  if len(texts) == 2:
-    question = COPA_QUESTIONS.get(texts[1], texts[1])
+  question = COPA_QUESTIONS.get(texts[1], texts[1]) if len(texts) == 2 else ''
   example = Example(
       (texts[0], question), choices=tuple(choice.strip() for choice in choices), where=row.where,
       key=row_readers.row_key(row))
@@ -190,9 +183,8 @@ def split_questions(row: LabeledRow) -> Iterator[LabeledRow]:
   RACE's columns are 'article', 'questions', 'options' and 'answers'.
   """
   lists = ('questions', 'options', 'answers')
-  questions: Any = row.columns.get('questions')
-  options: Any = row.columns.get('options')
-  answers: Any = row.columns.get('answers')
+  values: Any = [row.columns.get(name) for name in lists]
+  questions, options, answers = values
   are_lists = isinstance(questions, list) and isinstance(options, list)
   if not are_lists or len(questions) != len(options):
     yield row

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import contextlib
 from decimal import Decimal
 import functools
+import itertools
 import json
 import math
 import re
@@ -158,10 +159,8 @@ def name_classes(labels: Iterable[Any]) -> tuple[tuple[str, ...], list[str]]:
   if 'truth' in kinds and numbers & {0, 1}:
     raise SourceError('labels are both true or false and 0 or 1: write them in one way')
   names = {key: min(some, key=spelling_order) for key, some in spellings.items()}
-  if kinds == {'number'}:
-    ordered = sorted(names, key=lambda key: key.value)
-  else:
-    ordered = sorted(names, key=lambda key: names[key])
+  order = (lambda key: key.value) if kinds == {'number'} else names.__getitem__
+  ordered = sorted(names, key=order)
   notes = []
   for key in ordered:
     others = sorted(spellings[key] - {names[key]})
@@ -191,11 +190,8 @@ def note_similar_names(names: Iterable[str]) -> list[str]:
     folded = unicodedata.normalize('NFKC', name).casefold()
     digits_folded = re.sub(r'\d', lambda digit: str(unicodedata.digit(digit[0])), folded)
     similar[digits_folded].append(name)
-  notes = []
-  for some in similar.values():
-    if len(some) > 1:
-      notes.append(f'the classes {" and ".join(map(repr, sorted(some)))} differ in case or in the '
-                   'form of characters alone')
+  notes = [f'the classes {" and ".join(map(repr, sorted(some)))} differ in case or in the form of '
+           'characters alone' for some in similar.values() if len(some) > 1]
   return notes[:5]
 
 
@@ -205,20 +201,16 @@ def note_joined_names(names: set[str]) -> list[str]:
   One of its parts is a class by itself, or all of them are in other joined names, too.
   """
   parts_by_name = {name: split_joined_name(name) for name in sorted(names)}
-  counts: collections.Counter[str] = collections.Counter()
-  for parts in parts_by_name.values():
-    counts.update(set(parts))
+  distinct = map(set, parts_by_name.values())
+  counts = collections.Counter(itertools.chain.from_iterable(distinct))
   for name, parts in parts_by_name.items():
-    if len(parts) < 2:
-      continue
-    if names.intersection(parts) or all(counts[part] > 1 for part in parts):
+    is_joined = names.intersection(parts) or all(counts[part] > 1 for part in parts)
+    if len(parts) > 1 and is_joined:
       return [f'the class {name!r} is made of the names of others{MULTI_LABEL_NOTE}']
   return []
 
 
 def split_joined_name(name: str) -> list[str]:
   """Split a name at commas, semicolons and bars, and numbers at spaces, too."""
-  separators = '[,;|]'
-  if re.fullmatch(r'[0-9]+(\s+[0-9]+)+', name):
-    separators = r'\s+'
+  separators = r'\s+' if re.fullmatch(r'[0-9]+(\s+[0-9]+)+', name) else '[,;|]'
   return [part.strip() for part in re.split(separators, name)]

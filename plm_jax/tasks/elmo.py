@@ -38,9 +38,7 @@ class WordLayerCache(FeatureCache):
 
   def states(self, output):
     """Return the layers of each word [B, L, N + 1, 2P]; none if only word vectors are read."""
-    if self.reads_layers:
-      return output.words
-    return output.words[:, :, :0]
+    return output.words if self.reads_layers else output.words[:, :, :0]
 
   def make_output(self, kept):
     return CachedWordLayers(kept)
@@ -157,8 +155,8 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
     """Make a row per sentence; a sentence that is too long becomes several."""
     parts = []
     for number, example in enumerate(examples):
-      for start in range(0, len(example.texts), length):
-        parts.append((number, slice(start, start + length)))
+      starts = range(0, len(example.texts), length)
+      parts += [(number, slice(start, start + length)) for start in starts]
     words = [examples[number].texts[part] for number, part in parts]
     tokens, characters = self.encode_words(words, tokenizer)
     tags, marks = [], []

@@ -427,8 +427,5 @@ ANSWERS, EMBEDDING = Answers(), RelatedTexts()
 
 def split_labels(found: Predictions) -> tuple[list[int], list[int]]:
   """Split examples with predictions into true labels and predicted labels."""
-  truth, predicted = [], []
-  for example, prediction in found:
-    truth.append(example.label)
-    predicted.append(prediction.label)
-  return truth, predicted
+  truth: Any = [example.label for example, _ in found]
+  return truth, [prediction.label for _, prediction in found]

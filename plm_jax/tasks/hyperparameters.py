@@ -261,9 +261,7 @@ def roberta(task: str, kind: str, size: str) -> Hyperparameters:
 
 def mpnet(task: str, kind: str, size: str) -> Hyperparameters:
   """Return MPNet's hyperparameters, which are RoBERTa's except for extractive QA."""
-  if kind == 'answers':
-    return {**FAIRSEQ, **MPNET_ANSWERS}
-  return roberta(task, kind, size)
+  return {**FAIRSEQ, **MPNET_ANSWERS} if kind == 'answers' else roberta(task, kind, size)
 
 
 def albert(task: str, kind: str, size: str) -> Hyperparameters:
@@ -283,9 +281,8 @@ def deberta(task: str, kind: str, size: str) -> Hyperparameters:
   A size without values for the task gets those of base or large, at its own learning rate for MNLI.
   """
   exact = DEBERTA.get(size, {})
-  reference = 'base'
-  if 'large' in size:
-    reference = 'v3-large' if 'v3' in size else 'large'
+  large = 'v3-large' if 'v3' in size else 'large'
+  reference = large if 'large' in size else 'base'
   values = exact.get(task) or DEBERTA[reference].get(task)
   if not values:
     return {}
@@ -310,10 +307,9 @@ def deberta_v2(task: str, kind: str, size: str) -> Hyperparameters:
 
 def xlnet(task: str, kind: str, size: str) -> Hyperparameters:
   """Return XLNet's hyperparameters."""
-  found = {**XLNET}
-  if kind == 'answers':
-    found |= XLNET_ANSWERS['large' if 'large' in size else 'base']
-  return {**found, **XLNETS.get(task, {})}
+  reference = 'large' if 'large' in size else 'base'
+  answers = XLNET_ANSWERS[reference] if kind == 'answers' else {}
+  return {**XLNET, **answers, **XLNETS.get(task, {})}
 
 
 def spanbert(task: str, kind: str, size: str) -> Hyperparameters:
@@ -323,37 +319,28 @@ def spanbert(task: str, kind: str, size: str) -> Hyperparameters:
 
 def bart(task: str, kind: str, size: str) -> Hyperparameters:
   """Return BART's hyperparameters."""
-  if task in BART:
-    return {**FAIRSEQ, 'eps': 1e-8, **BART[task]}
-  return {}
+  return {**FAIRSEQ, 'eps': 1e-8, **BART[task]} if task in BART else {}
 
 
 def gpt(task: str, kind: str, size: str) -> Hyperparameters:
   """Return GPT's hyperparameters."""
-  if kind != 'answers':
-    return GPT
-  return {}
+  return GPT if kind != 'answers' else {}
 
 
 def gpt_bert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return GPT-BERT's hyperparameters."""
-  if kind not in ('classification', 'regression'):
-    return {}
-  return {**GPT_BERT, **GPT_BERTS.get(task, {})}
+  is_known = kind in ('classification', 'regression')
+  return {**GPT_BERT, **GPT_BERTS.get(task, {})} if is_known else {}
 
 
 def eurobert(task: str, kind: str, size: str) -> Hyperparameters:
   """Return EuroBERT's hyperparameters."""
-  if kind not in ('classification', 'regression'):
-    return {}
-  return EUROBERT
+  return EUROBERT if kind in ('classification', 'regression') else {}
 
 
 def elmo(task: str, kind: str, size: str) -> Hyperparameters:
   """Return the hyperparameters of tasks on an ELMo."""
-  if kind == 'tagging':
-    return ELMO
-  return {**ELMO, 'epochs': 10.0}
+  return ELMO if kind == 'tagging' else {**ELMO, 'epochs': 10.0}
 
 
 FAMILY_HYPERPARAMETERS = {

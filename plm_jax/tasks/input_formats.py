@@ -176,8 +176,7 @@ class DecoderFormat(InputFormat):
 
   def special_ids(self, vocab):
     """Return start, delimiter, extract. Raises ConfigError without start and end of documents."""
-    ids = gpt_special_ids(vocab)
-    if ids:
+    if ids := gpt_special_ids(vocab):
       start, delimiter, extract = ids
       return [start], [delimiter], [extract]
     try:
@@ -206,9 +205,7 @@ class GptFormat(DecoderFormat):
     return [start], [delimiter], [extract]
 
   def extra_ids(self, vocab):
-    if gpt_special_ids(vocab):
-      return 0
-    return 3
+    return 0 if gpt_special_ids(vocab) else 3
 
 
 class EncoderDecoderFormat(InputFormat):
@@ -375,9 +372,7 @@ INPUT_FORMATS = {
 def gpt_special_ids(vocab: Vocab) -> tuple[int, ...]:
   """Return the ids of GPT's start, delimiter and extract; () unless all exist and differ."""
   ids = vocab.bos, vocab.sep, vocab.cls
-  if min(ids) >= 0 and len(set(ids)) == len(ids):
-    return ids
-  return ()
+  return ids if min(ids) >= 0 and len(set(ids)) == len(ids) else ()
 
 
 def text_positions(segments: jax.Array) -> jax.Array:

@@ -72,10 +72,9 @@ class MultiLabel(Classification):
     found = super().guess_columns(columns, row)
     if not columns.label and row_readers.column_value(row, found.label) is None:
       texts = set(re.split(r'[|+]', f'{found.first}|{found.second}'))
-      names = []
-      for name, value in row.columns.items():
-        if name not in KEY_COLUMNS and name not in texts and parse_indicator(value) is not None:
-          names.append(name)
+      others = texts.union(KEY_COLUMNS)
+      names = [name for name, value in row.columns.items()
+               if name not in others and parse_indicator(value) is not None]
       if len(names) > 1:
         return dataclasses.replace(found, label=','.join(names))
     return found
@@ -137,9 +136,9 @@ class MultiLabel(Classification):
 
   def note_labels(self, raw, names, notes):
     """Count the examples without labels."""
-    empty = 0
-    for item in raw:
-      empty += item.label == [] or (isinstance(item.label, Indicators) and not item.label.chosen)
+    labels = [item.label for item in raw]
+    chosen = [one.chosen if isinstance(one, Indicators) else one for one in labels]
+    empty = sum(some in ([], ()) for some in chosen)
     if empty:
       notes.append(f'{empty:,} examples have none of the labels')
 
@@ -149,9 +148,8 @@ class MultiLabel(Classification):
                   dict(zip(task.labels, probabilities, strict=True)))
 
   def name_truth(self, task, example):
-    if example.label is None:
-      return None
-    return [task.labels[number] for number in example.label]
+    labels = example.label
+    return None if labels is None else [task.labels[number] for number in labels]
 
   def table_fields(self, one, named, truth):
     """Return the cells of a row; labels are joined by a separator that no label contains."""
@@ -405,9 +403,7 @@ def to_list(label: Any, separator: str, names: Sequence[str]) -> Any:
 
 def split_labels(text: str, separator: str) -> list[str]:
   """Split a text at a separator, without empty parts."""
-  parts = text.split(separator) if separator.strip() else text.split()
-  if not separator:
-    parts = [text]
+  parts = text.split(separator if separator.strip() else None) if separator else [text]
   return [part for part in map(format_label, parts) if part]
 
 

@@ -1,5 +1,6 @@
 """Outputs of prediction for users: predictions with the names of labels, and their metrics."""
 from collections.abc import Iterator, Sequence
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -111,10 +112,7 @@ def find_entities(
   """Yield the entities of tags; `text` and `starts` as for `name_labels`."""
   if not text:
     text = ' '.join(words)
-    starts, size = [], 0
-    for word in words:
-      starts.append(size)
-      size += len(word) + 1
+    starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
   for first, last, kind in find_chunks(tags):
     start, end = starts[first], starts[last] + len(words[last])
     probability = min(probabilities[first:last + 1], default=math.nan)

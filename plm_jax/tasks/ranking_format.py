@@ -93,17 +93,15 @@ class QueryDocuments(ExampleFormat):
     documents = list(example.choices)
     if len(documents) > 1:
       return fields | {'documents': documents, 'scores': named.scores} | truth
-    single = {}
-    for name, value in truth.items():
-      single[name] = value[0] if isinstance(value, list) else value
+    single = {name: value[0] if isinstance(value, list) else value
+              for name, value in truth.items()}
     return fields | {'document': documents[0], 'score': named.scores[0]} | single
 
   def table_fields(self, one, named, truth):
     fields: dict[str, Any] = self.json_fields(one, named, {'truth': truth})
-    cells: dict[str, Any] = {'id': one.example.key} if one.example.key else {}
-    for name, value in fields.items():
-      cells[name] = ' '.join(map(str, value)) if isinstance(value, list) else value
-    return cells
+    key = {'id': one.example.key} if one.example.key else {}
+    return key | {name: ' '.join(map(str, value)) if isinstance(value, list) else value
+                  for name, value in fields.items()}
 
   def is_correct(self, task, example, prediction):
     """Tell whether no document is on the wrong side."""

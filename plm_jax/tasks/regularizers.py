@@ -201,10 +201,8 @@ def symmetric_kl(one: jax.Array, other: jax.Array) -> jax.Array:
 
 def mean_losses(losses: list[Losses]) -> Losses:
   """Average several (sum, weight) pairs per name; weights are those of the batch."""
-  means = {}
-  for name, (_, weight) in losses[0].items():
-    means[name] = jnp.stack([each[name][0] for each in losses]).mean(), weight
-  return means
+  return {name: (jnp.stack([each[name][0] for each in losses]).mean(), weight)
+          for name, (_, weight) in losses[0].items()}
 
 
 def add_to_task_loss(task: Any, losses: Losses, more: jax.Array) -> Losses:

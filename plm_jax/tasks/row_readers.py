@@ -222,10 +222,8 @@ def missing_column(row: LabeledRow, names: str, field: str) -> UnreadableRow:
     if name in row.columns:
       return UnreadableRow('no text', f'{row.where}: the column {name!r} is null')
   wanted = ' or '.join(map(repr, several))
-  others = []
-  for name, value in row.columns.items():
-    if labeled_files.is_valid_text(value) and name not in LABEL_COLUMNS:
-      others.append(name)
+  others = [name for name, value in row.columns.items()
+            if labeled_files.is_valid_text(value) and name not in LABEL_COLUMNS]
   example = others[0] if len(others) == 1 else 'NAME'
   option = format_option(f'columns.{field}={example}')
   if not option and field == 'first':

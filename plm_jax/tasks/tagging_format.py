@@ -41,12 +41,11 @@ class Tagging(ExampleFormat):
 
   def file_layout(self, columns, encoding):
     """Return the layout of files with words in columns, which may be numbered."""
-    word = tag = None
-    if columns.are_numbers:
-      word = int(columns.first) if columns.first else None
-      tag = int(columns.label) if columns.label else None
-    return FileLayout(
-        header=not columns.are_numbers, words=True, word=word, tag=tag, encoding=encoding)
+    if not columns.are_numbers:
+      return FileLayout(header=True, words=True, encoding=encoding)
+    word = int(columns.first) if columns.first else None
+    tag = int(columns.label) if columns.label else None
+    return FileLayout(header=False, words=True, word=word, tag=tag, encoding=encoding)
 
   def guess_columns(self, columns, row):
     """Fill in the columns. CoNLL columns were numbers until the file was read."""
@@ -120,11 +119,9 @@ class Tagging(ExampleFormat):
   def score_classes(self, task, found):
     """Compute precision, recall and F1 of each kind of entity, or of each tag."""
     if task.metric == 'entities':
-      truth, predicted = [], []
-      for example, prediction in found:
-        truth.append(self.name_truth(task, example))
-        predicted.append([task.labels[tag] for tag in prediction.tags])
-      return metrics.chunk_f1(truth, predicted).types
+      truth = [self.name_truth(task, example) for example, _ in found]
+      tags = [[task.labels[tag] for tag in prediction.tags] for _, prediction in found]
+      return metrics.chunk_f1(truth, tags).types  # pyright: ignore[reportArgumentType]
     truth, predicted = [], []
     for example, prediction in found:
       truth += cast('tuple[int, ...]', example.label)
@@ -192,9 +189,5 @@ def normalize_tags(
 
 def map_tags(items: Iterable[RawExample], function) -> list[RawExample]:
   """Apply a function to each tag of sentences that have tags."""
-  mapped = []
-  for item in items:
-    if item.label is not None:
-      item = item._replace(label=tuple(map(function, item.label)))
-    mapped.append(item)
-  return mapped
+  return [item if item.label is None else item._replace(label=tuple(map(function, item.label)))
+          for item in items]

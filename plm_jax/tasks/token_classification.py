@@ -68,9 +68,7 @@ class TaggingTask(CalibratedTask):
 
   @property
   def metric_names(self):
-    if self.metric == 'accuracy':
-      return ('accuracy',)
-    return ('f1', 'precision', 'recall')
+    return ('accuracy',) if self.metric == 'accuracy' else ('f1', 'precision', 'recall')
 
   @property
   def example_format(self):
@@ -162,16 +160,12 @@ class TaggingTask(CalibratedTask):
     return TagPrediction(prediction.tags, [])
 
   def scores(self, examples, predictions):
-    truth, predicted = [], []
-    for example in examples:
-      if isinstance(example.label, tuple):
-        truth.append([self.labels[tag] for tag in example.label])
-    for prediction in predictions:
-      predicted.append([self.labels[tag] for tag in prediction.tags])
+    truth = [[self.labels[tag] for tag in example.label]
+             for example in examples if isinstance(example.label, tuple)]
+    predicted = [[self.labels[tag] for tag in prediction.tags] for prediction in predictions]
     if self.metric == 'accuracy':
-      flat_truth = np.array(list(itertools.chain.from_iterable(truth)))
-      flat_predicted = np.array(list(itertools.chain.from_iterable(predicted)))
-      return {'accuracy': float(metrics.accuracy(flat_truth, flat_predicted))}
+      flat = [list(itertools.chain.from_iterable(side)) for side in (truth, predicted)]
+      return {'accuracy': metrics.accuracy(*flat)}
     total = metrics.chunk_f1(truth, predicted).total
     return {'f1': total.f1, 'precision': total.precision, 'recall': total.recall}
 
