@@ -94,19 +94,13 @@ def simple_baseline(
   is_limited = len(train) > MAX_TRAIN_EXAMPLES
   if is_limited:
     train = random.Random(0).sample(list(train), MAX_TRAIN_EXAMPLES)
-  baseline = fit_baseline(task, train, dev)
+  fit = SIMPLE_BASELINES.get(task.example_kind)
+  if task.example_kind == 'regression' and task.head == 'embedding':
+    fit = compare_pairs
+  baseline = fit(task, train, dev) if fit else None
   if baseline and is_limited:
     return baseline._replace(name=f'{baseline.name} of {MAX_TRAIN_EXAMPLES:,} examples')
   return baseline
-
-
-def fit_baseline(
-    task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline | None:
-  """Train and evaluate the simple baseline of a task's kind, without limits."""
-  if task.example_kind == 'regression' and task.head == 'embedding':
-    return compare_pairs(task, train, dev)
-  fit = SIMPLE_BASELINES.get(task.example_kind)
-  return fit(task, train, dev) if fit else None
 
 
 def vector_baseline(
@@ -158,24 +152,19 @@ def classify_labels(
 ) -> Baseline:
   """Predict each label by TF-IDF, or other features, with logistic regression of its own."""
   from sklearn.linear_model import LogisticRegression
+  from sklearn.multiclass import OneVsRestClassifier
   labels: Any = [example.label or () for example in train]
-  truth = indicate(labels, task.classes)
   features = (featurize or TfidfFeatures)(
       train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // task.classes)))
-  inputs, targets = features.transform(train), features.transform(dev)
-  probabilities = np.zeros((len(dev), task.classes))
+  model: Any = OneVsRestClassifier(LogisticRegression(C=10.0, max_iter=features.iterations))
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
-    for number, column in enumerate(truth.T):
-      if column.all() or not column.any():
-        probabilities[:, number] = column[0]
-        continue
-      model: Any = LogisticRegression(C=10.0, max_iter=features.iterations).fit(inputs, column)
-      probabilities[:, number] = model.predict_proba(targets)[:, 1]
-  predictions = []
-  for row in probabilities:
-    chosen = tuple(np.flatnonzero(row > DEFAULT_THRESHOLD).tolist())
-    predictions.append(MultiLabelPrediction(chosen, row))
+    model.fit(features.transform(train), indicate(labels, task.classes).astype(int))
+  # Of a single label there are also the probabilities that examples do not have it.
+  probabilities = model.predict_proba(features.transform(dev))[:, -task.classes:]
+  predictions = [
+      MultiLabelPrediction(tuple(np.flatnonzero(row > DEFAULT_THRESHOLD).tolist()), row)
+      for row in probabilities]
   return Baseline(features.name.format('logistic regression'), task.scores(dev, predictions))
 
 
@@ -218,10 +207,9 @@ def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Base
     return pairs
   features = TfidfFeatures(make_pairs(train), MAX_FEATURES)
   scores = iter(features.similarities(make_pairs(dev))[:, 0].tolist())
-  predictions = []
-  for example in dev:
-    own = [next(scores) for _ in example.choices]
-    predictions.append(ClassPrediction(int(np.argmax(own)), np.zeros(0)))
+  predictions = [
+      ClassPrediction(int(np.argmax([next(scores) for _ in example.choices])), np.zeros(0))
+      for example in dev]
   return Baseline('most similar choice by TF-IDF', task.scores(dev, predictions))
 
 
@@ -234,11 +222,9 @@ def retrieve(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Ba
 
 def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Score the documents of each development example by BM25 (Robertson and Zaragoza 2009)."""
-  numbers: dict[str, int] = {}
-  for example in dev:
-    for text in example.choices:
-      numbers.setdefault(text, len(numbers))
-  index = Bm25(list(numbers))
+  texts = dict.fromkeys(itertools.chain.from_iterable(example.choices for example in dev))
+  numbers = {text: number for number, text in enumerate(texts)}
+  index = Bm25(list(texts))
   predictions = []
   for start in range(0, len(dev), QUERY_BLOCK):
     some = dev[start:start + QUERY_BLOCK]
@@ -419,9 +405,7 @@ def character_ngrams(text: str) -> list[str]:
 
 def known_tags(example: Example) -> tuple[int, ...]:
   """Return the tags of a sentence, () if they are unknown."""
-  if isinstance(example.label, tuple):
-    return example.label
-  return ()
+  return example.label if isinstance(example.label, tuple) else ()
 
 
 def take_words(examples: Sequence[Example], most: int) -> list[Example]:
@@ -433,9 +417,7 @@ def take_words(examples: Sequence[Example], most: int) -> list[Example]:
 def most_frequent(labels: Any) -> Any:
   """Return the most frequent label, the smallest of equally frequent ones; 0 if there is none."""
   counts = collections.Counter(label for label in labels if label is not None)
-  if not counts:
-    return 0
-  return min(counts, key=lambda label: (-counts[label], label))
+  return min(counts, key=lambda label: (-counts[label], label), default=0)
 
 
 MAJORITY_BASELINES: dict[str, Callable[..., list[Any]]] = {
