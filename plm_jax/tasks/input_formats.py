@@ -48,6 +48,10 @@ class InputFormat:
   """whether the family has absolute position embeddings; they restart with every text of a row"""
   question_last: ClassVar[bool] = False
   """whether a question follows its context"""
+  has_types: ClassVar[bool] = True
+  """whether the second text has a token type of its own"""
+  summary_last: ClassVar[bool] = False
+  """whether the last token summarizes the row, and not the first"""
 
   def special_ids(self, vocab: Vocab) -> tuple[Ids, Ids, Ids]:
     """Return the ids before the first text, between texts, and after the last text.
@@ -90,11 +94,11 @@ class InputFormat:
 
   def token_types(self, text_ids: list[int]) -> list[int]:
     """Return the token types of a row, given the index of each token's text."""
-    return text_ids
+    return text_ids if self.has_types else [0] * len(text_ids)
 
   def summary_position(self, tokens: list[int], vocab: Vocab) -> int:
-    """Return the position of the token that summarizes the row: the first."""
-    return 0
+    """Return the position of the token that summarizes the row."""
+    return len(tokens) - 1 if self.summary_last else 0
 
   def add_model_inputs(self, batch: dict[str, jax.Array], vocab: Vocab) -> dict[str, jax.Array]:
     """Add to a batch what the family reads in addition to tokens and segments [..., L].
@@ -116,12 +120,11 @@ class RobertaFormat(InputFormat):
   Positions start after the id of padding (Liu et al. 2019; fairseq).
   """
 
+  has_types = False
+
   def special_ids(self, vocab):
     before, between, after = super().special_ids(vocab)
     return before, between * 2, after
-
-  def token_types(self, text_ids):
-    return [0] * len(text_ids)
 
   def first_position(self, vocab):
     return max(vocab.pad, 0) + 1
@@ -153,6 +156,7 @@ class XlnetFormat(InputFormat):
   """
 
   question_last = True
+  summary_last = True
 
   def special_ids(self, vocab):
     before, between, after = super().special_ids(vocab)
@@ -162,9 +166,6 @@ class XlnetFormat(InputFormat):
     """Return 0 for the first text, 1 for the second, 2 for the last token."""
     return text_ids[:-1] + [2]
 
-  def summary_position(self, tokens, vocab):
-    return len(tokens) - 1
-
 
 class DecoderFormat(InputFormat):
   """The input format of a decoder: start text delimiter text extract; the last token is read.
@@ -173,6 +174,9 @@ class DecoderFormat(InputFormat):
   as GPT's has when it was made for this. Otherwise they are the start and the end of a document,
   with the end for both delimiter and extract.
   """
+
+  has_types = False
+  summary_last = True
 
   def special_ids(self, vocab):
     """Return start, delimiter, extract. Raises ConfigError without start and end of documents."""
@@ -184,12 +188,6 @@ class DecoderFormat(InputFormat):
     except ValueError as error:
       raise ConfigError(str(error)) from error
     return [start], [end], [end]
-
-  def token_types(self, text_ids):
-    return [0] * len(text_ids)
-
-  def summary_position(self, tokens, vocab):
-    return len(tokens) - 1
 
 
 class GptFormat(DecoderFormat):
@@ -217,14 +215,13 @@ class EncoderDecoderFormat(InputFormat):
   of them through the encoder. Figure 3 of the paper shows no shift.
   """
 
+  has_types = False
+
   def special_ids(self, vocab):
     """Return the ids before, between and after texts. Raises ConfigError if one is missing."""
     before, after, _ = self.delimiter_ids(vocab)
     end = [after[0]]
     return list(before), end * (2 if before else 1), list(after)
-
-  def token_types(self, text_ids):
-    return [0] * len(text_ids)
 
   def summary_position(self, tokens, vocab):
     end = self.delimiter_ids(vocab)[1][0]
@@ -264,6 +261,8 @@ class GlmFormat(InputFormat):
   token summarizes the row, and the label's word is predicted from it.
   """
 
+  summary_last = True
+
   def special_ids(self, vocab):
     """Return [CLS], [SEP] and the cloze question. Raises ConfigError if one is missing."""
     needed = {'[CLS]': vocab.cls, '[MASK]': vocab.mask, '<|startofpiece|>': vocab.sop}
@@ -273,9 +272,6 @@ class GlmFormat(InputFormat):
                         'tokenizer')
     end = end_of_text_id(vocab)
     return [vocab.cls], [vocab.sep if vocab.sep >= 0 else end], [vocab.mask, end, vocab.sop]
-
-  def summary_position(self, tokens, vocab):
-    return len(tokens) - 1
 
   def add_model_inputs(self, batch, vocab):
     """Add ranks, types and place [..., L]: the infill comes last, at the position of [MASK]."""
