@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.tasks.embedding_losses import LossPair
+from plm_jax.tasks.embedding_losses import LossPair, weighted_sum
 from plm_jax.validation import ValidatedConfig, intervals
 
 Activation = Literal['sigmoid', 'none']
@@ -60,8 +60,7 @@ class Binary(RankingLoss):
   def __call__(self, scores, group):
     target = group.relevance / self.full
     losses = target * jax.nn.softplus(-scores) + (1 - target) * jax.nn.softplus(scores)
-    weight = group.real * group.weight[:, None]
-    return (losses * weight).sum(), weight.sum()
+    return weighted_sum(losses, group.real * group.weight[:, None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +71,8 @@ class Regression(RankingLoss):
   teacher = True
 
   def __call__(self, scores, group):
-    weight = group.real * group.weight[:, None]
-    return (jnp.square(scores - group.relevance) * weight).sum(), weight.sum()
+    errors = jnp.square(scores - group.relevance)
+    return weighted_sum(errors, group.real * group.weight[:, None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Negatives(RankingLoss):
   def __call__(self, scores, group):
     logits = jnp.where(group.real > 0, self.scale * jax.nn.sigmoid(scores), MASKED)
     losses = jax.nn.logsumexp(logits, -1) - logits[:, 0]
-    return (losses * group.weight).sum(), group.weight.sum()
+    return weighted_sum(losses, group.weight)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +109,7 @@ class ListNet(RankingLoss):
     target = jax.nn.softmax(jnp.where(group.real > 0, group.relevance, MASKED), -1)
     logs = jax.nn.log_softmax(jnp.where(group.real > 0, scores, MASKED), -1)
     losses = -(target * jnp.where(group.real > 0, logs, 0)).sum(-1)
-    return (losses * group.weight).sum(), group.weight.sum()
+    return weighted_sum(losses, group.weight)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +124,8 @@ class MarginMSE(RankingLoss):
 
   def __call__(self, scores, group):
     margins, wanted = scores[:, :1] - scores, group.relevance[:, :1] - group.relevance
-    weight = (group.real * group.weight[:, None])[:, 1:]
-    return (jnp.square(margins - wanted)[:, 1:] * weight).sum(), weight.sum()
+    weight = group.real * group.weight[:, None]
+    return weighted_sum(jnp.square(margins - wanted)[:, 1:], weight[:, 1:])
 
 
 RankingLosses = Binary | Regression | Negatives | ListNet | MarginMSE

@@ -205,14 +205,17 @@ def read_text(row: LabeledRow, names: str, field: str = 'first') -> str:
     if isinstance(value, list) and value and all(map(labeled_files.is_valid_text, value)):
       value = '\n'.join(value)  # turns of a dialogue
     if not isinstance(value, str) or not labeled_files.is_valid_text(value):
-      raise UnreadableRow(
-          'no text', f'{row.where}: the column {find_column(row, name)!r} must be a text, got '
-          f'{describe_type(value)}, {value!r:.80}')
+      raise invalid_column(
+          row, name, 'no text', f'must be a text, got {describe_type(value)}, {value!r:.80}')
     if not value.strip():
-      raise UnreadableRow(
-          'empty text', f'{row.where}: the column {find_column(row, name)!r} is empty')
+      raise invalid_column(row, name, 'empty text', 'is empty')
     parts.append(value.strip())
   return ' '.join(parts)
+
+
+def invalid_column(row: LabeledRow, names: str, reason: str, problem: str) -> UnreadableRow:
+  """Make the error of a row whose column, of 'a|b', has an invalid value."""
+  return UnreadableRow(reason, f'{row.where}: the column {find_column(row, names)!r} {problem}')
 
 
 def missing_column(row: LabeledRow, names: str, field: str) -> UnreadableRow:
@@ -258,9 +261,7 @@ def read_text_list(row: LabeledRow, names: str, field: str) -> list[str]:
       break
     texts.append(text.strip())
   if not texts or len(texts) < len(value):
-    raise UnreadableRow(
-        'no text', f'{row.where}: the column {find_column(row, names)!r} must hold texts, got '
-        f'{value!r:.80}')
+    raise invalid_column(row, names, 'no text', f'must hold texts, got {value!r:.80}')
   return texts
 
 
@@ -270,9 +271,8 @@ def read_tagging(row: LabeledRow, columns: Columns) -> RawExample:
   if words is None:
     raise missing_column(row, columns.first, 'first')
   if not isinstance(words, list) or not words or not all(map(labeled_files.is_valid_text, words)):
-    raise UnreadableRow(
-        'no words', f'{row.where}: the column {find_column(row, columns.first)!r} must be a list '
-        f'of words, got {words!r:.80}')
+    raise invalid_column(
+        row, columns.first, 'no words', f'must be a list of words, got {words!r:.80}')
   stripped = [word.strip() for word in words]
   if not all(stripped):
     raise UnreadableRow('empty word', f'{row.where}: word {stripped.index("") + 1} is empty')
@@ -303,9 +303,8 @@ def read_question(row: LabeledRow, columns: Columns) -> RawExample:
   if context is None:
     raise missing_column(row, columns.second, 'second')
   if not labeled_files.is_valid_text(context) or not context.strip():
-    raise UnreadableRow(
-        'empty text', f'{row.where}: the column {find_column(row, columns.second)!r} must be a '
-        f'text, got {context!r:.80}')
+    raise invalid_column(
+        row, columns.second, 'empty text', f'must be a text, got {context!r:.80}')
   label = column_value(row, columns.label)
   if label is None and row.columns.get('is_impossible'):
     label = []
