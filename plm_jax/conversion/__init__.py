@@ -111,9 +111,8 @@ class ImportedCheckpoint:
   @property
   def labels(self) -> tuple[str, ...]:
     """Names of the classes (id2label), LABEL_0, LABEL_1, ... if only their number is stated."""
-    names = self.extra.get('id2label')
-    if not names:
-      names = [f'LABEL_{number}' for number in range(self.extra.get('num_labels') or 0)]
+    unnamed = [f'LABEL_{number}' for number in range(self.extra.get('num_labels') or 0)]
+    names = self.extra.get('id2label') or unnamed
     if not isinstance(names, Mapping):
       names = dict(enumerate(names))
     return tuple(str(names[number]) for number in sorted(names, key=int))
@@ -179,16 +178,11 @@ def load(
     wrapper = find_wrapper(family, source.tensors)
     if wrapper:
       source = files.RenamedSource(source, lambda name: name.removeprefix(wrapper), folder)
-    original: dict[str, str] = {}
-    for name in source.tensors:
-      new = rename_tensor(family, name)
-      if new is not None:
-        original[name] = new
+    pairs = ((name, rename_tensor(family, name)) for name in source.tensors)
+    original = {name: new for name, new in pairs if new is not None}
     renamed = files.RenamedSource(source, original.get, folder)
     config = attributes.parse_hf_config(family, hf_config)
-    parts = {}
-    for field, tensor in family.part_tensors.items():
-      parts[field] = tensor in renamed.tensors
+    parts = {field: tensor in renamed.tensors for field, tensor in family.part_tensors.items()}
     config = family.infer_from_tensors(validation.with_paths(config, parts), renamed.tensors)
     check_layers(config, source.tensors)
 
@@ -197,30 +191,25 @@ def load(
     chosen, missing = choose_heads(named, hf_config, renamed.tensors, heads)
     for name in chosen:  # a part that is not in the file is then named as missing
       config = validation.with_paths(config, dict.fromkeys(family.heads[name].required_parts, True))
-    modules = {}
+    modules = {name: attributes.make_head(family.heads[name], config, hf_config) for name in chosen}
     used = list(named.rules)
     for name in chosen:
-      modules[name] = attributes.make_head(family.heads[name], config, hf_config)
       used += named.heads[name].rules
     known: set[str] = set()
     for head in family.heads.values():
-      for rule in head.rules:
-        known.update(rule.names(()))
+      known.update(*(rule.names(()) for rule in head.rules))
     shapes = parameter_shapes(family, config, modules)
-    params: dict[str, Any] = {}
-    for name, (rule, copies) in rules.match_tensors(used, shapes, renamed, known).items():
-      params[name] = LazyParameter(rule, renamed, shapes[name], copies)
+    matches = rules.match_tensors(used, shapes, renamed, known)
+    params: dict[str, Any] = {
+        name: LazyParameter(rule, renamed, shapes[name], copies)
+        for name, (rule, copies) in matches.items()}
     if not lazy:
-      for name, x in params.items():
-        params[name] = np.asarray(x)
-  kept, extra = attributes.IGNORED | family.ignored, {}
-  for name, value in hf_config.items():
-    if name in kept:
-      extra[name] = value
+      params = {name: np.asarray(x) for name, x in params.items()}
+  kept = attributes.IGNORED | family.ignored
+  extra = {name: value for name, value in hf_config.items() if name in kept}
   origins = {}
   if family is get_family(family.name):  # names of another library than is written help no export
-    for name, new in original.items():
-      origins[name] = new, source.tensors[name][1]
+    origins = {name: (new, source.tensors[name][1]) for name, new in original.items()}
   tokenizer, settings = tokenizer_files.load(folder), generation.read_generation_config(folder)
   return ImportedCheckpoint(
       config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra,
@@ -262,42 +251,32 @@ def save(
   if like.family == ELMO:
     from plm_jax.conversion import elmo_hdf5
     return elmo_hdf5.save(folder, config, params['backbone'], dtype)
-  before = None
-  if isinstance(like, ImportedCheckpoint):
-    before = like
-  template = None
-  if isinstance(like, ExportTemplate):
-    template = like
+  before = like if isinstance(like, ImportedCheckpoint) else None
   kind = get_family(like.family)
   if {f'heads_{name}' for name in kind.encoder_only_heads} & params.keys():
     config = dataclasses.replace(config, decoder=StackConfig(0))
-    backbone = dict(params['backbone'])
-    backbone.pop('decoder', None)
+    backbone = {name: x for name, x in params['backbone'].items() if name != 'decoder'}
     params = {**params, 'backbone': backbone}
   kind = kind.specialize(config)
   hf_config = build_hf_config(kind, config, params, tokenizer, like)
   short_names = {found.name: short for short, found in rules.DTYPES.items()}
   if dtype is not None and dtype not in short_names:
     raise ConvertError(f'dtype is one of {", ".join(short_names)}, got {dtype!r}')
-  stated = None
+  cls, stated = hf_config['architectures'][0], None
   if before:
     stated = before.extra.get('dtype', before.extra.get('torch_dtype'))
-  arrays = file_tensors(
-      kind, hf_config['architectures'][0], params, short_names.get(dtype or ''), before)
+  arrays = file_tensors(kind, cls, params, short_names.get(dtype or ''), before)
   with folders.atomic_folder(folder) as draft:
     files.write_safetensors(draft, arrays, shard_bytes)
     if tokenizer:
-      frame = None
-      if template:
-        frame = template.frame or generation.text_frame(config.kind, tokenizer.vocab)
-      if before:
-        roles = {}
-      else:
+      frame, roles = None, {}
+      if isinstance(like, ExportTemplate):
+        frame = like.frame or generation.text_frame(config.kind, tokenizer.vocab)
         roles = generation.special_ids(config.kind, tokenizer.vocab)
       types = config.kind == 'encoder' and (config.cls_last or getattr(config, 'types', 0) > 1)
       lengths = [length for length in (like.length, config.max_length) if length]
       tokenizer_files.save(draft, tokenizer, min(lengths, default=0), frame, types, roles)
-      if roles and 'lm' in kind.classes.get(hf_config['architectures'][0], ()):
+      if roles and 'lm' in kind.classes.get(cls, ()):
         settings = generation.build_generation_config(hf_config, tokenizer.vocab, config.vocab)
         files.write_json(draft / generation.FILE, settings)
     if before and before.generation:
@@ -329,14 +308,10 @@ def file_tensors(
   of_heads: set[str] = set()
   for head in family.heads.values():
     every += head.rules
-    for rule in head.rules:
-      if rule.ours.startswith('heads_'):
-        of_heads.update(rule.names(()))
+    of_heads.update(*(rule.names(()) for rule in head.rules if rule.ours.startswith('heads_')))
   # Copies of tied weights are written only where an import had them.
-  copies: set[str] = set()
-  for rule in rules.promote_copies(every, targets):
-    if rule.copy:
-      copies.update(rule.names((0,)))
+  promoted = rules.promote_copies(every, targets)
+  copies = set().union(*(rule.names((0,)) for rule in promoted if rule.copy))
   heads = [name for name in params if name.startswith('heads_')]
   bare = not family.classes.get(cls, heads)
   for name, x in export_tensors(family, params, copies=bool(before)):
@@ -371,10 +346,7 @@ def exportable_params(
   spec = get_family(family)
   classes = [set(names) for names in spec.classes.values()]
   names = head_names(params)
-  lost = []
-  for name in names:
-    if name not in spec.heads:
-      lost.append(name)
+  lost = [name for name in names if name not in spec.heads]
   left = set(names) - set(lost)
   if left not in classes and left - {'lm'} in classes:
     lost.append('lm')  # it was trained next to a task's head
@@ -425,14 +397,9 @@ def build_hf_config(
   Raises ConvertError where the parameters are not those of the configuration.
   """
   heads = head_names(params)
-  wrong = []
-  for name in heads:
-    if name not in family.heads:
-      wrong.append(f'head {name} has no counterpart there')
-  rules.raise_problems(wrong)
-  before = None
-  if isinstance(like, ImportedCheckpoint):
-    before = like
+  rules.raise_problems([
+      f'head {name} has no counterpart there' for name in heads if name not in family.heads])
+  before = like if isinstance(like, ImportedCheckpoint) else None
   classes = choose_class(family, heads, before)
   hf_config: dict[str, Any] = dict(family.export_defaults)
   if before:
@@ -449,22 +416,15 @@ def build_hf_config(
   if tokenizer:
     for role in family.token_roles:
       number = getattr(tokenizer.vocab, role)
-      if number < 0:
-        number = None
-      hf_config.setdefault(f'{role}_token_id', number)
+      hf_config.setdefault(f'{role}_token_id', number if number >= 0 else None)
   hf_config.setdefault('pad_token_id', 0)
 
   # Labels.
-  counts = []
-  for name in heads:
-    if name in LABELED_HEADS:
-      counts.append(np.shape(params[f'heads_{name}']['dense']['kernel'])[-1])
-  number = 2
+  counts = [np.shape(params[f'heads_{name}']['dense']['kernel'])[-1]
+            for name in heads if name in LABELED_HEADS]
+  number = counts[0] if counts else 2
   if counts:
-    number = counts[0]
-    names = ()
-    if isinstance(like, ExportTemplate):
-      names = like.labels
+    names = like.labels if isinstance(like, ExportTemplate) else ()
     attributes.set_labels(hf_config, heads, number, names)
   if isinstance(like, ExportTemplate):
     hf_config |= like.attributes
@@ -478,20 +438,14 @@ def check_shapes(
 
   number: classes of the heads that have classes.
   """
-  modules = {}
-  for name in heads:
-    modules[name] = family.heads[name].make(config, number)
+  modules = {name: family.heads[name].make(config, number) for name in heads}
   shapes = parameter_shapes(family, config, modules)
   found = {name: np.shape(x) for name, x in flatten_tree(nn.unbox(params)).items()}
   wrong = []
   for name in sorted(found.keys() | shapes.keys()):
     if found.get(name) != shapes.get(name):
-      shape = 'missing'
-      if name in found:
-        shape = list(found[name])
-      wanted = 'nothing'
-      if name in shapes:
-        wanted = list(shapes[name])
+      shape = list(found[name]) if name in found else 'missing'
+      wanted = list(shapes[name]) if name in shapes else 'nothing'
       wrong.append(f'{name}: {shape}, expected {wanted}')
   rules.raise_problems(wrong, 'the parameters are not those of the configuration')
 
@@ -508,10 +462,8 @@ def choose_class(
   if before:
     free &= set(before.heads)
   wanted = set(heads) - family.extra_heads
-  fitting = []
-  for cls, names in family.classes.items():
-    if set(names) - free == wanted and (not before or free <= set(names)):
-      fitting.append(cls)
+  fitting = [cls for cls, names in family.classes.items()
+             if set(names) - free == wanted and (not before or free <= set(names))]
   fitting.sort(key=lambda cls: -len(family.classes[cls]))
   if not fitting and before:
     fitting = before.extra.get('architectures') or []
