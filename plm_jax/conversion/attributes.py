@@ -73,9 +73,7 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
   for name in sorted(rates - {''}):
     expect(name, lambda x: is_number(x) and 0 <= x < 1, 'a share below 1')
   for attribute in family.attributes:
-    most = MAX_SIZE
-    if attribute.ours.endswith('layers'):
-      most = MAX_LAYERS
+    most = MAX_LAYERS if attribute.ours.endswith('layers') else MAX_SIZE
     expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most,
            f'at most {most:,}')
   raise_problems(wrong, 'cannot convert the configuration')
@@ -108,28 +106,23 @@ def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
   another type.
   """
   handled = {attribute.theirs for attribute in family.attributes}
-  fixed = {}
-  for name, value in {**FIXED, **family.fixed}.items():
-    if name not in handled:
-      fixed[name] = value
+  fixed = {**FIXED, **family.fixed}
+  fixed = {name: value for name, value in fixed.items() if name not in handled}
   known = handled | fixed.keys() | IGNORED | family.ignored
   wrong = []
   for name, value in hf_config.items():
     # null also means no.
     if name in fixed and value != fixed[name] and (value is not None or fixed[name]):
       wrong.append(f'attribute {name} is {abbreviate(value)}, only {fixed[name]!r} is supported')
-  for name, value in hf_config.items():
-    if name not in known and value:
-      wrong.append(f'unknown attribute {abbreviate(name)[1:-1]}: {abbreviate(value)}')
+  wrong += [f'unknown attribute {abbreviate(name)[1:-1]}: {abbreviate(value)}'
+            for name, value in hf_config.items() if name not in known and value]
   values = {}
   for attribute in family.attributes:
     value = hf_config.get(attribute.theirs, attribute.default)
     if attribute.values:
       # Not a dictionary: some of these values are lists, which cannot be keys.
-      found = []
-      for theirs, ours in attribute.values:
-        if theirs == value and isinstance(value, type(theirs)):
-          found.append(ours)
+      found = [ours for theirs, ours in attribute.values
+               if theirs == value and isinstance(value, type(theirs))]
       if found:
         value = found[0]
       else:
@@ -143,11 +136,9 @@ def parse_hf_config(family: Family, hf_config: Mapping[str, Any]) -> Any:
   raise_problems(wrong, 'cannot convert the configuration')
   try:
     config = validation.with_paths(family.config, values)
-    offsets = {}
-    for attribute in family.attributes:
-      if attribute.offset_field:
-        value = get_field(config, attribute.ours) - get_field(config, attribute.offset_field)
-        offsets[attribute.ours] = value
+    offsets = {
+        one.ours: get_field(config, one.ours) - get_field(config, one.offset_field)
+        for one in family.attributes if one.offset_field}
     return validation.with_paths(config, offsets)
   except ValueError as error:
     raise ConvertError(f'cannot convert the configuration: {error}') from error
@@ -158,32 +149,23 @@ def is_valid_none(config: Any, path: str, value: Any) -> bool:
   parent, _, name = path.rpartition('.')
   if value is not None:
     return False
-  owner = config
-  if parent:
-    owner = get_field(config, parent)
+  owner = get_field(config, parent) if parent else config
   return validation.matches_type(None, validation.field_types(type(owner))[name])
 
 
 def describe_expected(ours: Any, value: Any) -> str:
   """Return what is expected in place of `value`, by the type of our field; '': it is right."""
+  right, wanted = True, ''  # of other types are values that `normalize_hf_config` has made
   if isinstance(ours, bool):
-    if isinstance(value, bool):
-      return ''
-    return 'true or false'
-  if isinstance(ours, int):
+    right, wanted = isinstance(value, bool), 'true or false'
+  elif isinstance(ours, int):
     right = type(value) is int and abs(value) <= MAX_SIZE
-    if right:
-      return ''
-    return f'a number up to {MAX_SIZE:,}'
-  if isinstance(ours, float):
-    if is_number(value) and math.isfinite(value):
-      return ''
-    return 'a number'
-  if isinstance(ours, str):
-    if isinstance(value, str):
-      return ''
-    return 'a text'
-  return ''  # a value that `normalize_hf_config` has made
+    wanted = f'a number up to {MAX_SIZE:,}'
+  elif isinstance(ours, float):
+    right, wanted = is_number(value) and math.isfinite(value), 'a number'
+  elif isinstance(ours, str):
+    right, wanted = isinstance(value, str), 'a text'
+  return '' if right else wanted
 
 
 def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
@@ -194,13 +176,9 @@ def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
   # Two spellings mean that layers share no parameters: use the one that they have.
   if config.stack.groups in (0, config.stack.layers):
     has_groups = any(attribute.ours == 'stack.groups' for attribute in family.attributes)
-    groups = 0
-    if has_groups:
-      groups = config.stack.layers
+    groups = config.stack.layers if has_groups else 0
     config = validation.with_paths(config, {'stack.groups': groups, 'stack.shared': 'all'})
-  values = {}
-  for attribute in family.attributes:
-    values[attribute.theirs] = export_value(attribute, config)
+  values = {one.theirs: export_value(one, config) for one in family.attributes}
   lost = []
   for line in validation.differences(config, parse_hf_config(family, values)):
     line = line.split(' -> ')[0]
@@ -214,21 +192,11 @@ def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
 
 def make_head(head: HeadSpec, config: Any, hf_config: Mapping[str, Any]) -> nn.Module:
   """Make a head for our configuration of the backbone and the contents of a config.json."""
-  labels = hf_config.get('id2label')
-  if labels:
-    classes = len(labels)
-  else:
-    classes = hf_config.get('num_labels') or 2
-  sizes = {}
-  for name, default in head.sizes.items():
-    sizes[name] = hf_config.get(name) or default
+  classes = len(hf_config.get('id2label') or ()) or hf_config.get('num_labels') or 2
+  sizes = {name: hf_config.get(name) or default for name, default in head.sizes.items()}
   module = head.make(config, classes, **sizes)
-  rate = None
-  if head.dropout:
-    rate = hf_config.get(head.dropout)
-  if rate is None:
-    return module
-  return module.clone(dropout=float(rate))
+  rate = hf_config.get(head.dropout) if head.dropout else None
+  return module if rate is None else module.clone(dropout=float(rate))
 
 
 def export_value(attribute: Attribute, config: Any) -> Any:
@@ -267,10 +235,8 @@ def set_labels(
   if len(hf_config.get('id2label') or ()) == number:
     return
   names = names or [f'LABEL_{place}' for place in range(number)]
-  hf_config['id2label'], hf_config['label2id'] = {}, {}
-  for place, name in enumerate(names):
-    hf_config['id2label'][str(place)] = name
-    hf_config['label2id'][name] = place
+  hf_config['id2label'] = {str(place): name for place, name in enumerate(names)}
+  hf_config['label2id'] = {name: place for place, name in enumerate(names)}
   if 'label' in heads and number == 1:
     hf_config['problem_type'] = 'regression'
   elif 'label' in heads:

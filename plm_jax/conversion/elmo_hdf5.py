@@ -110,9 +110,7 @@ def save(
 
 def find_single_file(folder: pathlib.Path, pattern: str) -> pathlib.Path:
   """Find the one file that a pattern matches. Raises WeightsError for none or several."""
-  found = []
-  if folder.is_dir():
-    found = sorted(folder.glob(pattern))
+  found = sorted(folder.glob(pattern)) if folder.is_dir() else []
   if len(found) != 1:
     raise WeightsError(
         f'{folder} has {len(found)} files {pattern}, expected one, as an ELMo is released')

@@ -67,17 +67,11 @@ class FairseqCheckpoint:
     self.source, self.path = TorchPickle(path, inside='model', nested=True), path
     metadata = self.source.metadata
     config = metadata.get('cfg')
-    section = None
-    if isinstance(config, dict):
-      section = config.get('model')
+    section = config.get('model') if isinstance(config, dict) else None
     found = section or metadata.get('args')
-    self.stated: dict[str, Any] = {}
-    if isinstance(found, dict):
-      self.stated = found
+    self.stated: dict[str, Any] = found if isinstance(found, dict) else {}
     is_bart = 'encoder.layers.0.fc1.weight' in self.source.tensors
-    self.kind = 'roberta'
-    if is_bart:
-      self.kind = 'bart'
+    self.kind = 'bart' if is_bart else 'roberta'
     self.places: dict[str, tuple[str, slice | None]] = {}
     """transformers' name -> fairseq's name, and the rows of that tensor"""
     self.tensors: dict[str, tuple[Shape, str]] = {}
@@ -85,9 +79,7 @@ class FairseqCheckpoint:
       if BUFFERS.search(name):
         continue
       for part, rows in split_packed(name, shape):
-        own = shape
-        if rows is not None:
-          own = (rows.stop - rows.start, *shape[1:])
+        own = shape if rows is None else (rows.stop - rows.start, *shape[1:])
         self.add_tensor(part, name, rows, (own, dtype))
     self.hf_config = self.infer_hf_config()
     if self.kind == 'roberta':
@@ -97,10 +89,7 @@ class FairseqCheckpoint:
       self, name: str, theirs: str, rows: slice | None, described: tuple[Shape, str],
   ) -> None:
     """Add a tensor under transformers' name. Raises ConvertError for two of one name."""
-    renames = BART
-    if self.kind == 'roberta':
-      renames = ROBERTA
-    for pattern, replacement in renames:
+    for pattern, replacement in ROBERTA if self.kind == 'roberta' else BART:
       name = re.sub(pattern, replacement, name)
     if name in self.places:
       raise ConvertError(
@@ -113,9 +102,7 @@ class FairseqCheckpoint:
       return select(np.zeros(self.tensors[name][0], np.float32), index)
     theirs, rows = self.places[name]
     x = self.source.read(theirs)
-    if rows is not None:
-      x = x[rows]
-    return select(x, index)
+    return select(x if rows is None else x[rows], index)
 
   def infer_hf_config(self) -> dict[str, Any]:
     """Return transformers' configuration by the shapes and the stated attributes.
@@ -135,10 +122,7 @@ class FairseqCheckpoint:
       positions = 'model.encoder.embed_positions.weight'
       first = 'model.encoder.layers.0.fc1.weight'
     needed = (tokens, positions, first)
-    missing = []
-    for name in needed:
-      if len(self.tensors.get(name, ((), ''))[0]) != 2:
-        missing.append(name)
+    missing = [name for name in needed if len(self.tensors.get(name, ((), ''))[0]) != 2]
     raise_problems(
         missing, f'{self.path} is no RoBERTa and no BART of fairseq: it has no tensor')
     (vocab, width), (rows, _), (inner, _) = (self.tensors[name][0] for name in needed)
@@ -158,11 +142,9 @@ class FairseqCheckpoint:
       if name in self.tensors:
         hf_config['num_labels'] = self.tensors[name][0][0]
         break
-    dropouts = {}
-    for name in ('dropout', 'attention_dropout', 'activation_dropout'):
-      rate = self.read_dropout(name)
-      if rate is not None:
-        dropouts[name] = rate
+    kinds = ('dropout', 'attention_dropout', 'activation_dropout')
+    rates = {name: self.read_dropout(name) for name in kinds}
+    dropouts = {name: rate for name, rate in rates.items() if rate is not None}
     stated = self.stated.get('activation_fn', 'gelu')
     if stated not in ACTIVATIONS:
       raise ConvertError(f'{self.path}: activation_fn is {abbreviate(stated)}, known are '
@@ -189,11 +171,8 @@ class FairseqCheckpoint:
     if 'attention_dropout' in dropouts:
       hf_config['attention_probs_dropout_prob'] = dropouts['attention_dropout']
     is_multilingual = vocab == 250_002 or (self.path.parent / PIECES).exists()
-    model_type = 'roberta'
-    if is_multilingual:
-      model_type = 'xlm-roberta'
     return {
-        **hf_config, 'model_type': model_type,
+        **hf_config, 'model_type': 'xlm-roberta' if is_multilingual else 'roberta',
         'hidden_size': width, 'num_hidden_layers': self.count_layers(LAYER),
         'num_attention_heads': self.count_heads('encoder', width), 'intermediate_size': inner,
         'hidden_act': activation, 'max_position_embeddings': rows, 'type_vocab_size': 1,
@@ -208,14 +187,10 @@ class FairseqCheckpoint:
     """
     sides = ('encoder', 'decoder')
     has_norm = 'model.encoder.layer_norm.weight' in self.tensors
-    orders = set()
-    for side in sides:
-      if f'{side}_normalize_before' in self.stated:
-        orders.add(bool(self.stated[f'{side}_normalize_before']))
+    names = [f'{side}_normalize_before' for side in sides]
+    orders = {bool(self.stated[name]) for name in names if name in self.stated}
     if len(orders) == 2 or orders == {not has_norm}:
-      article = 'a'
-      if not has_norm:
-        article = 'no'
+      article = 'a' if has_norm else 'no'
       raise ConvertError(
           f'{self.path}: encoder_normalize_before and decoder_normalize_before are '
           f'{abbreviate(orders)}, and the file has {article} norm after all layers')
@@ -225,9 +200,7 @@ class FairseqCheckpoint:
       hf_config[f'{side}_layers'] = self.count_layers(f'model.{side}.layers.')
       hf_config[f'{side}_attention_heads'] = self.count_heads(side, width)
       hf_config[f'{side}_ffn_dim'] = first[0][0]
-    scaled = has_norm
-    if 'no_scale_embedding' in self.stated:
-      scaled = not self.stated['no_scale_embedding']
+    scaled = not self.stated.get('no_scale_embedding', not has_norm)
     activation = ACTIVATIONS[self.stated.get('activation_fn', 'gelu')]
     return {
         **hf_config, **dropouts, 'model_type': 'mbart' if has_norm else 'bart', 'd_model': width,
@@ -244,9 +217,7 @@ class FairseqCheckpoint:
     if stated is None and width % 64:
       raise ConvertError(
           f'{self.path} states no {name}, and heads of 64 do not divide a width of {width}')
-    heads = stated
-    if heads is None:
-      heads = width // 64
+    heads = width // 64 if stated is None else stated
     if type(heads) is not int or not 1 <= heads <= width or width % heads:
       raise ConvertError(
           f'{self.path}: {abbreviate(heads)} heads ({name}) do not divide a width of {width}')
@@ -254,9 +225,7 @@ class FairseqCheckpoint:
 
   def read_dropout(self, name: str) -> float | None:
     """Return a dropout rate that the pickle states, None where it states none."""
-    older = None
-    if name == 'activation_dropout':
-      older = self.stated.get('relu_dropout')
+    older = self.stated.get('relu_dropout') if name == 'activation_dropout' else None
     value = self.stated.get(name, older)
     if value is None:
       return None
@@ -277,11 +246,8 @@ class FairseqCheckpoint:
 
   def count_layers(self, prefix: str) -> int:
     """Count the layers whose tensors have the prefix."""
-    layers = set()
-    for name in self.tensors:
-      if name.startswith(prefix):
-        layers.add(name.removeprefix(prefix).partition('.')[0])
-    return len(layers)
+    names = [name for name in self.tensors if name.startswith(prefix)]
+    return len({name.removeprefix(prefix).partition('.')[0] for name in names})
 
 
 def split_packed(name: str, shape: Shape) -> Iterator[tuple[str, slice | None]]:

@@ -47,10 +47,8 @@ class SafeTensorsFolder:
           piece = file.get_slice(name)
           self.tensors[name] = tuple(piece.get_shape()), piece.get_dtype()
           self.shard_of[name] = shard
-      missing = []
-      for name in promised or ():
-        if self.shard_of.get(name) != shard:
-          missing.append(f'{name} is not in {shard}')
+      absent = [name for name in promised or () if self.shard_of.get(name) != shard]
+      missing = [f'{name} is not in {shard}' for name in absent]
       raise_problems(missing, f'{folder / INDEX_FILE} and the files disagree')
 
   def read_index(self) -> dict[str, list[str]]:
@@ -80,9 +78,8 @@ class TensorFlowCheckpoint:
       shapes = {name: tuple(shape) for name, shape in shapes.items()}
       data = prefix.parent.glob(f'{glob.escape(prefix.name)}.data-*')
       there = sum(path.stat().st_size for path in data)
-      described = 0
-      for name, shape in shapes.items():
-        described += math.prod(shape) * max(types[name].size or 1, 1)
+      described = sum(math.prod(shape) * max(types[name].size or 1, 1)
+                      for name, shape in shapes.items())
     if described > there:
       raise ConvertError(
           f'{prefix}.index describes {described:,} bytes of variables, {prefix}.data-* have '
@@ -117,9 +114,7 @@ class RenamedSource:
       if new in self.original:
         raise ConvertError(f'the tensors {self.original[new]} and {name} are both {new}')
       self.original[new] = name
-    self.tensors: dict[str, tuple[Shape, str]] = {}
-    for new, name in self.original.items():
-      self.tensors[new] = source.tensors[name]
+    self.tensors = {new: source.tensors[name] for new, name in self.original.items()}
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     """Read tensor[index] under its original name. Raises ConvertError if it is damaged."""
@@ -229,26 +224,18 @@ def read_shards(path: pathlib.Path) -> dict[str, list[str]]:
   shards: dict[str, list[str]] = {}
   for name, shard in weight_map.items():
     shards.setdefault(shard, []).append(name)
-  missing = []
-  for shard in shards:
-    if not child_path(path.parent, shard).is_file():
-      missing.append(abbreviate(shard)[1:-1])
+  missing = [abbreviate(shard)[1:-1] for shard in shards
+             if not child_path(path.parent, shard).is_file()]
   raise_problems(missing, f'{path} names files that are not there')
   return shards
 
 
 def describe_missing_tensors(folder: pathlib.Path) -> str:
   """Return an error message for a folder without safetensors: what it has instead."""
-  found = []
-  if folder.is_dir():
-    for path in folder.iterdir():
-      if path.suffix in UNSUPPORTED_SUFFIXES:
-        found.append(path.name)
-    found.sort()
+  paths = folder.iterdir() if folder.is_dir() else ()
+  found = sorted(path.name for path in paths if path.suffix in UNSUPPORTED_SUFFIXES)
   text = f'{folder} has no {SINGLE_FILE}'
-  if found:
-    return f'{text}. {describe_unsupported(", ".join(found))}'
-  return text
+  return f'{text}. {describe_unsupported(", ".join(found))}' if found else text
 
 
 def describe_unsupported(names: str) -> str:

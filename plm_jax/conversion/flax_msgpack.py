@@ -77,13 +77,8 @@ def list_shards(folder: pathlib.Path) -> list[pathlib.Path]:
       isinstance(shard, str) for shard in weight_map.values()):
     raise ConvertError(f'{index}: weight_map is {abbreviate(weight_map)}, expected an object of '
                        'arrays and their files')
-  found = []
-  for shard in dict.fromkeys(weight_map.values()):
-    found.append(child_path(folder, shard))
-  absent = []
-  for path in found:
-    if not path.is_file():
-      absent.append(path.name)
+  found = [child_path(folder, shard) for shard in dict.fromkeys(weight_map.values())]
+  absent = [path.name for path in found if not path.is_file()]
   raise_problems(absent, f'{index} names files that are not there')
   return found
 
@@ -123,9 +118,7 @@ def torch_array(name: str, x: np.ndarray) -> np.ndarray:
   """
   leaf = name.rpartition('.')[2]
   if leaf == 'kernel' and x.ndim in (2, 3):
-    inputs = 1
-    if x.ndim == 3 and name.endswith('.out.kernel'):
-      inputs = 2
+    inputs = 2 if x.ndim == 3 and name.endswith('.out.kernel') else 1
     return x.reshape(math.prod(x.shape[:inputs]), -1).T
   if leaf == 'bias' and x.ndim == 2:
     return x.reshape(-1)

@@ -42,11 +42,8 @@ def special_ids(kind: str, vocab: Vocab) -> dict[str, int | None]:
     ids = {'pad': vocab.pad, 'bos': first, 'eos': end}
     if kind == 'encoder-decoder':
       before, after, start = delimiters(vocab)
-      begin = vocab.bos
-      if before:
-        begin = before[0]
-      ids |= {'bos': begin, 'eos': after[0], 'decoder_start': start, 'forced_bos': -1,
-              'forced_eos': -1}
+      ids |= {'bos': before[0] if before else vocab.bos, 'eos': after[0], 'decoder_start': start,
+              'forced_bos': -1, 'forced_eos': -1}
   except ValueError:
     return {}
   if kind == 'infilling':
@@ -54,12 +51,7 @@ def special_ids(kind: str, vocab: Vocab) -> dict[str, int | None]:
            'eop': vocab.eop, 'gmask': vocab.gmask, 'smask': vocab.smask, 'mask': vocab.mask}
   if kind not in GENERATIVE_KINDS:
     return {}
-  stated: dict[str, int | None] = {}
-  for role, number in ids.items():
-    stated[f'{role}_token_id'] = None
-    if number >= 0:
-      stated[f'{role}_token_id'] = number
-  return stated
+  return {f'{role}_token_id': number if number >= 0 else None for role, number in ids.items()}
 
 
 def text_frame(kind: str, vocab: Vocab) -> TextFrame | None:
@@ -75,10 +67,7 @@ def text_frame(kind: str, vocab: Vocab) -> TextFrame | None:
     first, end = boundary_ids(vocab)
     if kind == 'encoder-decoder':
       before, after, _ = delimiters(vocab)
-      between = (after[0],)
-      if before:
-        between = (after[0], after[0])
-      return before, between, after
+      return before, (after[0], after[0]) if before else (after[0],), after
   except ValueError:
     return None
   if kind == 'infilling':
@@ -100,11 +89,9 @@ def build_generation_config(
     rows: of its embedding table. Rows without a token are suppressed in generation, as they are
       here.
   """
-  settings = {}
-  for role in ('bos', 'eos', 'pad', 'decoder_start', 'forced_bos', 'forced_eos'):
-    name = f'{role}_token_id'
-    if name in hf_config:
-      settings[name] = hf_config[name]
+  roles = ('bos', 'eos', 'pad', 'decoder_start', 'forced_bos', 'forced_eos')
+  names = [f'{role}_token_id' for role in roles]
+  settings = {name: hf_config[name] for name in names if name in hf_config}
   if rows > vocab.size:
     settings['suppress_tokens'] = list(range(vocab.size, rows))
   return settings
@@ -112,9 +99,7 @@ def build_generation_config(
 
 def read_generation_config(folder: pathlib.Path) -> dict[str, Any]:
   """Read generation_config.json of a checkpoint; {} without one. Raises ConvertError."""
-  if (folder / FILE).exists():
-    return read_json(folder / FILE)
-  return {}
+  return read_json(folder / FILE) if (folder / FILE).exists() else {}
 
 
 def end_ids(
@@ -141,9 +126,8 @@ def end_ids(
   """
   found: set[int] = set()
   for name, contents in ((FILE, generation), ('config.json', hf_config)):
-    value = contents.get('eos_token_id')
-    if not isinstance(value, list):
-      value = [value]
+    given = contents.get('eos_token_id')
+    value = given if isinstance(given, list) else [given]
     for one in value:
       if one is None:
         continue

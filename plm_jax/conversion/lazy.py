@@ -43,9 +43,7 @@ class LazyParameter:
 
   def __array__(self, dtype=None, copy=None):
     x = self[...]
-    if dtype is None:
-      return x
-    return x.astype(dtype, copy=False)
+    return x if dtype is None else x.astype(dtype, copy=False)
 
   def iterate_layers(
       self, rule: Rule, x: np.ndarray, index: Index,
@@ -63,13 +61,9 @@ class LazyParameter:
 
   def read_layer(self, rule: Rule, name: str, index: Index) -> np.ndarray:
     """Read the part of one layer that `index` selects."""
-    shape = self.shape
-    if rule.is_stacked:
-      shape = shape[1:]
+    shape = self.shape[1:] if rule.is_stacked else self.shape
     theirs, box = rule.layout.export_index(index, shape)
     x = rule.layout.import_array(self.source.read(name, theirs), index_shape(box))
     # The file's part may be larger than the index: cut it.
-    inner = []
-    for i, b in zip(index, box, strict=True):
-      inner.append(slice(i.start - b.start, i.stop - b.start))
-    return x[tuple(inner)]
+    pairs = zip(index, box, strict=True)
+    return x[tuple(slice(i.start - b.start, i.stop - b.start) for i, b in pairs)]

@@ -105,10 +105,8 @@ class MegatronCheckpoint:
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
     """Read tensor[index]."""
-    if name in self.places:
-      x = self.read_whole(name)
-    else:
-      x = np.zeros(self.tensors[name][0], np.float32)
+    is_there = name in self.places
+    x = self.read_whole(name) if is_there else np.zeros(self.tensors[name][0], np.float32)
     return select(x, index)
 
   def read_whole(self, name: str) -> np.ndarray:
@@ -134,19 +132,13 @@ class MegatronCheckpoint:
     """
     first = 'bert.encoder.layer.0.intermediate.dense.weight'
     needed = (TOKENS, POSITIONS, first, 'bert.encoder.ln.weight')
-    shapes, missing = {}, []
-    for name in needed:
-      shapes[name] = self.tensors.get(name, ((), ''))[0]
-      if not 1 <= len(shapes[name]) <= 2:
-        missing.append(name)
+    shapes = {name: self.tensors.get(name, ((), ''))[0] for name in needed}
+    missing = [name for name, shape in shapes.items() if not 1 <= len(shape) <= 2]
     raise_problems(missing, f'{self.path} is no BERT of Megatron-LM: it has no tensor')
     vocab, width = (*shapes[TOKENS], 1)[:2]
     rows, inner = shapes[POSITIONS][0], shapes[first][0]
-    layers = set()
-    for name in self.tensors:
-      if name.startswith('bert.encoder.layer.'):
-        layers.add(name.split('.')[3])
-    count = len(layers)
+    names = [name for name in self.tensors if name.startswith('bert.encoder.layer.')]
+    count = len({name.split('.')[3] for name in names})
 
     # The arguments have to fit the shapes.
     stated, wrong = self.arguments, []

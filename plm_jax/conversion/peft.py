@@ -55,19 +55,12 @@ def save_adapter(
 
   # Ranks. The factor on a product is alpha / rank, for rslora alpha / sqrt(rank): alpha_pattern
   # keeps the factor where a packed matrix has a larger rank.
-  ranks = {}
-  for name, x in arrays.items():
-    if name.endswith('lora_A.weight') and len(x) != adapter.rank:
-      ranks[name.partition('.lora_')[0]] = len(x)
-  power = 1
-  if adapter.kind == 'rslora':
-    power = 0.5
-  alphas = {}
-  for name, rank in ranks.items():
-    alphas[name] = adapter.alpha * (rank / adapter.rank) ** power
-  task_type = None
-  for name in heads:
-    task_type = task_type or TASK_TYPES.get(name.removeprefix('heads_'))
+  ranks = {name.partition('.lora_')[0]: len(x) for name, x in arrays.items()
+           if name.endswith('lora_A.weight') and len(x) != adapter.rank}
+  power = 0.5 if adapter.kind == 'rslora' else 1
+  alphas = {name: adapter.alpha * (rank / adapter.rank) ** power for name, rank in ranks.items()}
+  types = (TASK_TYPES.get(name.removeprefix('heads_')) for name in heads)
+  task_type = next(filter(None, types), None)
   about = {
       'peft_type': 'LORA', 'task_type': task_type, 'base_model_name_or_path': base,
       'r': adapter.rank, 'lora_alpha': adapter.alpha, 'lora_dropout': adapter.dropout,
@@ -78,9 +71,8 @@ def save_adapter(
       'fan_in_fan_out': not all(map(is_transposed, find_adapted_rules(kind, params))),
       'inference_mode': True}
   with folders.atomic_folder(folder) as draft:
-    tensors = {}
-    for name, x in {**arrays, **full}.items():
-      tensors[PEFT_PREFIX + name] = np.ascontiguousarray(x, np.float32)
+    tensors = {PEFT_PREFIX + name: np.ascontiguousarray(x, np.float32)
+               for name, x in {**arrays, **full}.items()}
     files.save_shard(tensors, draft / 'adapter_model.safetensors')
     files.write_json(draft / 'adapter_config.json', about)
 
@@ -91,10 +83,7 @@ def find_adapted_rules(kind: Family, params: Any) -> list[Rule]:
   Raises ConvertError if there is none, and for a layout that peft has no adapter for.
   """
   down = '/adapter/down'
-  paths = []
-  for path in flatten_tree(nn.unbox(params)):
-    if path.endswith(down):
-      paths.append(path)
+  paths = [path for path in flatten_tree(nn.unbox(params)) if path.endswith(down)]
   kernels = {path.removesuffix(down) + '/kernel' for path in paths}
   found, wrong = [], []
   for rule in kind.rules:
@@ -118,10 +107,7 @@ def adapter_tensors(kind: Family, params: Any) -> Iterator[tuple[str, np.ndarray
   found = find_adapted_rules(kind, params)
   for rule in found:
     if isinstance(rule.layout, Packed):
-      packed = []
-      for other in found:
-        if other.theirs == rule.theirs:
-          packed.append(other)
+      packed = [other for other in found if other.theirs == rule.theirs]
       if rule is packed[0]:
         yield from packed_adapter_tensors(kind, packed, flat)
       continue
@@ -167,10 +153,8 @@ def packed_adapter_tensors(
   inputs = layout.layout.inputs
   up_layout = dataclasses.replace(
       layout, layout=dataclasses.replace(layout.layout, inputs=1, transposed=True))
-  every = {}
-  for rule in kind.rules:
-    if rule.theirs == packed[0].theirs and not rule.copy:
-      every[rule.layout.part] = rule
+  every = {rule.layout.part: rule for rule in kind.rules
+           if rule.theirs == packed[0].theirs and not rule.copy}
   rank = owns[0]['down'].shape[-1]
   slots = {rule.layout.part: slot for slot, rule in enumerate(packed)}
   for layer, name in enumerate(packed[0].names(owns[0]['down'].shape)):
@@ -185,18 +169,13 @@ def packed_adapter_tensors(
       else:
         own = owns[slot]
         up[slot * rank:(slot + 1) * rank] = own['up'][layer]
-        if 'magnitude' in own:
-          lengths.append(own['magnitude'][layer])
-        else:
-          lengths.append(up[0])
+        lengths.append(own['magnitude'][layer] if 'magnitude' in own else up[0])
       ups.append(up)
     downs = [Linear(inputs).export_array(own['down'][layer]) for own in owns]
     yield f'{place}.lora_A.weight', np.concatenate(downs)
     yield f'{place}.lora_B.weight', up_layout.export_array(*ups)
     if 'magnitude' in owns[0]:
-      rows = []
-      for x in lengths:
-        rows.append(x[None].astype(np.float32))
+      rows = [x[None].astype(np.float32) for x in lengths]
       yield f'{place}.lora_magnitude_vector', up_layout.export_array(*rows)[:, 0]
 
 
@@ -210,7 +189,5 @@ def is_transposed(rule: Rule) -> bool:
 
 def saved_module(name: str, kind: Family) -> str:
   """Return their module of a tensor that is saved in full: of the head, or the pooler."""
-  prefix = ''
-  if name.startswith(kind.prefix):
-    prefix = kind.prefix
+  prefix = kind.prefix if name.startswith(kind.prefix) else ''
   return prefix + name.removeprefix(prefix).split('.')[0]

@@ -104,9 +104,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
     raise ConvertError(f'{home / MODEL_SETTINGS}: similarity_fn_name is {abbreviate(similarity)}: '
                        f'known are {", ".join(get_args(Similarity))}')
   stated, default = settings.get('prompts') or {}, settings.get('default_prompt_name') or ''
-  prompts = {}
-  for name, prompt in stated.items():
-    prompts[name] = prompt or ''
+  prompts = {name: prompt or '' for name, prompt in stated.items()}
   if default and default not in prompts:
     raise ConvertError(f'{home / MODEL_SETTINGS}: default_prompt_name is {abbreviate(default)}, '
                        f'which is no prompt among {abbreviate(list(prompts))}')
@@ -190,9 +188,7 @@ def declared_pooling(folder: Any) -> str:
 
 def read_optional_json(path: Any) -> dict[str, Any]:
   """Read a JSON object; {} if there is no file. Raises ConvertError."""
-  if path.exists():
-    return storage.read_json(path, error=ConvertError)
-  return {}
+  return storage.read_json(path, error=ConvertError) if path.exists() else {}
 
 
 def read_encoder_settings(root: Any) -> tuple[pathlib.Path, dict[str, Any]]:
@@ -211,9 +207,7 @@ def read_max_length(root: Any) -> int:
   if length is None:
     length = read_optional_json(root / 'tokenizer_config.json').get('model_max_length')
   # A tokenizer without a limit states a huge number.
-  if isinstance(length, int) and 0 < length <= 1 << 24:
-    return length
-  return 0
+  return length if isinstance(length, int) and 0 < length <= 1 << 24 else 0
 
 
 def check_encoder_settings(root: Any, use: str) -> None:
@@ -225,10 +219,8 @@ def check_encoder_settings(root: Any, use: str) -> None:
   lower = read_optional_json(root / 'tokenizer_config.json').get('do_lower_case')
   if settings.get('do_lower_case') and not lower:
     raise ConvertError(f'{path}: do_lower_case is true, and the tokenizer keeps capitals')
-  wrong = []
-  for name in ('processing_kwargs', 'query_length', 'document_length', 'query_expansion'):
-    if settings.get(name):
-      wrong.append(name)
+  refused = ('processing_kwargs', 'query_length', 'document_length', 'query_expansion')
+  wrong = [name for name in refused if settings.get(name)]
   if settings.get('transformer_task', use) != use:
     wrong.append('transformer_task')
   if list(settings.get('modality_config') or ['text']) != ['text']:
@@ -247,10 +239,7 @@ def read_poolings(path: Any, config: Mapping[str, Any]) -> tuple[Pooling, ...]:
     known = {theirs: ours for ours, theirs in SHORT_POOLING_NAMES.items()}
   else:
     prefix = 'pooling_mode_'
-    used = []
-    for name, value in config.items():
-      if name.startswith(prefix) and value is True:
-        used.append(name)
+    used = [name for name, value in config.items() if name.startswith(prefix) and value is True]
     modes = sort_poolings([name.removeprefix(prefix) for name in used])
     known = {theirs: ours for ours, theirs in POOLING_NAMES.items()}
   unknown = [mode for mode in modes if mode not in known]
@@ -281,11 +270,8 @@ def read_dense(folder: pathlib.Path) -> tuple[DenseConfig, dict[str, Any]]:
   if config.get('use_residual') or not used <= {None, 'sentence_embedding'}:
     raise ConvertError(f'{folder}: a dense layer with a residual connection, or of other vectors '
                        'than those of sentences, is not supported')
-  source: Any = None
-  if (folder / PICKLED).exists() and not list(folder.glob('*.safetensors')):
-    source = PytorchBin(folder)
-  else:
-    source = SafeTensorsFolder(folder)
+  is_pickled = (folder / PICKLED).exists() and not list(folder.glob('*.safetensors'))
+  source = PytorchBin(folder) if is_pickled else SafeTensorsFolder(folder)
   if 'linear.weight' not in source.tensors:
     raise ConvertError(f'{folder}: there is no tensor linear.weight')
   weight = np.asarray(source.read('linear.weight'), np.float32)
@@ -357,8 +343,7 @@ def write_module(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 def write_module_list(folder: pathlib.Path, modules: Sequence[tuple[str, str]]) -> None:
   """Write modules.json, given the class name and folder of each module."""
-  listed = []
-  for number, (name, path) in enumerate(modules):
-    listed.append({'idx': number, 'name': str(number), 'path': path,
-                   'type': f'sentence_transformers.models.{name}'})
+  listed = [{'idx': number, 'name': str(number), 'path': path,
+             'type': f'sentence_transformers.models.{name}'}
+            for number, (name, path) in enumerate(modules)]
   (folder / MODULES).write_text(json.dumps(listed, indent=2))

@@ -70,10 +70,8 @@ def open_checkpoint(path: pathlib.Path) -> Opened:
       return pickled.parent, family, source.hf_config, source
   if is_t5x(path):
     source = T5XCheckpoint(path)
-    if (path / CONFIG).exists():
-      hf_config = files.read_json(path / CONFIG)
-    else:
-      hf_config = source.infer_hf_config()
+    stated = (path / CONFIG).exists()
+    hf_config = files.read_json(path / CONFIG) if stated else source.infer_hf_config()
     return path, get_family(resolve_model_type(hf_config)), hf_config, source
 
   # Folders of transformers.
@@ -81,8 +79,7 @@ def open_checkpoint(path: pathlib.Path) -> Opened:
     if path.suffix in files.UNSUPPORTED_SUFFIXES:
       raise ConvertError(files.describe_unsupported(str(path)))
     raise ConvertError(f'{path} is a file: give the folder that holds it, with its {CONFIG}')
-  message = describe_adapter(path)
-  if message:
+  if message := describe_adapter(path):
     raise ConvertError(message)
   if not path.is_dir():
     raise ConvertError(f'there is no folder {path}')
@@ -138,13 +135,9 @@ def is_tensorflow(path: PathType) -> bool:
 
 def find_fairseq(path: PathType) -> pathlib.Path | None:
   """Find a checkpoint of fairseq: a file .pt, or the one of a folder without config.json."""
-  if path.suffix == '.pt':
-    found = path
-  else:
-    found = path / fairseq.FILE
-  if found.is_file() and not (found.parent / CONFIG).exists():
-    return pathlib.Path(found)
-  return None
+  found = path if path.suffix == '.pt' else path / fairseq.FILE
+  is_there = found.is_file() and not (found.parent / CONFIG).exists()
+  return pathlib.Path(found) if is_there else None
 
 
 def open_tensorflow(prefix: pathlib.Path) -> Opened:
@@ -166,10 +159,8 @@ def find_glm_folder(path: PathType) -> PathType | None:
   """
   if (path / GLM_STATES.format(0)).exists():
     return path
-  steps = []
-  for name in LATEST:
-    if is_regular_file(path / name):
-      steps.append(storage.read_text(path / name, 1 << 10, ConvertError).strip())
+  steps = [storage.read_text(path / name, 1 << 10, ConvertError).strip()
+           for name in LATEST if is_regular_file(path / name)]
   for step in steps:
     place = child_path(path, step)
     if (place / GLM_STATES.format(0)).exists():
@@ -184,10 +175,8 @@ def open_glm(folder: pathlib.Path) -> Opened:
                        'it together first, with change_mp.py of the original code')
   source = TorchPickle(folder / GLM_STATES.format(0), inside='module')
   glm = importlib.import_module(FAMILIES['glm'])
-  if (folder / CONFIG).exists():
-    hf_config = files.read_json(folder / CONFIG)
-  else:
-    hf_config = glm.infer_hf_config(source.tensors)
+  stated = (folder / CONFIG).exists()
+  hf_config = files.read_json(folder / CONFIG) if stated else glm.infer_hf_config(source.tensors)
   return folder, get_family('glm'), hf_config, source
 
 
@@ -263,11 +252,8 @@ def check_layers(config: Any, names: Sized) -> None:
 
   Some models are laid out layer by layer before anything is compared, so this comes first.
   """
-  layers = 0
-  for name in ('stack', 'decoder'):
-    stack = getattr(config, name, None)
-    if isinstance(stack, StackConfig) and not stack.groups:
-      layers += stack.layers
+  stacks = [getattr(config, name, None) for name in ('stack', 'decoder')]
+  layers = sum(one.layers for one in stacks if isinstance(one, StackConfig) and not one.groups)
   if layers > len(names):
     raise ConvertError(
         f'the configuration makes {layers:,} layers, the file has {len(names):,} tensors')
@@ -292,18 +278,13 @@ def choose_heads(
     ConvertError: for heads that the family does not have, and where a tensor may belong to several
       heads and nothing tells which.
   """
-  unknown = []
-  for name in wanted or ():
-    if name not in family.heads:
-      unknown.append(f'{name!r}; known are {", ".join(family.heads)}')
+  unknown = [f'{name!r}; known are {", ".join(family.heads)}'
+             for name in wanted or () if name not in family.heads]
   raise_problems(unknown, 'no such head')
-  own: dict[str, set[str]] = {}
-  for name, head in family.heads.items():
-    own[name] = {rule.theirs for rule in head.rules if not rule.copy}
-  if wanted is not None:
-    declared = list(wanted)
-  else:
-    declared = []
+  own = {name: {rule.theirs for rule in head.rules if not rule.copy}
+         for name, head in family.heads.items()}
+  declared = list(wanted or ())
+  if wanted is None:
     for cls in hf_config.get('architectures') or ():
       declared += family.classes.get(cls, ())
   free = family.parameterless_heads & set(declared)
@@ -323,10 +304,7 @@ def choose_heads(
   for name in list(present):
     rivals = [other for other in present if own[other] & own[name]]
     if len(rivals) > 1:
-      keep = []
-      for other in rivals:
-        if other in declared:
-          keep.append(other)
+      keep = [other for other in rivals if other in declared]
       if len(keep) != 1 and wanted is None:
         raise ConvertError(
             f'{", ".join(sorted(own[name]))} may be of the heads {", ".join(rivals)}, and the '

@@ -102,9 +102,7 @@ class T5XCheckpoint:
     if is_zarr:
       x = x.read().result()
     x = x.reshape(matrix_shape(place.name, x.shape))
-    if place.name != TOKEN_TABLE:
-      x = x.T
-    return select(x, index)
+    return select(x if place.name == TOKEN_TABLE else x.T, index)
 
   def torch_shape(self, place: TensorLocation) -> Shape:
     """Return transformers' shape: transposed, except for the table of tokens."""
@@ -112,9 +110,7 @@ class T5XCheckpoint:
     if place.layer is not None:
       shape = (shape[0], *shape[2:])
     shape = matrix_shape(place.name, shape)
-    if place.name == TOKEN_TABLE:
-      return shape
-    return shape[::-1]
+    return shape if place.name == TOKEN_TABLE else shape[::-1]
 
   def open_array(self, name: str) -> Any:
     """Return an array of the msgpack file, or an opened zarr array, which is not read."""
@@ -150,10 +146,8 @@ class T5XCheckpoint:
     The missing numbers would be read as zeros.
     """
     path = self.array_path(self.leaves[name])
-    there = 0
-    for file in path.rglob('*'):
-      if file.is_file() and file.name not in METADATA_FILES:
-        there += file.stat().st_size
+    there = sum(file.stat().st_size for file in path.rglob('*')
+                if file.is_file() and file.name not in METADATA_FILES)
     size = leaf.dtype.numpy_dtype.itemsize
     described = math.prod(leaf.shape) * size
     chunk = math.prod(leaf.chunk_layout.read_chunk.shape) * size
@@ -179,10 +173,7 @@ class T5XCheckpoint:
     if not found or found[3] not in PART_NAMES:
       return
     side, number, part, sub, leaf = found.groups()
-    mlp_layer = 1
-    if side == 'decoder':
-      mlp_layer = 2
-    end = PART_NAMES[part].format(m=mlp_layer)
+    end = PART_NAMES[part].format(m=2 if side == 'decoder' else 1)
     if leaf == 'kernel':
       # transformers calls query, key, value and out by their first letters.
       if part.endswith('attention') and sub:
@@ -212,22 +203,16 @@ class T5XCheckpoint:
     (vocab, width), (joined, _), (buckets, heads) = (shapes[name] for name in needed)
     layers = {}
     for side in ('encoder', 'decoder'):
-      blocks = []
-      for name in shapes:
-        if name.startswith(f'{side}.block.'):
-          blocks.append(name)
+      blocks = [name for name in shapes if name.startswith(f'{side}.block.')]
       layers[side] = len({name.split('.')[2] for name in blocks})
     gated = f'{first}.1.DenseReluDense.wi_0.weight' in shapes
-    projection = 'relu'
-    if gated:
-      projection = 'gated-gelu'
     return {
         'model_type': 't5', 'architectures': ['T5ForConditionalGeneration'], 'vocab_size': vocab,
         'd_model': width, 'd_kv': joined // heads, 'num_heads': heads,
         'relative_attention_num_buckets': buckets,
         'd_ff': shapes[f'{first}.1.DenseReluDense.wo.weight'][1], 'num_layers': layers['encoder'],
         'num_decoder_layers': layers['decoder'],
-        'feed_forward_proj': projection,
+        'feed_forward_proj': 'gated-gelu' if gated else 'relu',
         'tie_word_embeddings': 'lm_head.weight' not in shapes}
 
 

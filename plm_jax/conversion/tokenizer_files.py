@@ -177,11 +177,8 @@ def write_wordpiece(path: pathlib.Path, tokenizer: WordPiece) -> None:
   ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
   fast = assemble(ids, tokenizer.text)
   register_special_tokens(fast, tokenizer.specials)
-  chinese = []
-  for piece in tokenizer.pieces:
-    if CHINESE.search(piece):
-      chinese.append(piece)
-  if len(chinese) > len(tokenizer.pieces) / 2:
+  chinese = sum(bool(CHINESE.search(piece)) for piece in tokenizer.pieces)
+  if chinese > len(tokenizer.pieces) / 2:
     # Texts of a Chinese vocabulary are decoded as `wordpiece.remove_chinese_spaces` does it.
     fast.decoder = decoders.Sequence([
         fast.decoder, decoders.Fuse(),
@@ -257,25 +254,16 @@ def write_unigram(path: pathlib.Path, tokenizer: SentencePiece | FairseqSentence
   steps = list(sentencepiece_normalizers(charsmap))
   if isinstance(tokenizer, FairseqSentencePiece):
     special = tokenizer.specials
-    if tokenizer.source:
-      template = mbart_template(tokenizer)
-    else:
-      template = roberta_template(tokenizer)
+    make_template: Any = mbart_template if tokenizer.source else roberta_template
   else:
     if tokenizer.text:
       steps.insert(0, tokenizer.text.build_normalizer())
-    special = []
-    for i in range(len(tokenizer.pieces)):
-      if tokenizer.is_special(i):
-        special.append(i)
-    if tokenizer.layout == 't5':
-      template = t5_template(tokenizer)
-    else:
-      template = bert_template(tokenizer)
+    special = [i for i in range(len(tokenizer.pieces)) if tokenizer.is_special(i)]
+    make_template = t5_template if tokenizer.layout == 't5' else bert_template
   fast.normalizer = normalizers.Sequence(steps)
   fast.pre_tokenizer, fast.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
   register_special_tokens(fast, [tokenizer.pieces[i] for i in special])
-  fast.post_processor = template
+  fast.post_processor = make_template(tokenizer)
   write_tokenizer(path, fast)
 
 
