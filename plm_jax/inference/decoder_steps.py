@@ -47,7 +47,9 @@ class DecoderSteps:
 
   def reorder_cache(self, cache, rows):
     """Return the KV cache of `rows`."""
-    return reorder_decoder_cache(cache, rows)
+    per_token = {name: cache[name][rows] for name in ('segments', 'ranks', 'place')}
+    keys_and_values = {name: gather_rows(cache[name], rows) for name in ('key', 'value')}
+    return cache | per_token | keys_and_values
 
   @property
   def model(self) -> DecoderConfig:
@@ -74,13 +76,6 @@ def split_layer_params(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[st
   rest = dict(stack)
   layers = rest.pop('layers')
   return rest, {'layers': cpu.split_layers(cfg, layers)}
-
-
-def reorder_decoder_cache(cache, rows):
-  """Return a decoder's KV cache with `rows` in place of its own rows."""
-  per_token = {name: cache[name][rows] for name in ('segments', 'ranks', 'place')}
-  keys_and_values = {name: gather_rows(cache[name], rows) for name in ('key', 'value')}
-  return cache | per_token | keys_and_values
 
 
 def gather_rows(kept, rows):

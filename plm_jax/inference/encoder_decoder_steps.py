@@ -1,17 +1,15 @@
 """Prefill and decode steps of encoder-decoders, with a KV cache."""
 import dataclasses
-from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, extend_cache, initial_cache
-from plm_jax.inference.decoder_steps import gather_rows, reorder_decoder_cache, split_layer_params
+from plm_jax.inference.decoder_steps import DecoderSteps, gather_rows, split_layer_params
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderSteps:
+class EncoderDecoderSteps(DecoderSteps):
   """The steps (`engine.Steps`) of an encoder-decoder with its language modeling head.
 
   The generated sequences are the decoder's and begin with its start token. `source` and
@@ -19,14 +17,9 @@ class EncoderDecoderSteps:
   once, and so are the keys and values of cross attention.
   """
 
-  config: EncoderDecoderConfig
-  head: nn.Module
-  split_layers: bool = dataclasses.field(default_factory=lambda: jax.default_backend() == 'cpu')
-  """keep the parameters of each decoder layer in separate arrays; a loop over stacked layers would
-  copy a slice of them for every token"""
+  config: EncoderDecoderConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
   def load_params(self, params):
-    """Put the parameters on the devices, once, in the form that the other methods take."""
     backbone = {'params': params['backbone']}
     if self.split_layers:
       side = params['backbone']['decoder']
@@ -58,8 +51,7 @@ class EncoderDecoderSteps:
     return self.logits(params, output), extend_cache(cache, output.keys, batch)
 
   def reorder_cache(self, cache, rows):
-    """Return the cache of `rows`."""
-    moved = reorder_decoder_cache(cache, rows)
+    moved = super().reorder_cache(cache, rows)
     # Rows that change places have the same source, so the encoder's part, most of the cache, stays.
     if len(rows) != len(cache['memory_segments']):
       moved |= {'memory': gather_rows(cache['memory'], rows),
@@ -68,16 +60,5 @@ class EncoderDecoderSteps:
 
   @property
   def model(self) -> EncoderDecoderConfig:
-    """The configuration as it runs: without a scan over decoder layers that are kept apart."""
     decoder = dataclasses.replace(self.config.decoder, scan=not self.split_layers)
     return dataclasses.replace(self.config, decoder=decoder)
-
-  def apply(self, params, batch, **kwargs) -> Any:
-    """Run the backbone and return its Output."""
-    return self.model.backbone().apply(params['backbone'], batch, **kwargs)
-
-  def logits(self, params, output):
-    """Compute the logits [rows, vocab] of the last position only."""
-    last = output.replace(hidden=output.hidden[:, -1:])
-    logits: Any = self.head.apply(params['head'], last, {})
-    return logits[:, 0]
