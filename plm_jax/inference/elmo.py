@@ -82,12 +82,9 @@ def encode_texts(
     raise ConfigError(f'text {sentences.index([]) + 1} has no words')
   if not -trained.model.layers - 1 <= layer <= trained.model.layers:
     raise ConfigError(f'layer is from 0 to {trained.model.layers}, or from -1 down, got {layer}')
-  vectors = []
-  for layers in word_layers(trained, sentences):
-    vectors.append(POOLINGS[pooling](layers[layer]))
-  if pooling == 'none':
-    return vectors
-  return np.stack(vectors)
+  pooled = POOLINGS[pooling]
+  vectors = [pooled(layers[layer]) for layers in word_layers(trained, sentences)]
+  return vectors if pooling == 'none' else np.stack(vectors)
 
 
 @functools.partial(jax.jit, static_argnums=0)

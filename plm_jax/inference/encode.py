@@ -171,9 +171,7 @@ def compute_vectors(config, params, batch, layer: int, pooling: Pooling):
   x = compute_hidden_states(config, params, batch, layer).astype(jnp.float32)
   if pooling == 'none':
     return x
-  if pooling == 'own':
-    pooling = 'mean'
-  return pool(x, batch['segments'], pooling)
+  return pool(x, batch['segments'], 'mean' if pooling == 'own' else pooling)
 
 
 def compute_hidden_states(config, params, batch, layer: int):
@@ -181,9 +179,7 @@ def compute_hidden_states(config, params, batch, layer: int):
   output, embedded, block = apply_with_intermediates(config, params, batch)
   if layer == config.stack.blocks:
     return output.hidden
-  if layer:
-    return block['hidden'][-1][layer - 1]
-  return embedded
+  return block['hidden'][-1][layer - 1] if layer else embedded
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'attention'))
@@ -230,10 +226,8 @@ def encoder_config(model):
 
 def encoder_params(model, params):
   """Return the parameters of `encoder_of(model)` from those of the backbone."""
-  params = dict(params)
-  if model.kind == 'encoder-decoder':
-    params.pop('decoder', None)
-  return params
+  is_pair = model.kind == 'encoder-decoder'
+  return {name: x for name, x in params.items() if not is_pair or name != 'decoder'}
 
 
 def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[int]:

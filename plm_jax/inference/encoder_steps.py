@@ -26,10 +26,7 @@ class EncoderSteps:
 
   def load_params(self, params):
     """Put the parameters on the devices, once, before the other methods."""
-    found = {}
-    for name in ('backbone', 'heads_mlm'):
-      if name in params:
-        found[name] = params[name]
+    found = {name: params[name] for name in ('backbone', 'heads_mlm') if name in params}
     return jax.tree.map(jnp.asarray, found)
 
   def prefill(self, params, batch, slots):

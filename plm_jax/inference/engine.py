@@ -77,9 +77,7 @@ def check_seed(seed: int) -> np.uint32:
 def padded_length(length: int, longest: int = 0) -> int:
   """Return the padded length: a power of two from 16 on, at most `longest` (0: no limit)."""
   size = max(16, 1 << (length - 1).bit_length())
-  if not longest:
-    return size
-  return min(size, longest)
+  return min(size, longest) if longest else size
 
 
 @functools.partial(jax.jit, static_argnames=('steps', 'config', 'ids'))
@@ -120,7 +118,5 @@ def extend_state(
 ) -> DecodingState:
   """Choose the next token of each row, and reorder the cache for the beams that continue."""
   search, origin = searching.choose_tokens(config, ids, state.search, logits)
-  cache = state.cache
-  if origin is not None:
-    cache = steps.reorder_cache(cache, origin)
+  cache = state.cache if origin is None else steps.reorder_cache(state.cache, origin)
   return DecodingState(search, cache)

@@ -49,14 +49,10 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
   config, tokenizer = trained.model, trained.tokenizer
   if 'mlm' not in trained.heads or not tokenizer:
     if 'lm' in trained.heads and tokenizer:
-      does = 'continues texts'
-      if config.kind == 'encoder-decoder':
-        does = 'generates texts'
+      does = 'generates texts' if config.kind == 'encoder-decoder' else 'continues texts'
       raise CheckpointError(f'a {trained.family} has no [MASK] and {does}: '
                             'use `python -m plm_jax generate`')
-    lacking = 'masked language model head'
-    if 'mlm' in trained.heads:
-      lacking = 'tokenizer'
+    lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
     raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it')
   if lacking := missing_tokens(tokenizer.vocab, BERT_TOKENS):
     raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: blanks cannot be '
@@ -75,13 +71,7 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
   length = min(length, config.max_length or length)
 
   # Positions of the masks, or of the tokens before them where the model predicts from there.
-  blanks = []
-  for row in rows:
-    places = []
-    for place, token in enumerate(row):
-      if token == tokenizer.vocab.mask:
-        places.append(place)
-    blanks.append(places)
+  blanks = [np.flatnonzero(np.array(row) == tokenizer.vocab.mask) for row in rows]
   positions = np.zeros((len(tokens), next_power_of_two(max(map(len, blanks)))), np.int32)
   for number, some in enumerate(blanks):
     positions[number, :len(some)] = some
@@ -128,10 +118,8 @@ def make_samples(
   if not pairs:
     return []
   filled = fill(trained, [prompt for prompt, _ in pairs])
-  samples = []
-  for (prompt, truth), masks in zip(pairs, filled, strict=True):
-    samples.append(FillMaskSample(prompt, masks[0], truth))
-  return samples
+  return [FillMaskSample(prompt, masks[0], truth)
+          for (prompt, truth), masks in zip(pairs, filled, strict=True)]
 
 
 def sample_heldout_blanks(
@@ -154,17 +142,13 @@ def sample_heldout_blanks(
   found, random = [], np.random.default_rng(seed)
   for ids, word in select_sentences(windows, 8 * number, longest, random, tokenizer.vocab.unk):
     # Tokens that are a whole word.
-    places = []
-    for place in np.flatnonzero(np.bincount(word)[word] == 1):
-      if unicode_words.is_word(tokenizer.pieces[ids[place]].strip('▁')):
-        places.append(place)
+    places = [place for place in np.flatnonzero(np.bincount(word)[word] == 1)
+              if unicode_words.is_word(tokenizer.pieces[ids[place]].strip('▁'))]
     if len(ids) < 8 or not places or len(found) >= number:
       continue
     place = int(random.choice(places))
     before, behind = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1:])
-    space = ' '
-    if tokenizer.keeps_leading_space or behind[:1] in set('.,;:!?'):
-      space = ''
+    space = '' if tokenizer.keeps_leading_space or behind[:1] in set('.,;:!?') else ' '
     text = remove_chinese_spaces(f'{before} [MASK]{space}{behind}'.strip())
     # Count tokens again: a decoded text may be encoded as other tokens.
     if len(tokenizer.encode(text, specials=True)) <= longest:
@@ -194,11 +178,8 @@ def select_sentences(
       if inside.sum() <= longest:
         found.append((tokens[inside], words[inside]))
     sentences.append(found)
-  mixed = []
-  for turn in itertools.zip_longest(*sentences):
-    for sentence in turn:
-      if sentence:
-        mixed.append(sentence)
+  turns = itertools.zip_longest(*sentences)
+  mixed = filter(None, itertools.chain.from_iterable(turns))
   return sorted(mixed, key=lambda sentence: bool((sentence[0] == unknown).any()))
 
 
@@ -226,7 +207,4 @@ def encode_prompt(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
 def top_candidates(probabilities: np.ndarray, tokenizer: Tokenizer, top: int) -> Candidates:
   """Return the `top` most likely tokens, with their probabilities, from `probabilities` [vocab]."""
   order = np.argsort(-probabilities, kind='stable')[:top]
-  candidates = []
-  for token in order:
-    candidates.append((tokenizer.pieces[token].lstrip('▁'), float(probabilities[token])))
-  return candidates
+  return [(tokenizer.pieces[token].lstrip('▁'), float(probabilities[token])) for token in order]

@@ -74,9 +74,7 @@ def generate(
   if config.beams > 1:
     return beam_search(trained, prompts, config)
   # Stop sequences are found in the decoded text, on the host: check every 16 tokens.
-  chunk = config.max_new
-  if config.stop:
-    chunk = 16
+  chunk = 16 if config.stop else config.max_new
   last = list(iterate_continuations(trained, prompts, config, seed, chunk))[-1]
   return [last[i:i + config.number] for i in range(0, len(last), config.number)]
 
@@ -101,14 +99,9 @@ def stream(
                       'cannot be streamed')
   sent = [''] * len(prompts) * config.number
   for rows in iterate_continuations(trained, prompts, config, seed, chunk=1):
-    texts, deltas = [], []
-    for row, before in zip(rows, sent, strict=True):
-      text = row.text
-      if not row.ended:
-        text = stable_prefix(text, config.stop)
-      texts.append(text)
-      deltas.append(TextDelta(text[len(before):], row.ended))
-    yield deltas
+    texts = [row.text if row.ended else stable_prefix(row.text, config.stop) for row in rows]
+    yield [TextDelta(text[len(before):], row.ended)
+           for row, text, before in zip(rows, texts, sent, strict=True)]
     sent = texts
 
 
@@ -132,10 +125,8 @@ def make_samples(
     return []
   config = GenerationConfig(new, temperature=1.0, top_p=0.95)
   found = generate(trained, [prompt for prompt, _ in pairs], config, seed)
-  samples = []
-  for (prompt, truth), (continuation,) in zip(pairs, found, strict=True):
-    samples.append(GenerationSample(prompt, continuation.text, truth))
-  return samples
+  return [GenerationSample(prompt, continuation.text, truth)
+          for (prompt, truth), (continuation,) in zip(pairs, found, strict=True)]
 
 
 def make_objective_samples(
@@ -151,10 +142,7 @@ def make_objective_samples(
 
   def first_texts(tokens, segments):  # the first text of each row
     rows = zip(np.asarray(batch[tokens]), np.asarray(batch[segments]), strict=True)
-    texts = []
-    for row, of in rows:
-      texts.append([i for i in row[of == 1].tolist() if i not in between])
-    return texts
+    return [[i for i in row[of == 1].tolist() if i not in between] for row, of in rows]
 
   inputs = first_texts('tokens', 'segments')
   targets = first_texts('labels', 'decoder_segments')
@@ -162,10 +150,7 @@ def make_objective_samples(
   found = generate(trained, inputs, GenerationConfig(min(64, room - 1)))
   samples = []
   for ids, (output,), target in zip(inputs, found, targets, strict=True):
-    parts = []
-    for some in (ids, output.tokens, target):
-      parts.append(decode_with_sentinels(tokenizer, some))
-    texts = parts
+    texts = [decode_with_sentinels(tokenizer, some) for some in (ids, output.tokens, target)]
     samples.append(GenerationSample(*texts))
   return samples
 
@@ -176,11 +161,8 @@ def decode_with_sentinels(tokenizer: Any, ids: Sequence[int]) -> str:
     return i == tokenizer.vocab.mask or '<extra_id_' in tokenizer.pieces[i]
   parts = []
   for blank, some in itertools.groupby(drop_special_ids(tokenizer.vocab, ids), is_blank):
-    if blank:
-      for i in some:
-        parts.append(tokenizer.pieces[i])
-    else:
-      parts.append(tokenizer.decode(list(some)))
+    run = list(some)
+    parts += [tokenizer.pieces[i] for i in run] if blank else [tokenizer.decode(run)]
   return ' '.join(part.strip('▁ ') for part in parts)
 
 
@@ -195,10 +177,7 @@ def iterate_continuations(
 ) -> Iterator[list[Continuation]]:
   """Yield all sequences after the first token, and then after every `chunk` tokens."""
   steps, ids, params, batch, given = prepare_prompts(trained, prompts, config)
-  repeated = []
-  for prompt in given:
-    repeated += [prompt] * config.number
-  given = repeated
+  given = list(itertools.chain.from_iterable([prompt] * config.number for prompt in given))
   rows: list[Continuation] = [Continuation('', (), '')] * len(given)
   until = 1
   seed_array = jax.device_put(engine.check_seed(seed))
@@ -242,10 +221,7 @@ def beam_search(
   """Generate by beam search: the best continuations of each prompt, with their scores."""
   steps, ids, params, batch, given = prepare_prompts(trained, prompts, config)
   found = engine.generate_tokens(steps, params, batch, drop_text_options(config), ids)
-  arrays = []
-  for name in ('tokens', 'lengths', 'scores'):
-    arrays.append(np.asarray(found[name]))
-  tokens, lengths, scores = arrays
+  tokens, lengths, scores = (np.asarray(found[name]) for name in ('tokens', 'lengths', 'scores'))
   texts = []
   for i, prompt in enumerate(given):
     beams = []
@@ -269,22 +245,16 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
                           'without it, unless its masks are filled one after another, which order '
                           'random or confidence does')
   if not trained.lm_head_name or not tokenizer:
-    lacking = 'language-modelling head'
-    if trained.lm_head_name:
-      lacking = 'tokenizer'
+    lacking = 'tokenizer' if trained.lm_head_name else 'language-modelling head'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
   check_text_prompts(prompts)
   if max(config.forced_first, config.forced_last) >= model.vocab:
     raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got '
                       f'{config.forced_first} and {config.forced_last}')
   if model.kind == 'infilling':  # a GLM continues a text in a blank at its end
-    texts = []
-    for prompt in prompts:
-      if isinstance(prompt, str):
-        text = prompt
-      else:
-        text = tokenizer.decode(prompt_ids(tokenizer, prompt))
-      texts.append(glm_infill.make_continuation(trained, text))
+    whole = [prompt if isinstance(prompt, str) else tokenizer.decode(prompt_ids(tokenizer, prompt))
+             for prompt in prompts]
+    texts = [glm_infill.make_continuation(trained, text) for text in whole]
     steps, ids, params, batch = glm_infill.prepare_texts(trained, texts, config)
     return steps, ids, params, batch, [text.ids for text in texts]
   if not continues_prompts(trained):
@@ -299,10 +269,7 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
   length = engine.padded_length(longest, model.max_length)
   tokens, segments = pad_rows(given, length, tokenizer.vocab, front=True)
   head = trained.heads[trained.lm_head_name]
-  if model.kind == 'encoder':
-    steps = EncoderSteps(model, head)
-  else:
-    steps = DecoderSteps(model, head)
+  steps = (EncoderSteps if model.kind == 'encoder' else DecoderSteps)(model, head)
   batch = {'tokens': tokens, 'segments': segments}
   ids = output_vocab(trained, tokenizer.vocab)
   params = trained.derive_once(steps, steps.load_params)
@@ -323,9 +290,8 @@ def prepare_sources(
     raise ConfigError(str(error)) from error
   if trained.generation.start_id >= 0:
     start = trained.generation.start_id
-  sources = []
-  for prompt in prompts:
-    sources.append([*before, *prompt_ids(tokenizer, prompt, specials=True), *behind])
+  sources = [[*before, *prompt_ids(tokenizer, prompt, specials=True), *behind]
+             for prompt in prompts]
   longest = max(map(len, sources))
   if model.max_length and max(longest, 1 + config.max_new) > model.max_length:
     raise ConfigError(f'the longest prompt has {longest} tokens, and max_new is {config.max_new}: '
@@ -347,9 +313,7 @@ def pad_rows(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bo
   tokens = np.full((len(rows), length), max(vocab.pad, 0), np.int32)
   segments = np.zeros_like(tokens)
   for row, some in enumerate(rows):
-    begin = 0
-    if front:
-      begin = length - len(some)
+    begin = length - len(some) if front else 0
     tokens[row, begin:begin + len(some)] = some
     segments[row, begin:begin + len(some)] = 1
   return jax.device_put(tokens), jax.device_put(segments)
@@ -373,9 +337,7 @@ def drop_text_options(config: GenerationConfig) -> GenerationConfig:
 
 def end_ids(vocab: Vocab) -> tuple[int, ...]:
   """Return the ids that end a text; (): the tokenizer has none."""
-  blank_ends = ()
-  if vocab.eop >= 0:
-    blank_ends = (vocab.eop, end_of_text_id(vocab))
+  blank_ends = (vocab.eop, end_of_text_id(vocab)) if vocab.eop >= 0 else ()
   try:
     return *boundary_ids(vocab)[1:], *blank_ends
   except ValueError:
@@ -404,10 +366,7 @@ def decode_continuation(
   plain += [i for i in tokens if i not in special]
   whole = tokenizer.decode(plain)
   text = whole[len(before):]
-  places = []
-  for stop in config.stop:
-    if (place := text.find(stop)) >= 0:
-      places.append(place)
+  places = [text.find(stop) for stop in config.stop if stop in text]
   if places:
     return Continuation(text[:min(places)], tokens, 'stop')
   if tokens and tokens[-1] in end:
@@ -447,9 +406,7 @@ def sample_heldout_beginnings(
   read = windows.read(np.unique(np.linspace(0, len(windows) - 1, 4 * number).astype(np.int64)))
   # A text may be split before a word. In Chinese, Thai and others no spaces separate words.
   letters = [piece == '▁' or piece.strip('▁')[:1].isalnum() for piece in tokenizer.pieces]
-  unspaced = []
-  for piece in tokenizer.pieces:
-    unspaced.append(bool(UNSPACED_LETTER.match(piece.lstrip('▁'))))
+  unspaced = [bool(UNSPACED_LETTER.match(piece.lstrip('▁'))) for piece in tokenizer.pieces]
   splittable = tokenizer.starts_word & letters | np.array(unspaced)
   found = []
   for tokens, segments in zip(read['tokens'], read['segments'], strict=True):
@@ -458,10 +415,7 @@ def sample_heldout_beginnings(
     if begin < end < len(row):
       found.append((tokenizer.decode(row[begin:end]), tokenizer.decode(row[end:])))
   places = np.linspace(0, len(found) - 1, min(number, len(found))).astype(int)
-  chosen = []
-  for place in np.unique(places):
-    chosen.append(found[place])
-  return chosen
+  return [found[place] for place in np.unique(places)]
 
 
 def find_split(starts: np.ndarray, beginning: int) -> tuple[int, int]:

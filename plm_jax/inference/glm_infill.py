@@ -85,16 +85,10 @@ def fill_blanks(
     found = jax.device_get(engine.generate_tokens(steps, params, batch, config, ids, blank_seed))
     for row, tokens, length in zip(
         rows, found['tokens'][:, 0], found['lengths'][:, 0], strict=True):
-      written = []
-      for token in tokens[:length].tolist():
-        if token not in ids.end_ids:
-          written.append(token)
+      written = [token for token in tokens[:length].tolist() if token not in ids.end_ids]
       texts[row] = texts[row].append(blanks[row][number], written)
   tokenizer: Any = trained.tokenizer
-  answers = []
-  for text in texts:
-    answers.append([tokenizer.decode(ids).strip() for _, ids in text.filled])
-  return answers
+  return [[tokenizer.decode(ids).strip() for _, ids in text.filled] for text in texts]
 
 
 def score_blanks(
@@ -114,9 +108,7 @@ def score_blanks(
   check_prompts(texts, 'give pairs of a prompt and what may stand in its blank')
   if rows < 1:
     raise ConfigError(f'rows are read at least one at a time, got {rows}')
-  vocab, space = tokenizer.vocab, ''
-  if tokenizer.keeps_leading_space:
-    space = ' '
+  vocab, space = tokenizer.vocab, ' ' if tokenizer.keeps_leading_space else ''
   laid, most, longest = [], 0, 0  # most: tokens in part B of the longest filling
   for prompt, words in asked:
     ids = encode_prompt(trained, prompt)
@@ -161,16 +153,13 @@ def make_samples(
   room = trained.model.max_length - config.max_new - 1  # 1: the start token of the blank
   candidates = [(prompt, None) for prompt in prompts]
   candidates += sample_heldout_blanks(trained, folder, seed, number)
-  pairs = []
-  for prompt, truth in candidates:
-    if len(encode_prompt(trained, prompt)) <= room:
-      pairs.append((prompt, truth))
+  pairs = [(prompt, truth) for prompt, truth in candidates
+           if len(encode_prompt(trained, prompt)) <= room]
   if not pairs:
     return []
-  fillings = []
-  written = fill_blanks(trained, [prompt for prompt, _ in pairs], config)
-  for (prompt, _), words in zip(pairs, written, strict=True):
-    fillings.append((prompt, words[0]))
+  prompts = [prompt for prompt, _ in pairs]
+  written = fill_blanks(trained, prompts, config)
+  fillings = [(prompt, words[0]) for prompt, words in zip(prompts, written, strict=True)]
   logprobs = score_blanks(trained, fillings).tolist()
   samples = []
   for (prompt, truth), (_, words), logprob in zip(pairs, fillings, logprobs, strict=True):
@@ -237,10 +226,7 @@ def make_continuation(trained: LoadedModel, prompt: str) -> InfillingText:
   check_prompts([prompt])
   ids = encode_prompt(trained, prompt, ended=False)
   if ids[-1] not in mask_ids(vocab):
-    blank = vocab.gmask
-    if blank < 0:
-      blank = vocab.mask
-    ids.append(blank)
+    ids.append(vocab.gmask if vocab.gmask >= 0 else vocab.mask)
   return InfillingText(ids).append(len(ids) - 1, ())
 
 
@@ -273,9 +259,7 @@ def left_pad_rows(rows: Iterable[dict[str, list[int]]], length: int, vocab: Voca
   """Pad the inputs of texts on the left -> arrays [rows, length]."""
   rows, arrays = list(rows), {}
   for name in ('tokens', 'segments', 'place', 'types', 'ranks'):
-    empty = 0
-    if name == 'tokens':
-      empty = max(vocab.pad, 0)
+    empty = max(vocab.pad, 0) if name == 'tokens' else 0
     values = [[empty] * (length - len(row[name])) + row[name] for row in rows]
     arrays[name] = np.array(values, np.int32)
   return jax.device_put(arrays)
@@ -288,11 +272,7 @@ def mask_ids(vocab: Vocab) -> set[int]:
 
 def mask_places(ids: Sequence[int], vocab: Vocab) -> list[int]:
   """Return the positions of the blanks in a text."""
-  places = []
-  for place, token in enumerate(ids):
-    if token in mask_ids(vocab):
-      places.append(place)
-  return places
+  return [place for place, token in enumerate(ids) if token in mask_ids(vocab)]
 
 
 def check_row_length(trained: LoadedModel, length: int, blank: int) -> int:
@@ -318,17 +298,13 @@ def require_glm_tokenizer(trained: LoadedModel) -> Tokenizer:
   if 'lm' not in trained.heads:
     raise CheckpointError('the model is no GLM: it has no language-modelling head')
   if trained.model.kind != 'infilling':
-    does = 'continues'
-    if trained.model.kind == 'encoder-decoder':
-      does = 'generates'
+    does = 'generates' if trained.model.kind == 'encoder-decoder' else 'continues'
     raise CheckpointError(f'the model is no GLM: it {does} texts, by `python -m plm_jax generate`, '
                           'and fills no blanks')
   if not trained.tokenizer:
     raise CheckpointError('the model has no tokenizer: blanks cannot be filled without it')
   roles = {'[CLS]': 'cls', '[MASK]': 'mask'}
-  for name, role in GLM_TOKENS.items():
-    if role in ('sop', 'eop'):
-      roles[name] = role
+  roles |= {name: role for name, role in GLM_TOKENS.items() if role in ('sop', 'eop')}
   if lacking := missing_tokens(trained.tokenizer.vocab, roles):
     raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: it is not that of a '
                           'GLM')

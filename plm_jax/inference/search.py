@@ -117,11 +117,8 @@ def check_logits(finite: jax.Array) -> None:
 def gather_result(config: GenerationConfig, search: SearchState) -> dict[str, jax.Array]:
   """Gather the arrays of `collect_result`."""
   if config.beams > 1:
-    best = search['best']
-    kept = {}
-    for name in ('tokens', 'lengths', 'scores'):
-      kept[name] = best[name][:, :config.number]
-    return kept
+    names = ('tokens', 'lengths', 'scores')
+    return {name: search['best'][name][:, :config.number] for name in names}
   tokens = search['tokens'][:, -config.max_new:]
   lengths = jnp.minimum(search['lengths'], search['count'])
   return {'tokens': tokens.reshape(-1, config.number, config.max_new),
@@ -208,9 +205,9 @@ def advance_beams(
   moved = {name: search[name][origin] for name in ('tokens', 'seen')}
 
   # Stop where no running sequence can reach the ended ones.
-  length = count
-  if config.early_stopping == 'never' and config.length_penalty > 0:
-    length = config.max_new  # the sum of log probabilities only falls, so this is the best score
+  # The sum of log probabilities only falls, so that the longest text may have the best score.
+  counts_all = config.early_stopping == 'never' and config.length_penalty > 0
+  length = config.max_new if counts_all else count
   worst = jnp.where(best['ended'], best['scores'].min(1, keepdims=True), EMPTY_SCORE)
   going &= (scores[:, :1] / length ** config.length_penalty > worst).any(1)
   if config.early_stopping == 'full':

@@ -58,17 +58,12 @@ class StaticVectors:
     sizes = np.array([len(row) for row in rows], np.int64)
     out, nonempty = np.zeros((len(rows), self.table.shape[1]), np.float32), np.flatnonzero(sizes)
     if len(nonempty):
-      parts = []
-      for number in nonempty:
-        parts.append(np.asarray(rows[number], np.int64))
-      flat = np.concatenate(parts)
+      flat = np.concatenate([np.asarray(rows[number], np.int64) for number in nonempty])
       starts = np.cumsum(sizes[nonempty]) - sizes[nonempty]
       sums = np.add.reduceat(self.table[flat], starts, axis=0)
       out[nonempty] = sums / sizes[nonempty, None]
     check_finite(out)
-    if self.normalize:
-      return normalize_vectors(out).astype(np.float32)
-    return out
+    return normalize_vectors(out).astype(np.float32) if self.normalize else out
 
   def save(self, folder: Any) -> None:
     """Write a folder that sentence-transformers loads. Raises ConvertError if it exists."""

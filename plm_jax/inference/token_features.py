@@ -86,13 +86,7 @@ def word_layers(
   width = trained.model.block.width
   depth = encode.encoder_config(trained.model).stack.blocks + 1
   empty = np.zeros((depth, 0, width), np.float32)
-  vectors = []
-  for parts in found:
-    if parts:
-      vectors.append(np.concatenate(parts, 1))
-    else:
-      vectors.append(empty)
-  return vectors
+  return [np.concatenate(parts, 1) if parts else empty for parts in found]
 
 
 def iterate_attention(
