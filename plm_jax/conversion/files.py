@@ -122,15 +122,6 @@ class RenamedSource:
       return self.source.read(self.original[name], index)
 
 
-def make_renamer(aliases: Iterable[tuple[str, str]]) -> Callable[[str], str]:
-  """Return a function that applies (regular expression, replacement) pairs, one after another."""
-  def rename(name: str) -> str:
-    for pattern, replacement in aliases:
-      name = re.sub(pattern, replacement, name)
-    return name
-  return rename
-
-
 def write_safetensors(
     folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int,
 ) -> None:

@@ -205,7 +205,9 @@ def rename_tensor(family: Family, name: str) -> str | None:
   """Return a tensor's name in the rules; None for a tensor that is no parameter."""
   if any(re.search(pattern, name) for pattern in family.skip_patterns):
     return None
-  return files.make_renamer(family.aliases)(name)
+  for pattern, replacement in family.aliases:
+    name = re.sub(pattern, replacement, name)
+  return name
 
 
 def rename_alias(hf_config: dict[str, Any]) -> dict[str, Any]:
