@@ -25,6 +25,7 @@ WHOLE_NUMBER = re.compile('[0-9]{1,9}')
 # No leading zeros, as in codes: 007.
 NUMBER = re.compile(r'[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?')
 ARRAY = re.compile(r'(\w+\.)?(array|tensor)\(\s*\[.*\)', re.DOTALL)
+NUMBER_LIST = re.compile(r'\[[-+.,eE\d\s]*\]')
 BOOLEANS = {'true': True, 'false': False}
 INVISIBLE = '\ufeff\u200b'  # byte order mark and zero-width space
 MULTI_LABEL_NOTE = ': several labels of one example are for --task=multilabel'
@@ -80,16 +81,25 @@ def is_collection(text: str) -> bool:
 
   Tables hold such texts: "['a', 'b']", '[0 1 0]' or 'array([0, 1])'.
   """
-  if ARRAY.fullmatch(text):
-    return True
+  is_array = ARRAY.fullmatch(text) or NUMBER_LIST.fullmatch(text)
+  return bool(is_array) or parse_collection(text) is not None
+
+
+def parse_collection(text: str) -> list | dict | set | tuple | None:
+  """Parse a list, a set or an object that is written as text; None: it is none.
+
+  Numbers of a list may be separated by spaces, as numpy writes them.
+  """
   if text[:1] + text[-1:] not in ('[]', '{}', '()'):
-    return False
-  if re.fullmatch(r'\[[-+.,eE\d\s]*\]', text):
-    return True
+    return None
+  if NUMBER_LIST.fullmatch(text):
+    text = '[' + ','.join(re.findall(r'[^\s,]+', text[1:-1])) + ']'
   for parse in (json.loads, ast.literal_eval):
     with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-      return isinstance(parse(text), list | dict | set | tuple)
-  return False
+      value = parse(text)
+      if isinstance(value, list | dict | set | tuple):
+        return value
+  return None
 
 
 class Classes:
@@ -134,10 +144,8 @@ class Classes:
     return -1
 
 
-@functools.lru_cache(maxsize=8)
-def get_classes(names: tuple[str, ...]) -> Classes:
-  """Return the classes of these names, cached."""
-  return Classes(names)
+get_classes = functools.lru_cache(maxsize=8)(Classes)
+"""return the classes of a tuple of names, cached"""
 
 
 def name_classes(labels: Iterable[Any]) -> tuple[tuple[str, ...], list[str]]:
@@ -158,6 +166,8 @@ def name_classes(labels: Iterable[Any]) -> tuple[tuple[str, ...], list[str]]:
   numbers = {key.value for key in spellings if key.kind == 'number'}
   if 'truth' in kinds and numbers & {0, 1}:
     raise SourceError('labels are both true or false and 0 or 1: write them in one way')
+  # Of several spellings True and False come first, then the shortest.
+  spelling_order = lambda name: (name not in ('True', 'False'), len(name), name)
   names = {key: min(some, key=spelling_order) for key, some in spellings.items()}
   order = (lambda key: key.value) if kinds == {'number'} else names.__getitem__
   ordered = sorted(names, key=order)
@@ -176,11 +186,6 @@ def name_classes(labels: Iterable[Any]) -> tuple[tuple[str, ...], list[str]]:
                  'it stands for a missing one')
   notes += note_joined_names(set(names.values()))
   return tuple(names[key] for key in ordered), notes
-
-
-def spelling_order(spelling: str) -> tuple[bool, int, str]:
-  """Order spellings of a class: True and False first, then the shortest."""
-  return spelling not in ('True', 'False'), len(spelling), spelling
 
 
 def note_similar_names(names: Iterable[str]) -> list[str]:

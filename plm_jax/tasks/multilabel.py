@@ -5,9 +5,7 @@ predicted where the probability is above its threshold (Tsoumakas and Katakis 20
 relevance). Files have a list of labels, labels in one text with separators, or a column of 0 and 1
 for each label.
 """
-import ast
 from collections.abc import Iterable, Mapping, Sequence
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -24,7 +22,13 @@ from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD, MULTILABEL_METRICS, Tuning
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.calibration import Decisions
-from plm_jax.tasks.class_names import MULTI_LABEL_NOTE, format_label, is_missing, name_classes
+from plm_jax.tasks.class_names import (
+  MULTI_LABEL_NOTE,
+  format_label,
+  is_missing,
+  name_classes,
+  parse_collection,
+)
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import Classification
 from plm_jax.tasks.outputs import Labels
@@ -34,7 +38,6 @@ from plm_jax.validation import intervals
 
 SEPARATORS = ('|', ';', ',')
 NUMBERS = re.compile(r'[0-9]+([ \t]+[0-9]+)*')
-ARRAY = re.compile(r'\[[-+.,eE\d\s]*\]')
 INDICATORS = {'0': False, '1': True, '0.0': False, '1.0': True, 'false': False, 'true': True}
 HIDDEN = ('', '-1')  # of 0 and 1, where labels are not published
 
@@ -352,21 +355,10 @@ def read_indicators(row: Any, names: Sequence[str]) -> Indicators | None:
 
 def parse_list(label: Any) -> Any:
   """Parse a list that is written as text, as Python, JSON or numpy write it; else unchanged."""
-  if not isinstance(label, str):
+  value = parse_collection(format_label(label)) if isinstance(label, str) else None
+  if value is None or (isinstance(value, dict) and value):
     return label
-  text = format_label(label)
-  if text[:1] + text[-1:] not in ('[]', '{}', '()'):
-    return label
-  if ARRAY.fullmatch(text):
-    text = '[' + ','.join(re.findall(r'[^\s,]+', text[1:-1])) + ']'
-  for parse in (json.loads, ast.literal_eval):
-    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-      value = parse(text)
-      if isinstance(value, list | tuple | set):
-        return sorted(value, key=str) if isinstance(value, set) else list(value)
-  if text == '{}':
-    return []
-  return label
+  return sorted(value, key=str) if isinstance(value, set) else list(value)
 
 
 def find_separator(texts: Iterable[str]) -> str:
@@ -403,7 +395,9 @@ def to_list(label: Any, separator: str, names: Sequence[str]) -> Any:
 
 def split_labels(text: str, separator: str) -> list[str]:
   """Split a text at a separator, without empty parts."""
-  parts = text.split(separator if separator.strip() else None) if separator else [text]
+  parts = text.split(separator) if separator.strip() else text.split()
+  if not separator:
+    parts = [text]
   return [part for part in map(format_label, parts) if part]
 
 
