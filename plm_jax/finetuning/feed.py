@@ -9,7 +9,7 @@ import numpy as np
 
 from plm_jax import conversion, sharding
 from plm_jax.architectures import Output
-from plm_jax.config.run import FinetuneRun, Phase
+from plm_jax.config.run import FinetuneRun
 from plm_jax.distributed import hosts
 from plm_jax.finetuning.augmentation import make_augmented_batches
 from plm_jax.finetuning.predict import compute_outputs, put_on_mesh
@@ -76,7 +76,9 @@ class LabeledFeed(Feed):
     """Yield batches from step `start`, with as many rows and tokens as each needs."""
     for step in range(start, self.phase.steps):
       windows = self.batches.batch(step)[0]
-      yield step, set_batch_shape(self.phase, windows), put_on_mesh(windows, mesh)
+      *rows, length = windows['tokens'].shape
+      phase = dataclasses.replace(self.phase, batch=int(np.prod(rows)), length=length)
+      yield step, phase, put_on_mesh(windows, mesh)
 
   def make_evaluator(self, learner, mesh):
     outputs, cached = compile_forward(learner), {}
@@ -198,9 +200,3 @@ def cache_features(
   vectors, _ = compute_outputs(outputs, params['backbone'], plain, mesh, task.feature_cache.unit)
   return CachedFeatures(
       batches.features, batches.shape, batches.seed, batches.by_length, vectors, task)
-
-
-def set_batch_shape(phase: Phase, windows: Mapping[str, np.ndarray]) -> Phase:
-  """Return the phase with the number of rows and the length of a batch."""
-  *rows, length = windows['tokens'].shape
-  return dataclasses.replace(phase, batch=int(np.prod(rows)), length=length)

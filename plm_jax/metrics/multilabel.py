@@ -47,16 +47,12 @@ def average_precision(truth: Any, scores: Any) -> float:
   """
   truth, scores = np.asarray(truth, bool), np.asarray(scores, np.float64)
   check_shapes(truth, scores)
-  return percent(np.mean(list(map(label_average_precision, truth.T, scores.T))))
-
-
-def label_average_precision(truth: np.ndarray, scores: np.ndarray) -> float:
-  """Compute the average precision of a label, from 0 to 1: truth [N], scores [N]."""
-  if not truth.any():
-    return 0.0
-  _, right, found = count_by_threshold(truth, scores)
-  recall = right / truth.sum()
-  return float((np.diff(recall, prepend=0.0) * right / found).sum())
+  total = 0.0
+  for label, own in zip(truth.T, scores.T, strict=True):
+    _, right, found = count_by_threshold(label, own)
+    recall = right / max(1, label.sum())
+    total += (np.diff(recall, prepend=0.0) * right / found).sum()
+  return percent(total / truth.shape[1])
 
 
 def count_by_threshold(

@@ -34,6 +34,7 @@ from plm_jax.tasks.token_classification import TagPrediction
 MAX_TRAIN_EXAMPLES, MAX_FEATURES = 10_000, 50_000
 MAX_CHARACTERS = 2_000  # of a text whose words are counted
 MAX_WEIGHTS = 20_000_000  # of a linear classifier: features times classes
+MAX_WORDS = 200_000  # of the sentences that a tagger learns from
 MAX_DEV_EXAMPLES = 20_000  # larger development sets have no simple baseline
 
 
@@ -242,7 +243,9 @@ def tag_words(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> B
   """
   from sklearn.feature_extraction import FeatureHasher
   from sklearn.linear_model import SGDClassifier
-  train = [example for example in take_words(train, 200_000) if known_tags(example)]
+  sizes = np.cumsum([len(example.texts) for example in train])
+  train = train[:max(1, int(np.searchsorted(sizes, MAX_WORDS)))]
+  train = [example for example in train if known_tags(example)]
   known = [list(known_tags(example)) for example in train]
   targets = list(itertools.chain.from_iterable(known))
   if len(set(targets)) < 2:
@@ -406,12 +409,6 @@ def character_ngrams(text: str) -> list[str]:
 def known_tags(example: Example) -> tuple[int, ...]:
   """Return the tags of a sentence, () if they are unknown."""
   return example.label if isinstance(example.label, tuple) else ()
-
-
-def take_words(examples: Sequence[Example], most: int) -> list[Example]:
-  """Return the first sentences, of at most `most` words in all but at least one sentence."""
-  sizes = np.cumsum([len(example.texts) for example in examples])
-  return list(examples[:max(1, int(np.searchsorted(sizes, most)))])
 
 
 def most_frequent(labels: Any) -> Any:

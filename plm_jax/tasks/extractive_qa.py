@@ -20,7 +20,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.metrics import tasks as metrics
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.example_formats import ANSWERS
-from plm_jax.tasks.examples import Answer, Example, Features, Ragged, row_offsets
+from plm_jax.tasks.examples import Example, Features, Ragged, row_offsets
 from plm_jax.tasks.row_readers import find_nearest
 from plm_jax.tasks.sequence_classification import encode_texts
 from plm_jax.tokenizers import Tokenizer
@@ -360,27 +360,23 @@ def blank_characters() -> np.ndarray:
 
 
 def locate_answer(example: Example, context: EncodedContext) -> tuple[int, int] | None:
-  """Return the first and last token of the first gold answer in the context; None: no answer is."""
+  """Return the first and last token of the first gold answer in the context; None: no answer is.
+
+  Of several occurrences it is the one nearest to the stated start.
+  """
   tokens = np.flatnonzero(context.ends)
   begins, ends = context.begins[tokens], context.ends[tokens]
   for answer in example.answers or ():
-    characters = find_answer(example.texts[1], answer)
-    if characters:
-      start, end = characters
+    text = answer.text.strip()
+    blanks = len(answer.text) - len(answer.text.lstrip())
+    stated = answer.start + blanks if answer.start >= 0 else -1
+    start = find_nearest(example.texts[1], text, stated) if text else -1
+    if start >= 0:
+      end = start + len(text)
       first, last = int(ends.searchsorted(start, 'right')), int(begins.searchsorted(end)) - 1
       if first <= last:
         return int(tokens[first]), int(tokens[last])
   return None
-
-
-def find_answer(context: str, answer: Answer) -> tuple[int, int] | None:
-  """Return the characters of an answer in a context, nearest to its stated start; None: absent."""
-  text = answer.text.strip()
-  if not text:
-    return None
-  blanks = len(answer.text) - len(answer.text.lstrip())
-  at = find_nearest(context, text, answer.start + blanks if answer.start >= 0 else -1)
-  return (at, at + len(text)) if at >= 0 else None
 
 
 def best_spans(
