@@ -86,7 +86,8 @@ def pearson(truth: Any, predicted: Any) -> float:
     return 0.0
   with warnings.catch_warnings():
     warnings.simplefilter('ignore', stats.NearConstantInputWarning)
-    return 100 * float(stats.pearsonr(*sides)[0])
+    found: Any = stats.pearsonr(*sides)
+    return 100 * float(found.statistic)
 
 
 def spearman(truth: Any, predicted: Any) -> float:

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 from sklearn import metrics as sklearn
 
 from plm_jax.errors import UserError
@@ -133,16 +132,12 @@ def test_random_labels_agree_with_counts_made_by_hand():
 
 
 @pytest.mark.parametrize('classes', [2, 3])
-def test_metrics_of_labels_and_values_are_those_of_scikit_learn_and_scipy(classes):
+def test_metrics_of_labels_are_those_of_scikit_learn(classes):
   draw = np.random.default_rng(classes)
   truth, said = draw.integers(0, classes, 60), draw.integers(0, classes, 60)
   wanted = {'accuracy': sklearn.accuracy_score(truth, said), 'matthews': sklearn.matthews_corrcoef(truth, said),
             'macro_f1': sklearn.f1_score(truth, said, average='macro')}
   if classes == 2:
     wanted['f1'] = sklearn.f1_score(truth, said)
-  values, guesses = draw.normal(size=60), draw.normal(size=60).round(1)
-  correlations = {'pearson': stats.pearsonr(values, guesses)[0], 'spearman': stats.spearmanr(values, guesses)[0]}
   for name, value in wanted.items():
     assert tasks.METRICS[name](truth, said) == pytest.approx(100 * value)
-  for name, value in correlations.items():
-    assert tasks.METRICS[name](values, guesses) == pytest.approx(100 * value)
