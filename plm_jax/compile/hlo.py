@@ -75,11 +75,9 @@ class Program:
     self.computations, self.entry = hlo_parser.parse_hlo(text)
     # Computations that are one kernel: in others, updates in place stay in place, also of values
     # that a loop carries.
-    self.kernels = set()
-    for computation in self.computations.values():
-      for x in computation.values():
-        if x.op == 'fusion':
-          self.kernels.update(x.called_computations('calls'))
+    self.kernels = {
+        name for computation in self.computations.values() for x in computation.values()
+        if x.op == 'fusion' for name in x.called_computations('calls')}
     self.unknown_loops: set[str] = set()  # of unknown length: counted once
     self.steps = list(self.walk(self.entry, 1, False))
 
@@ -138,11 +136,8 @@ class Program:
   @functools.cached_property
   def kernel_flops(self) -> int:
     """FLOPs that Pallas kernels declare, which are visible only in their cost estimates."""
-    total = 0
-    for step in self.steps:
-      if step.instruction.op == 'custom-call':
-        total += step.times * step.instruction.parse_number(KERNEL_FLOPS, 0)
-    return total
+    return sum(step.times * step.instruction.parse_number(KERNEL_FLOPS, 0)
+               for step in self.steps if step.instruction.op == 'custom-call')
 
   @functools.cached_property
   def vector_operations(self) -> int:
@@ -180,9 +175,7 @@ class Program:
     for step in self.steps:
       x = step.instruction
       if x.op == 'send' and MEGASCALE_RUNTIME in x.attributes:
-        twice = 1
-        if '_xla_megascale_transfer_type="ALL_REDUCE"' in x.attributes:
-          twice = 2
+        twice = 2 if '_xla_megascale_transfer_type="ALL_REDUCE"' in x.attributes else 1
         total += step.times * twice * (slices - 1) / slices * x.result[0].bytes
     return total
 
@@ -234,10 +227,7 @@ class Program:
     contracted = re.search(r'lhs_contracting_dims=\{([\d,]*)\}', x.attributes)
     if not contracted:
       return 0
-    axes = []
-    for axis in contracted[1].split(','):
-      if axis:
-        axes.append(int(axis))
+    axes = [int(axis) for axis in contracted[1].split(',') if axis]
     return 2 * math.prod(out) * math.prod(left[axis] for axis in axes)
 
   def traffic_bytes(self, step: ExecutedInstruction) -> int:
@@ -247,50 +237,33 @@ class Program:
       return 0
     if x.op == 'custom-call' and any(f'"{name}"' in x.attributes for name in FREE_CALLS):
       return 0
-    in_hbm = []
-    for name in x.operands:
-      if name in names and not all(buffer.on_chip for buffer in names[name].result):
-        in_hbm.append(name)
+    in_hbm = [name for name in x.operands if name in names and (
+        not all(buffer.on_chip for buffer in names[name].result))]
     if x.op in ('copy-start', 'slice-start'):
       # The result has source and target (and a semaphore).
-      number = 1
-      if x.op == 'copy-start':
-        number = 0
-      target = x.result[number]
+      target = x.result[0 if x.op == 'copy-start' else 1]
       return target.bytes * (len(in_hbm) + (not target.on_chip))
     if x.op in ('send', 'recv'):  # of a host: the result is the array, its id there, and a token
-      if x.result[0].on_chip:
-        return 0
-      return x.result[0].bytes
+      return 0 if x.result[0].on_chip else x.result[0].bytes
     if x.op in ('collective-permute-start', 'all-gather-start') and len(x.result) > 1:
       read = self.operand_bytes(step) if in_hbm else 0
-      if x.result[1].on_chip:
-        return read
-      return read + x.result[1].bytes
+      return read if x.result[1].on_chip else read + x.result[1].bytes
     called = x.called_computations('calls') if x.op == 'fusion' else []
-    read = 0
     if called:
       body = self.computations[called[0]]
-      for number, name in enumerate(x.operands):
-        if name in in_hbm:
-          read += self.bytes_read(called[0], hlo_parser.find_parameter(body, number))
+      read = sum(self.bytes_read(called[0], hlo_parser.find_parameter(body, number))
+                 for number, name in enumerate(x.operands) if name in in_hbm)
     else:
-      for name in in_hbm:
-        read += self.bytes_read_by(step.computation, x, name)
-    written = 0
-    for size, buffer in zip(self.bytes_written(step.computation, x), x.result, strict=True):
-      if not buffer.on_chip:
-        written += size
-    return read + written
+      read = sum(self.bytes_read_by(step.computation, x, name) for name in in_hbm)
+    sizes = zip(self.bytes_written(step.computation, x), x.result, strict=True)
+    return read + sum(size for size, buffer in sizes if not buffer.on_chip)
 
   def bytes_read(self, computation: str, x: Instruction | None) -> int:
     """Return the bytes that a kernel reads of a parameter, or of an alias of one."""
     if x is None:
       return 0
-    read = 0
-    for user in self.computations[computation].values():
-      if x.name in user.operands:
-        read += self.bytes_read_by(computation, user, x.name)
+    read = sum(self.bytes_read_by(computation, user, x.name)
+               for user in self.computations[computation].values() if x.name in user.operands)
     return min(read, x.result_bytes)
 
   def bytes_read_by(self, computation: str, user: Instruction, name: str) -> int:
@@ -300,11 +273,8 @@ class Program:
       return self.bytes_read(computation, user)
     if user.op == 'fusion' and (called := user.called_computations('calls')):
       body = self.computations[called[0]]
-      read = 0
-      for number, operand in enumerate(user.operands):
-        if operand == name:
-          read += self.bytes_read(called[0], hlo_parser.find_parameter(body, number))
-      return read
+      return sum(self.bytes_read(called[0], hlo_parser.find_parameter(body, number))
+                 for number, operand in enumerate(user.operands) if operand == name)
     if user.operands[0] == name:
       if user.op in ('dynamic-slice', 'slice', 'gather'):
         return min(size, user.result[0].bytes)
@@ -316,10 +286,7 @@ class Program:
     """Return the bytes that a kernel writes for each of its results."""
     names = self.computations[computation]
     if x.op == 'tuple':
-      sizes = []
-      for name in x.operands:
-        sizes.extend(self.bytes_written(computation, names[name]))
-      return sizes
+      return [size for name in x.operands for size in self.bytes_written(computation, names[name])]
     if hlo_parser.is_alias(x):
       return self.bytes_written(computation, names[x.operands[0]])
     if x.op == 'fusion' and (called := x.called_computations('calls')):
@@ -329,9 +296,7 @@ class Program:
       while hlo_parser.is_alias(origin):
         origin = names[origin.operands[0]]
       if origin.op == 'parameter' or computation not in self.kernels:
-        update = x.operands[-1]
-        if x.op == 'dynamic-update-slice':
-          update = x.operands[1]
+        update = x.operands[1] if x.op == 'dynamic-update-slice' else x.operands[-1]
         return [names[update].result[0].bytes]
     if x.op == 'parameter':
       return [0]

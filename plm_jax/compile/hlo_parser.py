@@ -23,11 +23,8 @@ class Buffer:
   @property
   def bytes(self) -> int:
     """Bytes without padding; 0 for a token, and for types without a size."""
-    bits = BITS.get(self.dtype)
-    if bits is None:
-      digits = re.findall(r'\d+', self.dtype) or ['0']
-      bits = int(digits[0])
-    return math.ceil(self.size * bits / 8)
+    digits = re.findall(r'\d+', self.dtype) or ['0']
+    return math.ceil(self.size * BITS.get(self.dtype, int(digits[0])) / 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +54,7 @@ class Instruction:
   def parse_number(self, pattern: str, default: int) -> int:
     """Return the integer in the group of `pattern` in the attributes, or the default."""
     match = re.search(pattern, self.attributes)
-    if match:
-      return int(match[1])
-    return default
+    return int(match[1]) if match else default
 
 
 Computation = dict[str, Instruction]
@@ -146,7 +141,5 @@ def is_alias(x: Instruction) -> bool:
 
 def find_parameter(computation: Computation, number: int) -> Instruction | None:
   """Return parameter `number` of a computation; None where it has none."""
-  for x in computation.values():
-    if x.op == 'parameter' and x.attributes.startswith(f'({number})'):
-      return x
-  return None
+  return next((x for x in computation.values()
+               if x.op == 'parameter' and x.attributes.startswith(f'({number})')), None)

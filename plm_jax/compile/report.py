@@ -149,9 +149,7 @@ def compile_run(config: RunConfig) -> list[CompileReport]:
   reports = []
   for phase in extreme_phases(config.train.phases):
     shards = math.prod(mesh.shape[axis] for axis in sharding.AXIS_RULES['batch'])
-    steps = ''
-    if config.train.accumulate > 1:
-      steps = f' in {config.train.accumulate} micro-steps'
+    steps = f' in {config.train.accumulate} micro-steps' if config.train.accumulate > 1 else ''
     print(f'\n{phase.batch} rows of {phase.length} tokens, {phase.batch // shards} per device'
           f'{steps}', flush=True)
     reports.append(analyze_step(config, learner, phase, mesh))
@@ -212,9 +210,7 @@ def parse_slices(name: str) -> tuple[int, str]:
   ((2, 'v5e:4x4'), (1, 'v5e:4x4'))
   """
   found = re.fullmatch(r'([1-9]\d*)x(v.*)', name)
-  if found:
-    return int(found[1]), found[2]
-  return 1, name
+  return (int(found[1]), found[2]) if found else (1, name)
 
 
 def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> CompileReport:
@@ -268,18 +264,16 @@ def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> Com
 
 def pinned_host_bytes(stats: Any) -> int:
   """Return the bytes of a host's memory that a device's program uses (pinned_host)."""
-  total = 0
-  for name in ('argument', 'output', 'temp'):
-    total += getattr(stats, f'host_{name}_size_in_bytes', 0)
-  return total - getattr(stats, 'host_alias_size_in_bytes', 0)
+  argument, output, temp, alias = (
+      getattr(stats, f'host_{name}_size_in_bytes', 0)
+      for name in ('argument', 'output', 'temp', 'alias'))
+  return argument + output + temp - alias
 
 
 def device_bytes(tree) -> int:
   """Return the bytes of a tree of shapes with shardings on one device."""
-  total = 0
-  for x in jax.tree.leaves(tree):
-    total += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-  return total
+  return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+             for x in jax.tree.leaves(tree))
 
 
 def check_memory(kind: str, memory: Mapping[str, int], phase: Phase) -> None:
@@ -314,15 +308,10 @@ def out_of_memory_message(message: str, phase: Phase) -> str:
   lines = [line.strip() for line in message.splitlines()]
   needed = re.search(
       r'Used [\d.]+\w+ of [\d.]+\w+ \w+|total memory required .*? exceeds available .*?\)', message)
-  sizes, shapes = [], []
-  for line in lines:
-    if re.match(r'(\d+\. )?Size: ', line):
-      sizes.append(line)
-    elif line.startswith('Shape: '):
-      shapes.append(line)
-  buffers = ''
-  for size, shape in zip(sizes[:4], shapes[:4], strict=False):
-    buffers += f'\n  {size}  {shape}'
+  sizes = [line for line in lines if re.match(r'(\d+\. )?Size: ', line)]
+  shapes = [line for line in lines if line.startswith('Shape: ')]
+  pairs = zip(sizes[:4], shapes[:4], strict=False)
+  buffers = ''.join(f'\n  {size}  {shape}' for size, shape in pairs)
   amount = first_line(message)
   allocation = re.search(r'Out of memory allocating (\d+) bytes', message)
   if needed:
@@ -349,9 +338,7 @@ def memory_error_message(phase: Phase, needed: str, buffers: str = '', core: boo
     memory = 'core (VMEM)'
     advice = ('another --mesh.fsdp (half of it, say) or --mesh.tensor, or chips with more of this '
               'memory (v5p).')
-  largest = ''
-  if buffers:
-    largest = f' The largest buffers:{buffers}'
+  largest = f' The largest buffers:{buffers}' if buffers else ''
   return (f'{phase.batch} rows of {phase.length} tokens do not fit the memory of a {memory}: '
           f'{needed}.{largest}\nTry {advice}')
 
@@ -359,9 +346,7 @@ def memory_error_message(phase: Phase, needed: str, buffers: str = '', core: boo
 def first_line(error: Any) -> str:
   """Return the first line of an error's text, at most 200 characters; else its type's name."""
   lines = str(error).strip().splitlines()
-  if lines:
-    return lines[0][:200]
-  return type(error).__name__
+  return lines[0][:200] if lines else type(error).__name__
 
 
 def format_report(report: CompileReport, phase: Phase, devices: int) -> str:
@@ -374,37 +359,33 @@ def format_report(report: CompileReport, phase: Phase, devices: int) -> str:
   """
   chip = CHIPS.get(report.kind)
 
-  lines = ['HBM per device']
-  for name, size in report.memory.items():
-    lines.append(f'  {name:38}{size / GIB:8.3f} GiB')
+  lines = ['HBM per device',
+           *(f'  {name:38}{size / GIB:8.3f} GiB' for name, size in report.memory.items())]
   total = report.hbm_bytes / GIB
-  share = ''
-  if chip:
-    share = f' of {chip.hbm_gib:g} ({total / chip.hbm_gib:.0%})'
-  lines.append(f'  {"total":38}{total:8.3f} GiB{share}')
-
-  lines.append('work per device and step')
-  lines.append(f'  {"model FLOPs (analytic)":38}{report.model_flops / 1e9:8,.0f} G')
-  lines.append(f'  {"compiled FLOPs":38}{report.flops / 1e9:8,.0f} G    matrix products; bodies of '
-               'loops as often as they run')
-  lines.append(f'  {"HBM traffic":38}{report.hbm_traffic / 1e9:8.2f} GB   each kernel reads its '
-               'operands, writes its results, once')
+  share = f' of {chip.hbm_gib:g} ({total / chip.hbm_gib:.0%})' if chip else ''
+  lines += [
+      f'  {"total":38}{total:8.3f} GiB{share}',
+      'work per device and step',
+      f'  {"model FLOPs (analytic)":38}{report.model_flops / 1e9:8,.0f} G',
+      f'  {"compiled FLOPs":38}{report.flops / 1e9:8,.0f} G    matrix products; bodies of loops as '
+      'often as they run',
+      f'  {"HBM traffic":38}{report.hbm_traffic / 1e9:8.2f} GB   each kernel reads its operands, '
+      'writes its results, once']
   took = ''
   if chip and chip.vector_rate:
     seconds = report.vector_operations / chip.vector_rate
     took = (f', {seconds * 1e3:.2f} ms at the peak of {chip.vector_rate / 1e12:.3g} T/s that the '
             'number of lanes gives')
-  lines.append(f'  {"vector operations":38}{report.vector_operations / 1e9:8,.0f} G    number by '
-               f'number{took}: in no bound')
-  lines.append(f'{"host memory":40}{report.host_bytes / 2 ** 20:8,.2f} MiB  its rows of the batch, '
-               'and buffers of the program')
+  lines += [
+      f'  {"vector operations":38}{report.vector_operations / 1e9:8,.0f} G    number by number'
+      f'{took}: in no bound',
+      f'{"host memory":40}{report.host_bytes / 2 ** 20:8,.2f} MiB  its rows of the batch, and '
+      'buffers of the program']
 
   if report.collectives:
     lines.append('collectives per step')
   for (kind, overlapped), (count, size, sent) in report.collectives.items():
-    name = kind
-    if overlapped:
-      name = f'{kind}, overlapped'
+    name = f'{kind}, overlapped' if overlapped else kind
     lines.append(f'  {name:38}{size / 1e6:8,.1f} MB   in {count:,}; a device sends '
                  f'{sent / 1e6:,.1f} MB')
   if report.cross_slice_bytes:

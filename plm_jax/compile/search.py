@@ -73,9 +73,7 @@ def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunCon
     return trial
 
   trials: list[MeshTrial] = []
-  first = FIRST_FSDP
-  if config.mesh.fsdp > 1:
-    first = config.mesh.fsdp
+  first = config.mesh.fsdp if config.mesh.fsdp > 1 else FIRST_FSDP
   for candidates in list_candidates(config, len(devices), sharding.count_slices(devices)):
     for ordered in candidates:
       trials += climb(ordered, first, run_trial)
@@ -99,10 +97,7 @@ def climb(ordered: Sequence[RunConfig], first: int, run_trial: Callable[[RunConf
   Returns:
     The trials, in the order of `ordered`.
   """
-  begin = 0
-  for number, run in enumerate(ordered):
-    if run.mesh.fsdp <= first:
-      begin = number
+  begin = max((number for number, run in enumerate(ordered) if run.mesh.fsdp <= first), default=0)
   trials = [run_trial(ordered[begin])]
   reports = trials[0].reports
   if reports and all(report.bound_by == 'compute' for report in reports):
@@ -137,10 +132,9 @@ def refine(best: MeshTrial, trials: list[MeshTrial], run_trial: Callable[[RunCon
     config = validation.with_paths(best.config, changes)
     if any(trial.config == config for trial in trials):
       return None
-    trials.append(run_trial(config))
-    if trials[-1].problem or not is_better(trials[-1], best):
-      return None
-    return trials[-1]
+    trial = run_trial(config)
+    trials.append(trial)
+    return None if trial.problem or not is_better(trial, best) else trial
 
   while best.config.train.accumulate % 2 == 0:
     trial = try_changes({'train.accumulate': best.config.train.accumulate // 2})
@@ -179,51 +173,32 @@ def list_candidates(config: RunConfig, devices: int, slices: int = 1
     devices: number of devices.
     slices: number of slices.
   """
-  powers = []
-  for n in range(devices.bit_length()):
-    if devices % (1 << n) == 0:
-      powers.append(1 << n)
+  powers = [1 << n for n in range(devices.bit_length()) if devices % (1 << n) == 0]
 
   def list_meshes(tensor: int) -> list[MeshConfig]:
-    meshes = []
-    for fsdp in powers:
-      if devices % (fsdp * tensor * slices) == 0:
-        meshes.append(MeshConfig(devices // fsdp // tensor, fsdp, tensor))
-    return meshes
+    return [MeshConfig(devices // fsdp // tensor, fsdp, tensor)
+            for fsdp in powers if devices % (fsdp * tensor * slices) == 0]
 
   def make_runs(meshes: Sequence[MeshConfig], accumulate: int, policy: str) -> list[RunConfig]:
-    runs = []
-    for mesh in meshes:
-      changes: dict[str, Any] = {'mesh': mesh, 'train.accumulate': accumulate}
-      if policy:
-        changes['model.stack.remat'] = policy
-      run = validation.with_paths(config, changes)
-      if divides_evenly(run, devices):
-        runs.append(run)
-    return runs
+    changes: dict[str, Any] = {'train.accumulate': accumulate}
+    if policy:
+      changes['model.stack.remat'] = policy
+    runs = [validation.with_paths(config, {'mesh': mesh, **changes}) for mesh in meshes]
+    return [run for run in runs if divides_evenly(run, devices)]
 
   accumulate, policy = config.train.accumulate, remat_policy(config)
   block = getattr(config.model, 'block', None)
-  heads = 1
-  if block:
-    heads = block.heads
+  heads = block.heads if block else 1
   tensors = [size for size in (2, 4, 8) if devices % size == 0 and heads % size == 0]
   # Rounds of (meshes, accumulation, checkpointing policy).
   rounds = [([list_meshes(1)], accumulate, policy),
             ([list_meshes(size) for size in tensors], accumulate, policy)]
   widest = [list_meshes(size)[-2:] for size in [1] + tensors]
-  policies = ('',)
-  if policy:
-    policies = ('none', 'dots', 'full')
-  for steps in (1, 2, 4, 8):
-    for other in policies:
-      if steps >= accumulate and (steps, other) != (accumulate, policy):
-        rounds.append((widest, steps, other))
+  policies = ('none', 'dots', 'full') if policy else ('',)
+  rounds += [(widest, steps, other) for steps in (1, 2, 4, 8) for other in policies
+             if steps >= accumulate and (steps, other) != (accumulate, policy)]
   for mesh_lists, steps, other in rounds:
-    runs = []
-    for meshes in mesh_lists:
-      if ordered := make_runs(meshes, steps, other):
-        runs.append(ordered)
+    runs = [ordered for meshes in mesh_lists if (ordered := make_runs(meshes, steps, other))]
     if runs:
       yield runs
 
@@ -231,9 +206,7 @@ def list_candidates(config: RunConfig, devices: int, slices: int = 1
 def remat_policy(config: RunConfig) -> str:
   """Return the activation-checkpointing policy of a run; '' where it has none (ELMo)."""
   stack = getattr(config.model, 'stack', None)
-  if stack:
-    return stack.remat
-  return ''
+  return stack.remat if stack else ''
 
 
 def divides_evenly(config: RunConfig, devices: int) -> bool:
@@ -250,9 +223,7 @@ def try_candidate(config: RunConfig, phases: Sequence[Phase], devices: Sequence[
   """Compile the steps of a candidate."""
   mesh = sharding.make_mesh(config.mesh, devices)
   try:
-    reports = []
-    for phase in phases:
-      reports.append(analyze(config, phase, mesh))
+    reports = [analyze(config, phase, mesh) for phase in phases]
   except (ConfigError, MeshError) as error:
     return MeshTrial(config, (), compiling.first_line(error))
   chip = CHIPS[devices[0].device_kind]
@@ -277,10 +248,9 @@ def mean_bound(trial: MeshTrial) -> float:
   total = 0.0
   for phase in phases:
     by_batch = bounds[phase.length]
-    bound = by_batch.get(phase.batch)
-    if not bound:  # a batch between two that were compiled: by its size
-      bound = max(by_batch.values()) * phase.batch / max(by_batch)
-    total += phase.steps * bound
+    # A batch between two that were compiled: by its size.
+    between = max(by_batch.values()) * phase.batch / max(by_batch)
+    total += phase.steps * by_batch.get(phase.batch, between)
   return total / sum(phase.steps for phase in phases)
 
 
@@ -291,10 +261,7 @@ def is_better(trial: MeshTrial, other: MeshTrial) -> bool:
 
 def choose_best(trials: Sequence[MeshTrial]) -> MeshTrial | None:
   """Return the first trial within the tolerance of the lowest bound; None where nothing fits."""
-  fitting = []
-  for trial in trials:
-    if not trial.problem:
-      fitting.append(trial)
+  fitting = [trial for trial in trials if not trial.problem]
   if not fitting:
     return None
   least = min(mean_bound(trial) for trial in fitting)
@@ -309,9 +276,7 @@ def format_line(cells: Sequence[str]) -> str:
   """Format a row of the table."""
   first, *rest = cells
   widths = (12, 6, 6, 11, 11, 10, 11, 9, 5)
-  padded = []
-  for cell, width in zip(rest, widths, strict=False):
-    padded.append(f'{cell:>{width}}')
+  padded = [f'{cell:>{width}}' for cell, width in zip(rest, widths, strict=False)]
   return f'{first:22}' + ' '.join(padded).rstrip()
 
 
@@ -324,10 +289,9 @@ def trial_rows(trial: MeshTrial) -> list[tuple[str, ...]]:
     return [(*layout, f'does not fit: {trial.problem}')]
   rows = []
   for report in trial.reports:
-    row = [*layout, f'{report.hbm_bytes / GIB:.2f}', f'{report.hbm_traffic / 1e9:.2f}']
-    for kind in ('compute', 'memory', 'network'):
-      row.append(f'{report.lower_bounds[kind] * 1e3:.2f}')
-    rows.append((*row, report.bound_by, f'{report.mfu:.0%}'))
+    bounds = (f'{report.lower_bounds[kind] * 1e3:.2f}' for kind in ('compute', 'memory', 'network'))
+    rows.append((*layout, f'{report.hbm_bytes / GIB:.2f}', f'{report.hbm_traffic / 1e9:.2f}',
+                 *bounds, report.bound_by, f'{report.mfu:.0%}'))
     layout = '', '', ''
   return rows
 
@@ -344,25 +308,17 @@ def describe_best(best: MeshTrial, trials: Sequence[MeshTrial], config: RunConfi
   own = sharding.fit_mesh(config.mesh, mesh.data * mesh.fsdp * mesh.tensor)
   options = []
   if (mesh.fsdp, mesh.tensor) != (own.fsdp, own.tensor):
-    if mesh.fsdp > 1:
-      options.append(f'--mesh.fsdp={mesh.fsdp}')
-    if mesh.tensor > 1:
-      options.append(f'--mesh.tensor={mesh.tensor}')
-    if not options:
-      options.append('--mesh.fsdp=1')
+    axes = [axis for axis in ('fsdp', 'tensor') if getattr(mesh, axis) > 1] or ['fsdp']
+    options = [f'--mesh.{axis}={getattr(mesh, axis)}' for axis in axes]
   if best.config.train.accumulate != config.train.accumulate:
     options.append(f'--train.accumulate={best.config.train.accumulate}')
   if remat_policy(best.config) != remat_policy(config):
     options.append(f'--model.stack.remat={remat_policy(best.config)}')
-  advice = 'No option is needed: the run takes this mesh by itself'
-  if options:
-    advice = f'Give {" ".join(options)}'
+  own_choice = 'No option is needed: the run takes this mesh by itself'
+  advice = f'Give {" ".join(options)}' if options else own_choice
 
   least = mean_bound(best)
-  others = []
-  for trial in trials:
-    if not trial.problem and trial is not best:
-      others.append(mean_bound(trial))
+  others = [mean_bound(trial) for trial in trials if not trial.problem and trial is not best]
   comparison = ''
   if others:
     comparison = (f'; the others take {min(others) / least:.2f} to {max(others) / least:.2f} times '

@@ -403,10 +403,7 @@ def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
     return client.blocking_key_value_get(f'{key}/{kind}/{index}', 60_000)
 
   digests = [read('digest', index) for index in range(count)]
-  others = []
-  for index, digest in enumerate(digests):
-    if digest != digests[0]:
-      others.append(index)
+  others = [index for index, digest in enumerate(digests) if digest != digests[0]]
   if others:
     first, other = json.loads(read('values', 0)), json.loads(read('values', others[0]))
     raise HostsError(f'the processes of the job have different {what}: '

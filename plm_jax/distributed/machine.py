@@ -59,10 +59,8 @@ def tpu_device_files(machine: Machine) -> list[str]:
   """
   accel = [path.name for path in (machine.root / 'dev').glob('accel*')
            if re.fullmatch(r'accel\d+', path.name)]
-  vfio = []
-  for path in (machine.root / 'dev/vfio').glob('*'):
-    if path.name.isdigit():
-      vfio.append(f'vfio/{path.name}')
+  vfio = [f'vfio/{path.name}'
+          for path in (machine.root / 'dev/vfio').glob('*') if path.name.isdigit()]
   bus = machine.root / 'sys/bus/pci/devices'
   if vfio and bus.is_dir() and not any(is_tpu(device) for device in bus.iterdir()):
     vfio = []
@@ -93,14 +91,9 @@ def find_holders(machine: Machine) -> list[DeviceHolder]:
   """Find other processes that have a TPU chip open; those of other users only as root."""
   visible = machine.environ.get('TPU_VISIBLE_CHIPS') or machine.environ.get('TPU_VISIBLE_DEVICES')
   # Several processes may each use some of the chips.
-  own = []
-  for number in (visible or '').split(','):
-    if number.strip():
-      own.append(number.strip())
-  devices = set()
-  for chip in tpu_device_files(machine):
-    if not own or re.findall(r'\d+', chip)[-1] in own:
-      devices.add(chip)
+  own = [number.strip() for number in (visible or '').split(',') if number.strip()]
+  devices = {chip for chip in tpu_device_files(machine)
+             if not own or re.findall(r'\d+', chip)[-1] in own}
   found: list[DeviceHolder] = []
   if not devices:
     return found
