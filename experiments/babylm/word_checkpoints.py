@@ -72,9 +72,8 @@ def name_steps(
     LOG.warning('%s', warning)
   read = [word * share for word, share in zip(words, shares, strict=True)]
   check_epochs(config, pipelines)
-  rates = []
-  for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
-    rates.append(words_per_step(phase, pipeline, read))
+  rates = [words_per_step(phase, pipeline, read)
+           for phase, pipeline in zip(config.train.phases, pipelines, strict=True)]
   return plan_checkpoints(track, config.train.phases, rates).names
 
 

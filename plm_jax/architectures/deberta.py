@@ -164,9 +164,7 @@ class Deberta(nn.Module):
 
     # Layers, convolution and mask decoder.
     mask = encoder_attention_mask(batch, self.packed)
-    add_convolution = None
-    if cfg.conv:
-      add_convolution = Convolution(cfg, name='conv')(x, segments, row_ids)
+    add_convolution = Convolution(cfg, name='conv')(x, segments, row_ids) if cfg.conv else None
     absolute, positions = None, batch.get('positions')
     if cfg.decoder:
       init = with_logical_axes(block.init.table_initializer, (None, 'width'))

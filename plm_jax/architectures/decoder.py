@@ -173,9 +173,7 @@ class Decoder(nn.Module):
       distance = k_place[:, None, None, :] - place[:, None, :, None]
 
     # Layers.
-    past_positions = None
-    if cache is not None:
-      past_positions = cache['place']
+    past_positions = cache['place'] if cache is not None else None
     states: RememberedStates = 'keys' if remember else ''
     if within:
       states = 'inside'
@@ -261,9 +259,7 @@ def extend_cache(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
   def update_slots(cached, x):
     return update(cached, x.astype(cached.dtype).swapaxes(-3, -2), start, cached.ndim - 2)
 
-  extended = {}
-  for name, x in keys.items():
-    extended[name] = jax.tree.map(update_slots, cache[name], x)
+  extended = {name: jax.tree.map(update_slots, cache[name], x) for name, x in keys.items()}
   numbers = {'segments': segments, 'ranks': batch.get('ranks', place), 'place': place}
   for name, x in numbers.items():
     extended[name] = update(cache[name], x, start, 1)

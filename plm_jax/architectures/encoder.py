@@ -181,10 +181,7 @@ class Encoder(nn.Module):
       positions = jnp.take_along_axis(positions, batch['position_of'], 1)
     else:
       check_length(tokens, cfg.max_length)
-    if 'types' in batch and tables.types > 1:
-      types = batch['types']
-    else:
-      types = jnp.zeros_like(tokens)
+    types = batch['types'] if 'types' in batch and tables.types > 1 else jnp.zeros_like(tokens)
     position_rows = 0
     if cfg.max_length and tables.absolute != 'none':
       position_rows = cfg.max_length + cfg.first_position

@@ -106,10 +106,8 @@ class EncoderDecoderConfig(ValidatedConfig):
   def resize(
       self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderDecoderConfig':
     """Make the same architecture in another size, with `layers` on each side that has layers."""
-    sides = {}
-    for name, side in (('decoder', self.decoder), ('source', self.source)):
-      if side.layers:
-        sides[name] = dataclasses.replace(side, layers=layers, remat='none')
+    sides = {name: dataclasses.replace(side, layers=layers, remat='none')
+             for name, side in (('decoder', self.decoder), ('source', self.source)) if side.layers}
     return resize_config(
         self, block, layers, vocab, max_length, **sides,
         logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
@@ -196,10 +194,7 @@ class EncoderDecoder(nn.Module):
         k_segments = jnp.concatenate([cache['segments'], q_segments], 1)
         k_ranks = jnp.concatenate([cache['place'], ranks], 1)
       mask = attention_mask(q_segments, k_segments, ranks, k_ranks)
-    if self.packed:
-      cross_mask = attention_mask(q_segments, segments)
-    else:
-      cross_mask = padding_mask(segments)
+    cross_mask = attention_mask(q_segments, segments) if self.packed else padding_mask(segments)
 
     # Decoder.
     memory = CrossAttentionInput(encoded, cross_mask)

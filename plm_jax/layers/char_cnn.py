@@ -50,9 +50,8 @@ class CharacterConfig(ValidatedConfig):
 
   def flops(self, width: int) -> int:
     """Count the FLOPs of one word's vector of size `width`."""
-    convolutions = 0
-    for size, number in self.filters:
-      convolutions += size * number * (self.longest - size + 1) * self.size
+    convolutions = sum(size * number * (self.longest - size + 1) * self.size
+                       for size, number in self.filters)
     highways = self.highways * 2 * self.features ** 2
     return 2 * (convolutions + highways + self.features * width)
 

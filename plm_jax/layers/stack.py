@@ -383,9 +383,7 @@ def with_remat(bodies, remat: Remat, scan: bool):
   """Apply activation checkpointing to layers of each kind, which are scanned or unrolled."""
   if remat == 'none':
     return bodies
-  policy = None
-  if remat == 'dots':
-    policy = jax.checkpoint_policies.save_only_these_names(PRODUCT)
+  policy = jax.checkpoint_policies.save_only_these_names(PRODUCT) if remat == 'dots' else None
   # A scan keeps the compiler from removing the recomputation. Where layers are unrolled, or a scan
   # holds layers of several kinds, prevent_cse does.
   prevent_cse = not scan or len(bodies) > 1

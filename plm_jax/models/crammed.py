@@ -99,11 +99,8 @@ def describe_unknown(
     prefix: str, found: Mapping[str, Any], known: Mapping[str, Any],
 ) -> list[str]:
   """Return a line for every attribute in `found` with another value than in `known`."""
-  lines = []
-  for name, value in known.items():
-    if name in found and found[name] != value:
-      lines.append(f'{prefix}{name} is {str(found[name])[:100]}, only {value!r} is supported')
-  return lines
+  return [f'{prefix}{name} is {str(found[name])[:100]}, only {value!r} is supported'
+          for name, value in known.items() if name in found and found[name] != value]
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,9 +196,8 @@ class Packed:
 
   def export_array(self, *parts: np.ndarray):
     """Join all parts, in order."""
-    rows = []
-    for part, x in enumerate(parts):
-      rows.append(np.moveaxis(self.part_layout(part).export_array(x), self.axis, 0))
+    rows = [np.moveaxis(self.part_layout(part).export_array(x), self.axis, 0)
+            for part, x in enumerate(parts)]
     if not self.by_head:
       return np.moveaxis(np.concatenate(rows), 0, self.axis)
     heads, _ = self.leading_axes(parts[0].shape)

@@ -158,9 +158,8 @@ class Family:
       label = lambda n: self.layer_label(config, n)
       return tuple(dataclasses.replace(rule, layer_label=label) for rule in chosen)
 
-    heads = {}
-    for name, head in self.heads.items():
-      heads[name] = dataclasses.replace(head, rules=select(head.rules))
+    heads = {name: dataclasses.replace(head, rules=select(head.rules))
+             for name, head in self.heads.items()}
     return dataclasses.replace(self, rules=select(self.rules), heads=heads)
 
   @property

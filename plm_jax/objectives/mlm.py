@@ -175,9 +175,7 @@ class MaskedLM(Objective):
   def find_incompatibility(self, corpora: Sequence[str], model: Any) -> str | None:
     """Explain that the model has too few languages, or cannot learn from translations."""
     names = self.pair.language_names if isinstance(self.pair, Translations) else corpora
-    room = 0
-    if isinstance(model, EncoderConfig):
-      room = model.embeddings.languages
+    room = model.embeddings.languages if isinstance(model, EncoderConfig) else 0
     if self.language_ids and len(names) > room:
       return (f'--data.path has {len(corpora)} corpora of {len(names)} languages, and '
               f'--model.embeddings.languages is {room}')

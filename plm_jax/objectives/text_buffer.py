@@ -40,9 +40,7 @@ def append_separators(text: TextBuffer, end: int, room: int) -> TextBuffer:
   ends = (at < total) & (~put(real, False) | (at == total - 1))
   # A separator belongs to the sentence before it, and is a word between its own and the next.
   before = jax.lax.cummax(put(jnp.arange(real.shape[0]), 0))
-  chinese = None
-  if text.chinese is not None:
-    chinese = jnp.where(ends, 0, put(text.chinese, 0))
+  chinese = jnp.where(ends, 0, put(text.chinese, 0)) if text.chinese is not None else None
   return TextBuffer(
       jnp.where(ends, end, put(text.tokens, 0)), text.sentences[before],
       2 * text.words[before] + ends, total, chinese)

@@ -80,9 +80,7 @@ def add(params, config: AdapterConfig, key) -> Any:
 
     # Logical axes: those of the kernel's inputs or outputs, with the rank between.
     boxed = isinstance(kernel, nn.Partitioned)
-    axes = ()
-    if boxed:
-      axes = tuple(kernel.names)
+    axes = tuple(kernel.names) if boxed else ()
     def box(value, names):
       if not boxed:
         return value

@@ -173,9 +173,7 @@ def make_schedule(
     step = jnp.asarray(step, jnp.float32)
 
     # Decay.
-    start = warmup
-    if config.schedule in ('bert', 'electra', 'gpt1'):
-      start = 0.0
+    start = 0.0 if config.schedule in ('bert', 'electra', 'gpt1') else warmup
     done = (step - start) / max(1.0, end - start)
     if config.horizon:  # the run may continue after it
       done = jnp.minimum(done, 1)
@@ -197,9 +195,7 @@ def make_schedule(
     begin = step / max(1.0, warmup)
     if config.schedule == 'electra':
       begin *= decay
-    first = config.warmup_start
-    if config.schedule == 'slanted':
-      first = config.floor
+    first = config.floor if config.schedule == 'slanted' else config.warmup_start
     begin = first + (1 - first) * begin
     return config.peak * jnp.where(step < rise, begin, decay)
 

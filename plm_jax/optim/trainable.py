@@ -126,9 +126,7 @@ def depths_below_head(tree) -> Any:
       # Each row of shared parameters counts for its last layer.
       number = -(-np.arange(1, x.shape[0] + 1) * stacks[stack] // x.shape[0])
       return (top - (ends[stack] - stacks[stack] + number)).astype(np.int32)
-    before_norm = ()
-    if 'norm' in name:
-      before_norm = tuple(name[:name.index('norm')])
+    before_norm = tuple(name[:name.index('norm')]) if 'norm' in name else ()
     return np.array(top - ends.get(before_norm, 0), np.int32)
 
   depths = [depth(name, x) for name, (_, x) in zip(names, leaves, strict=True)]
@@ -206,10 +204,7 @@ def split_trained(select: ParameterSelection, tree):
     all leaves for the others, to the whole tree; what is not trainable in it has no gradient).
   """
   leaves, structure = jax.tree.flatten(tree)
-  if select:
-    chosen = jax.tree.leaves(select(tree))
-  else:
-    chosen = [np.ones((), bool)] * len(leaves)
+  chosen = jax.tree.leaves(select(tree)) if select else [np.ones((), bool)] * len(leaves)
   def stop_frozen_rows(rows, x):
     if rows.all():
       return x
@@ -222,8 +217,5 @@ def split_trained(select: ParameterSelection, tree):
         x = stop_frozen_rows(rows, next(trained))
       combined.append(x)
     return structure.unflatten(combined)
-  trained = []
-  for rows, x in zip(chosen, leaves, strict=True):
-    if rows.any():
-      trained.append(x)
+  trained = [x for rows, x in zip(chosen, leaves, strict=True) if rows.any()]
   return trained, combine

@@ -44,9 +44,7 @@ def make_optimizer(
     the transformation, which raises ParameterError for a pattern, or an exempt name, that matches
     nothing.
   """
-  clip = optax.identity()
-  if config.clip:
-    clip = clip_gradients(config.clip, parts, config.clip_by)
+  clip = clip_gradients(config.clip, parts, config.clip_by) if config.clip else optax.identity()
   moved = [make_direction(config, matrices or {}), add_weight_decay(config, steps, pace)]
   if config.kind == 'muon' and config.muon_rate != 1:
     moved.append(muon.scale_matrices(matrices or {}, config.muon_rate))
@@ -190,9 +188,7 @@ def make_direction(
         epsilon=1e-30)
     if config.heads == 'joined':
       squares = apply_to_matrices(squares)
-    scale = optax.identity()
-    if config.parameter_scale:
-      scale = optax.scale_by_param_block_rms(1e-3)
+    scale = optax.scale_by_param_block_rms(1e-3) if config.parameter_scale else optax.identity()
     updates = apply_per_layer(optax.chain(squares, optax.clip_by_block_rms(1.0), scale))
     if config.momentum:
       return optax.chain(updates, optax.ema(config.momentum, debias=False))

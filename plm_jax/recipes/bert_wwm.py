@@ -98,9 +98,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   row = SIZES[size]
   model = row.make_model(dropout=0.1, attention_dropout=0.1)
   model = dataclasses.replace(model, pooler=row.pair.pair_task is not None)
-  lengths = (1.0,)
-  if size.startswith('macbert'):
-    lengths = NGRAMS
+  lengths = NGRAMS if size.startswith('macbert') else (1.0,)
   objective = MaskedLM(pair=row.pair, unit='word', lengths=lengths, pooled='whole', duplicates=10)
   if row.steps:
     train = row.make_train_config()
@@ -110,9 +108,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   optim = OptimConfig(
       kind=row.kind, peak=row.peak, warmup=10_000, schedule='bert',
       weight_decay=0.01)
-  text = TextConfig()
-  if scale == 'paper':
-    text = TextConfig(segmenter='jieba')
+  text = TextConfig(segmenter='jieba') if scale == 'paper' else TextConfig()
   return limit_chinese_vocab(apply_scale(PretrainRun(
       row.name or f'bert_wwm_{size}', model=model, objective=objective,
       data=DataConfig(prepare=text), optim=optim, train=train), scale))

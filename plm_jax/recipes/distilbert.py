@@ -77,9 +77,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   teacher = {'base': bert.base, 'roberta': roberta.base, 'gpt2': gpt2.small}[size]
-  teacher_model = None
-  if scale == 'paper':
-    teacher_model = teacher('bfloat16')
+  teacher_model = teacher('bfloat16') if scale == 'paper' else None
   objective = Distillation(model=teacher_model)
   family, data = 'distilbert', DataConfig()
   if size == 'base':

@@ -35,9 +35,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  text = TextConfig()
-  if scale == 'paper':
-    text = TextConfig(segmenter='jieba')
+  text = TextConfig(segmenter='jieba') if scale == 'paper' else TextConfig()
   return limit_chinese_vocab(apply_scale(PretrainRun(
       f'ernie_{size}', family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(unit='either', pooled='whole'), data=DataConfig(prepare=text),

@@ -119,10 +119,7 @@ def recipe(
   warmup_share, warmup_updates = 0.0, int(values['warmup'])
   if values['warmup'] < 1:
     warmup_share, warmup_updates = values['warmup'], 0
-  optim: dict[str, Any] = {}
-  for field, value in values.items():
-    if field in OPTIM_FIELDS:
-      optim[field] = value
+  optim: dict[str, Any] = {field: value for field, value in values.items() if field in OPTIM_FIELDS}
   optim['warmup'] = warmup_updates
   epochs, on_error, tokenizer, tuning = 0.0, 'refuse', start.folder, TuningConfig()
   if 'steps' not in values:

@@ -51,14 +51,10 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   optim = OptimConfig(
       peak=row.peak, warmup=30_000, schedule='linear', b2=0.98, eps=1e-6, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
-  layout = 'mbart'
-  if size == '50':
-    layout = 'mbart50'
+  layout = 'mbart50' if size == '50' else 'mbart'
   text = TextConfig(kind='sentencepiece-unigram', layout=layout, lowercase=False)
   # Room for the ends of sentences; at the smaller scales a sequence holds few sentences.
-  reserve = 4
-  if scale == 'paper':
-    reserve = 24
+  reserve = 24 if scale == 'paper' else 4
   objective = DenoisingAutoencoder(
       (SentencePermutation(), TextInfilling(0.35, 3.5, unit='word')), languages=('en_XX',),
       reserve=reserve)

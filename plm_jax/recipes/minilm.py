@@ -63,10 +63,7 @@ def make_student(layers: int, width: int = 384):
 def make_v2_size(layers: int, width: int, parameters: int, large: bool = False) -> MiniLMSize:
   """Make a student of MiniLMv2. large: the teacher is BERT large."""
   relations = ('queries', 'keys', 'values')
-  if large:
-    inner = Relations(relations, 64, TEACHER_LAYER)
-  else:
-    inner = Relations(relations, 48, 0)
+  inner = Relations(relations, 64, TEACHER_LAYER) if large else Relations(relations, 48, 0)
   return MiniLMSize(
       model=make_student(layers, width), parameters=parameters, peak=6e-4, batch=256, pod='v3:4x4',
       inner=inner, large_teacher=large)
@@ -92,10 +89,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   row = SIZES[size]
   inner, teacher = row.inner, None
   if scale == 'paper':
-    if row.large_teacher:
-      teacher = bert.large('bfloat16')
-    else:
-      teacher = bert.base('bfloat16')
+    teacher = bert.large('bfloat16') if row.large_teacher else bert.base('bfloat16')
   else:  # the teacher has two layers
     inner = dataclasses.replace(inner, layer=0)
     if inner.heads:

@@ -79,9 +79,8 @@ def batch_size_ramp(
   for piece in range(pieces):
     middle = first + (batch - first) * (piece + 0.5) / pieces
     sizes.append(max(1, round(middle / first)) * first)
-  steps = {}
-  for size in sorted(set(sizes)):
-    steps[size] = round(sizes.count(size) * over / pieces / (size * length))
+  steps = {size: round(sizes.count(size) * over / pieces / (size * length))
+           for size in sorted(set(sizes))}
   rest = tokens - sum(size * number * length for size, number in steps.items())
   steps[batch] = steps.get(batch, 0) + rest // (batch * length)
   return tuple(Phase(number, length, size) for size, number in steps.items())

@@ -98,9 +98,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   optim = OptimConfig(
       peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
-  assembly = 'sentences'
-  if one_document:
-    assembly = 'document'
+  assembly = 'document' if one_document else 'sentences'
   return apply_scale(PretrainRun(
       f'roberta_{size}', family='roberta', model=model,
       objective=MaskedLM(pair=row.pair, choice='everywhere', pooled='whole'),

@@ -66,9 +66,7 @@ def make_laptop_run(paper: PretrainRun) -> PretrainRun:
     optim, phase = dict(peak=2e-3, warmup=60, b2=0.98), Phase(2000, 32, 64)
     init_std = 0.08
   if paper.optim.kind == 'adafactor':  # whose learning rate is relative to the parameters
-    peak = 0.03
-    if paper.optim.schedule == 'constant':
-      peak = 0.01
+    peak = 0.01 if paper.optim.schedule == 'constant' else 0.03
     optim = dict(peak=peak, warmup=100)
   if paper.optim.kind == 'lamb':  # this one, too
     optim['peak'] = max(optim['peak'], paper.optim.peak)

@@ -60,9 +60,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  teacher = None
-  if scale == 'paper':
-    teacher = bert.base('bfloat16')
+  teacher = bert.base('bfloat16') if scale == 'paper' else None
   objective = Distillation(
       model=teacher, soft=0.0, hard=0.0, cosine=0.0,
       inner=Layerwise(), task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0),

@@ -77,16 +77,12 @@ def recipe(name: str, scale: Scale) -> VectorRun:
     return paper
   model = validation.with_overrides(paper.model, SCALE_CHANGES[scale][type(paper.model)])
   if isinstance(model, Word2Vec) and model.subwords:
-    buckets = 1000
-    if scale == 'laptop':
-      buckets = 100_000
+    buckets = 100_000 if scale == 'laptop' else 1000
     subwords = dataclasses.replace(model.subwords, buckets=buckets)
     model = dataclasses.replace(model, subwords=subwords)
   epochs = 1
   if scale == 'laptop':
-    epochs = 2
-    if isinstance(model, GloVe):
-      epochs = 10
+    epochs = 10 if isinstance(model, GloVe) else 2
   return dataclasses.replace(
       paper, scale=scale, model=model,
       data=dataclasses.replace(paper.data, least=max(paper.data.least, 5)),

@@ -65,10 +65,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   optim = OptimConfig(
       peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-8, bias_correction=True,
       weight_decay=0.0, clip=5.0)
-  if size.endswith('tlm'):
-    pair = Translations()
-  else:
-    pair = FullSentences()
+  pair = Translations() if size.endswith('tlm') else FullSentences()
   text = TextConfig(kind='sentencepiece-unigram')
   return apply_scale(PretrainRun(
       f'xlm_{size}', family='xlm', model=row.make_model(dropout=0.1, attention_dropout=0.1),

@@ -27,9 +27,8 @@ def jit_evaluation(learner: Learner):
   def step(params, windows):
     losses, targets = eval_step(learner, params, windows)
     # Sums over the rows of all processes: each process sees only its own.
-    counts = {}
-    for name, (labels, weights) in targets.items():
-      counts[name] = jnp.zeros(learner.vocab.size).at[labels.ravel()].add(weights.ravel())
+    counts = {name: jnp.zeros(learner.vocab.size).at[labels.ravel()].add(weights.ravel())
+              for name, (labels, weights) in targets.items()}
     return losses, counts, windows['corpus'].max()
   return step
 

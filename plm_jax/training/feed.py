@@ -292,9 +292,7 @@ def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batc
         pipeline.corpora, None, phase.batch, seed, block, True, order_batch_size, epoch)
   for corpus in pipeline.corpora:
     if corpus.clipped_examples and jax.process_index() == 0:
-      targets = ''
-      if corpus.target_tokens:
-        targets = f' and targets of {corpus.length - phase.length}'
+      targets = f' and targets of {corpus.length - phase.length}' if corpus.target_tokens else ''
       logger.warning(
           '%s: %d of %d examples are too long for rows of %d tokens%s, and lose their ends',
           corpus.folder, corpus.clipped_examples, corpus.documents, phase.length, targets)

@@ -33,10 +33,7 @@ def peak_flops(device: Any) -> float | None:
   """Return the peak FLOPs per second of a device; None where it is not known (a CPU, for
   example)."""
   kind = device.device_kind
-  names = []
-  for name in PEAK_FLOPS:
-    if kind == name or kind.startswith((f'{name} ', f'{name}-')):
-      names.append(name)
+  names = [name for name in PEAK_FLOPS if kind == name or kind.startswith((f'{name} ', f'{name}-'))]
   if not names:
     return None
   return PEAK_FLOPS[max(names, key=len)]
@@ -54,9 +51,8 @@ def combine_metrics(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         pairs[name] = pairs.get(name, np.zeros(2)) + np.array(value, np.float64)
       else:
         scalars.setdefault(name, []).append(float(value))
-  means = {}
-  for name, (total, weight) in pairs.items():
-    means[name] = float(total / weight) if weight else 0.0
+  means = {name: float(total / weight) if weight else 0.0
+           for name, (total, weight) in pairs.items()}
   return means | {name: float(np.mean(values)) for name, values in scalars.items()}
 
 

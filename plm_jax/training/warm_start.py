@@ -84,9 +84,7 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
     if has_token_params(config):
       check_same_tokenizer(config.warm_start, find_tokenizer(config.warm_start), tokenizer)
     layers = config.tuning.reinitialize
-    fresh = None
-    if layers:
-      fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params))
+    fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params)) if layers else None
     plain = adapters.remove(params)
     loaded, fresh_parts = load_warm_start(config, plain, adapters.remove(layout))
     plain = {**plain, **loaded}
@@ -392,8 +390,5 @@ def shape_differences(own, theirs):
     return {jax.tree_util.keystr(path, simple=True, separator='/'): list(np.shape(x))
             for path, x in leaves}
   ours, others = shapes(own), shapes(theirs)
-  differences = []
-  for path in sorted(ours | others):
-    if ours.get(path) != others.get(path):
-      differences.append((path, ours.get(path), others.get(path)))
-  return differences
+  return [(path, ours.get(path), others.get(path))
+          for path in sorted(ours | others) if ours.get(path) != others.get(path)]

@@ -52,9 +52,8 @@ def fold(combine: Callable[[Any, Any], Any], parts: int, x, axis: int = -1, term
     (the combined parts, term of the remainder that does not divide by `parts`, which may be empty).
   """
   size = x.shape[axis] // parts
-  terms = []
-  for start in range(0, parts * size, size):
-    terms.append(term(jax.lax.slice_in_dim(x, start, start + size, axis=axis)))
+  terms = [term(jax.lax.slice_in_dim(x, start, start + size, axis=axis))
+           for start in range(0, parts * size, size)]
   while len(terms) > 1:
     terms = [combine(*pair) for pair in zip(terms[::2], terms[1::2], strict=True)]
   return terms[0], term(jax.lax.slice_in_dim(x, parts * size, x.shape[axis], axis=axis))

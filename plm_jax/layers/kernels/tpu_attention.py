@@ -82,9 +82,7 @@ def device_kind() -> str:
   It is that of the mesh, whose devices need not be present, or else of JAX's own devices.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  device = None
-  if not mesh.empty:
-    device = getattr(mesh, 'abstract_device', None)
+  device = None if mesh.empty else getattr(mesh, 'abstract_device', None)
   if device is None:
     if jax.default_backend() != 'tpu':
       return ''
@@ -215,9 +213,7 @@ def attend_on_device(arrays: Arrays, ids: DropoutIds, *, settings: Settings, cau
     parts, first = [], q.shape[1] - bias.places.shape[1]
     for tables, own in ((bias._replace(places=None), slice(first)), (bias, slice(first, None))):
       if q[:, own].shape[1]:
-        visible = mask
-        if mask is not None and mask.shape[2] > 1:
-          visible = mask[:, :, own]
+        visible = mask[:, :, own] if mask is not None and mask.shape[2] > 1 else mask
         own_arrays = Arrays(q[:, own], k, v, visible, tables)
         parts.append(attend_in_blocks(
             own_arrays, ids, settings._replace(first_query=own.start or 0)))
@@ -311,9 +307,7 @@ def list_parts(arrays: Arrays, settings: Settings, causal: bool
   size = round_to_tiles(-(-keys // number))
   parts = []
   for start in range(0, keys, size):
-    first = 0
-    if causal:
-      first = max(0, start - (keys - queries))
+    first = max(0, start - (keys - queries)) if causal else 0
     if first < queries:
       own = slice(start, min(start + size, keys))
       part = settings._replace(first_query=first, part=KeyPart(start, keys))
