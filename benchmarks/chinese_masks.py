@@ -139,7 +139,7 @@ def drawn(config: Any) -> tuple[Drawn, Sequence[str], int]:
   """
   def every(feed, learner, mesh):
     del mesh
-    objective, vocab, key = learner.objective, learner.vocab, learner.key(1)
+    objective, vocab, key = learner.objective, learner.vocab, learner.key('corruption')
     @jax.jit
     def batch(windows):
       keys = jax.vmap(lambda k: jax.random.split(k, 2))(corruption.example_keys(key, windows, objective.duplicates))

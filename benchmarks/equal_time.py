@@ -182,7 +182,7 @@ def filled(config: PretrainRun, batches: int = 8) -> float:
   """Return the share of tokens that are not padding, in the first batches of a run."""
   def share(feed, learner, mesh):
     del mesh
-    segments = jax.jit(lambda windows: learner.objective.corrupt(learner.key(1), windows, learner.vocab)['segments'])
+    segments = jax.jit(lambda windows: learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)['segments'])
     steps = range(min(batches, config.train.steps))
     return sum(float((segments(feed.read_batch(step)) > 0).mean()) for step in steps) / len(steps)
   return with_feed(config, share)

@@ -102,8 +102,8 @@ def beside_the_cpu(name: str, device: Any) -> tuple[float, float]:
   learner, windows = learner_of(recipe), text(recipe, recipe.train.phases[0])
 
   def loss_and_gradient(params, windows):
-    batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
-    grads, metrics = compute_gradient(learner, params, batch, learner.key(2))
+    batch = learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
+    grads, metrics = compute_gradient(learner, params, batch, learner.key('dropout'))
     return total_loss(learner.objective.terms, metrics), grads
 
   cpu, found = jax.devices('cpu')[0], []

@@ -72,4 +72,4 @@ def params(learner, windows):
 @pytest.fixture(scope='session')
 def batch(learner, windows):
   """The windows, corrupted as in training."""
-  return jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab))(windows))
+  return jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w, learner.vocab))(windows))

@@ -114,8 +114,8 @@ def test_the_kernel_skips_later_keys_of_decoders(name, causal, on):
   recipe, calls = recipes.find_recipe(name)('test'), on((9, 0))
   recipe = gpu.in_bfloat16(recipe)
   learner, windows = gpu.learner_of(recipe), gpu.text(recipe, recipe.train.phases[0])
-  batch = jax.eval_shape(lambda windows: learner.objective.corrupt(learner.key(1), windows, learner.vocab), windows)
-  params = unbox(jax.eval_shape(learner.model.init, learner.key(0), batch))['params']
+  batch = jax.eval_shape(lambda windows: learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab), windows)
+  params = unbox(jax.eval_shape(learner.model.init, learner.key('init'), batch))['params']
   jax.eval_shape(lambda params, batch: learner.model.apply({'params': params}, batch), params, batch)
   assert any(call['is_causal'] for call in calls) == causal
   assert calls

@@ -32,7 +32,7 @@ def layout(learner, windows, mesh):
 
 
 def gradient(learner, params, batch):
-  return step.compute_gradient(learner, params, batch, learner.key(2))
+  return step.compute_gradient(learner, params, batch, learner.key('dropout'))
 
 
 @pytest.fixture(scope='module')
@@ -70,7 +70,7 @@ def test_a_row_each_on_a_mesh_of_three_axes(recipe):
   learner = make_learner(dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=1)), vocab)
   windows = tiny.windows(4, config.objective.text_length(32), shortest=16)
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
-  batch = jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, vocab))(windows))
+  batch = jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w, vocab))(windows))
   run = functools.partial(gradient, learner)
   want = jax.device_get(jax.jit(run)(params, batch))
   mesh = mesh_of('mixed')
@@ -87,7 +87,7 @@ def test_a_row_each_on_a_mesh_of_three_axes(recipe):
 def test_corruption_is_that_of_one_device(learner, windows, batch):
   mesh = mesh_of('mixed')
   with jax.set_mesh(mesh):
-    run = jax.jit(lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab))
+    run = jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w, learner.vocab))
     tiny.assert_same(run(sharding.shard_batch(windows, 16, mesh)), batch)
 
 

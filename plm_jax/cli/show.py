@@ -141,14 +141,14 @@ def tabulate_layers(config: PretrainRun, depth: int | None) -> tuple[str, int, i
   objective = config.objective
   windows = objective.shapes(1, config.train.phases[0].length)
   batch = jax.eval_shape(
-      lambda windows: objective.corrupt(learner.key(1), windows, learner.vocab), windows)
+      lambda windows: objective.corrupt(learner.key('corruption'), windows, learner.vocab), windows)
   batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
   width = max(MIN_TABLE_WIDTH, shutil.get_terminal_size((120, 40)).columns)
   console = {'width': width, 'force_terminal': False}
   tabulate = summary.tabulate(
-      learner.model, learner.key(0), depth=depth, console_kwargs=console)
+      learner.model, learner.key('init'), depth=depth, console_kwargs=console)
   table = tabulate(batch)
-  variables = jax.eval_shape(lambda: learner.model.init(learner.key(0), batch))
+  variables = jax.eval_shape(lambda: learner.model.init(learner.key('init'), batch))
   params = nn.unbox(variables['params'])
   exported = jax.eval_shape(objective.lifecycle.exported, params)
   return table.strip('\n'), count_parameters(params), count_parameters(exported)

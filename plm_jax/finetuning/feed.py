@@ -127,7 +127,7 @@ def compile_forward(learner: Learner) -> Callable[[Any, Any], Any]:
   """Make a jitted function(params, windows) -> (losses, head outputs), without dropout."""
   objective: Any = learner.objective
   def outputs(params, windows):
-    batch = objective.corrupt(learner.key(3), windows, learner.vocab)
+    batch = objective.corrupt(learner.key('evaluation'), windows, learner.vocab)
     found: Any = learner.model.apply({'params': params}, batch)
     return objective.heldout(found, batch), objective.prediction_inputs(found)
   return jax.jit(outputs)
@@ -185,7 +185,7 @@ def cache_features(
   task = config.objective
   @jax.jit
   def outputs(params, windows):
-    batch = task.corrupt(learner.key(3), windows, learner.vocab)
+    batch = task.corrupt(learner.key('evaluation'), windows, learner.vocab)
     output: Any = config.model.backbone(config.data.several_texts).apply({'params': params}, batch)
     if task.feature_cache.unit == 'token':
       return {}, task.feature_cache.states(output)

@@ -5,7 +5,7 @@ They know no model and no objective by name.
 from collections.abc import Mapping
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import flax.struct
@@ -19,6 +19,10 @@ from plm_jax.optim import adapters
 from plm_jax.optim.adapters import AdapterConfig
 from plm_jax.optim.trainable import ParameterSelection, split_trained
 from plm_jax.optim.transformations import compute_global_norm
+
+
+KeyPurpose = Literal['init', 'corruption', 'dropout', 'evaluation', 'adapters']
+KEY_PURPOSES = get_args(KeyPurpose)  # their order is part of the keys of a seed
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -65,12 +69,12 @@ class Learner:
   carry: Any = None  # shapes of what a batch hands to the next, zeros at first; None: nothing
   ema: float = 0.0  # decay rate of the EMA of parameters; 0: none
 
-  def key(self, purpose: int):
-    """Make the random key of a purpose.
+  def key(self, purpose: KeyPurpose):
+    """Make the random key of a purpose, the same in every step.
 
-    0: initialization, 1: corruption, 2: dropout, 3: corruption in evaluation, 4: adapters.
+    `corruption` is for training, `evaluation` for the corruption of held-out text.
     """
-    return jax.random.fold_in(jax.random.key(self.seed), purpose)
+    return jax.random.fold_in(jax.random.key(self.seed), KEY_PURPOSES.index(purpose))
 
 
 def init_state(learner: Learner, windows) -> TrainState:
@@ -81,11 +85,11 @@ def init_state(learner: Learner, windows) -> TrainState:
     windows: a batch of any size, or its shapes.
   """
   batch = jax.eval_shape(
-      lambda w: learner.objective.corrupt(learner.key(1), w, learner.vocab), windows)
+      lambda w: learner.objective.corrupt(learner.key('corruption'), w, learner.vocab), windows)
   batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
-  params = learner.model.init(learner.key(0), batch)['params']
+  params = learner.model.init(learner.key('init'), batch)['params']
   if learner.adapter.kind != 'none':
-    params = adapters.add(params, learner.adapter, learner.key(4))
+    params = adapters.add(params, learner.adapter, learner.key('adapters'))
   zero = jnp.zeros((), jnp.int32)
   state = zero, params, learner.optimizer.init(params), zero, zero
   if learner.ema:
@@ -132,7 +136,7 @@ def train_step(
   batch = corrupt_windows(learner, windows, state.step)
 
   # Loss and gradient.
-  dropout_key = jax.random.fold_in(learner.key(2), state.step)
+  dropout_key = jax.random.fold_in(learner.key('dropout'), state.step)
   before = state.trained if isinstance(state, EmaTrainState) else state.params
   grads, metrics = compute_gradient(learner, before, batch, dropout_key)
   carry, seen = metrics.pop(CARRY, None), metrics.pop(STATISTICS, None)
@@ -175,7 +179,7 @@ def corrupt_windows(learner: Learner, windows, step):
     windows = {**windows, PROGRESS: jnp.minimum(step / learner.steps, 1)}
   # The key is the same in every step: `corruption.example_keys` folds in corpus, window and epoch.
   # So the masks of a window depend neither on the step nor on its row in the batch.
-  return learner.objective.corrupt(learner.key(1), windows, learner.vocab)
+  return learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
 
 
 def all_finite(tree) -> jax.Array:
@@ -192,7 +196,7 @@ def jit_train_step(learner: Learner, layout):
 
 def eval_step(learner: Learner, params, windows):
   """Compute the objective's (sum, weight) pairs and its accuracy targets, without dropout."""
-  batch = learner.objective.corrupt(learner.key(3), windows, learner.vocab)
+  batch = learner.objective.corrupt(learner.key('evaluation'), windows, learner.vocab)
   # Without row_ids there is no dropout.
   outputs: Any = learner.model.apply({'params': params}, batch)
   losses = learner.objective.loss(outputs, batch)

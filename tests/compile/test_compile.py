@@ -208,8 +208,8 @@ def test_the_analytic_count_is_the_compiled_one(scan):
   windows = tiny.windows(8)
   params = jax.eval_shape(lambda: nn.unbox(init_state(learner, windows)).params)
   def step(params, windows):
-    batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
-    return compute_gradient(learner, params, batch, learner.key(2))
+    batch = learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
+    return compute_gradient(learner, params, batch, learner.key('dropout'))
   program = Program(jax.jit(step).lower(params, windows).compile().as_text())
   predicted = learner.objective.max_predictions(tiny.LENGTH)
   analytic = 3 * 8 * tiny.config(layers=4).forward_flops(tiny.LENGTH, predicted)

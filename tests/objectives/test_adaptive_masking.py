@@ -92,7 +92,7 @@ def test_statistics_of_training_steps(kind):
   state = start(learner, windows)
   assert isinstance(state, StatisticsTrainState)
   params = jax.device_get(state.params)
-  batch = jax.device_get(jax.jit(lambda windows: objective.corrupt(learner.key(1), windows, tiny.VOCAB))(windows))
+  batch = jax.device_get(jax.jit(lambda windows: objective.corrupt(learner.key('corruption'), windows, tiny.VOCAB))(windows))
   logits = np.asarray(jax.jit(learner.model.apply)({'params': params}, batch)['mlm'], np.float64)
   after, metrics = jax.jit(functools.partial(train_step, learner))(state, windows)
   assert STATISTICS not in metrics

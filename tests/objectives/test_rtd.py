@@ -41,7 +41,7 @@ def setting(sharing, model=BERT):
   learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 3)
   windows = tiny.windows(8, objective.text_length(LENGTH))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
-  batch = jax.jit(lambda w: objective.corrupt(learner.key(1), w, tiny.VOCAB))(windows)
+  batch = jax.jit(lambda w: objective.corrupt(learner.key('corruption'), w, tiny.VOCAB))(windows)
   return learner, params, batch
 
 
@@ -166,7 +166,7 @@ def test_samples_depend_on_the_example_alone():
   windows = tiny.windows(8, learner.objective.text_length(LENGTH))
   @jax.jit
   def run(windows):
-    batch = learner.objective.corrupt(learner.key(1), windows, tiny.VOCAB)
+    batch = learner.objective.corrupt(learner.key('corruption'), windows, tiny.VOCAB)
     return batch['draw'], learner.model.apply({'params': params}, batch)['replaced']
   order = np.array([3, 1, 0, 2, 7, 6, 5, 4])
   for plain, moved in zip(run(windows), run(tiny.take(windows, order)), strict=True):

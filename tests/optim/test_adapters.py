@@ -34,7 +34,7 @@ def setting(kind, dropout=0.0):
   """-> (learner, parameters in which everything is random, a batch)."""
   one, windows = learner(kind, dropout), tiny.windows(4)
   shapes = jax.eval_shape(lambda: step.init_state(one, windows).params)
-  batch = jax.jit(lambda windows: one.objective.corrupt(one.key(1), windows, tiny.VOCAB))(windows)
+  batch = jax.jit(lambda windows: one.objective.corrupt(one.key('corruption'), windows, tiny.VOCAB))(windows)
   drawn = tiny.random_params(shapes)
   def factors(path, x):
     name = path[-1].key
@@ -130,7 +130,7 @@ def test_only_projections_of_layers_are_targets():
 @pytest.mark.parametrize('kind', ['lora', 'dora'])  # rslora is lora with another factor
 def test_adapters_and_heads_alone_have_a_gradient(kind):
   one, params, batch = setting(kind)
-  grads = jax.jit(lambda params: step.compute_gradient(one, params, batch, one.key(2))[0])(params)
+  grads = jax.jit(lambda params: step.compute_gradient(one, params, batch, one.key('dropout'))[0])(params)
   moved = {name for name, g in tiny.flat(grads).items() if np.any(g)}
   of_adapters = {name for name in tiny.flat(params) if '/adapter/' in name and not name.endswith('factor')}
   assert {name for name in moved if name.startswith('backbone')} == of_adapters
@@ -145,10 +145,10 @@ def test_dropout_of_what_adapters_read_follows_the_row():
     outputs: Any = one.model.apply({'params': params}, batch, rows, rngs={'dropout': key})
     return outputs['mlm']
   rows = np.arange(4)
-  first = run(one.key(2), batch, rows)
-  assert np.abs(first - run(one.key(5), batch, rows)).max() > 0.1
+  first = run(one.key('dropout'), batch, rows)
+  assert np.abs(first - run(jax.random.key(5), batch, rows)).max() > 0.1
   order = np.array([2, 0, 3, 1])
-  np.testing.assert_allclose(run(one.key(2), tiny.take(batch, order), order), first[order], atol=1e-4)
+  np.testing.assert_allclose(run(one.key('dropout'), tiny.take(batch, order), order), first[order], atol=1e-4)
 
 
 def test_a_backbone_is_cut_where_its_top_begins():

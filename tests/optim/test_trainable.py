@@ -154,7 +154,7 @@ def learner(select, frozen=0, **changes):
 
 
 def flops(learner, params, batch):
-  gradient = jax.jit(lambda params: step.compute_gradient(learner, params, batch, learner.key(2))[0])
+  gradient = jax.jit(lambda params: step.compute_gradient(learner, params, batch, learner.key('dropout'))[0])
   counted: Any = gradient.lower(params).compile().cost_analysis()
   return counted['flops']
 
@@ -163,7 +163,7 @@ def flops(learner, params, batch):
 def setting():
   windows = tiny.windows(4)
   one = learner(ParameterSelection())
-  batch = jax.device_get(jax.jit(lambda windows: one.objective.corrupt(one.key(1), windows, tiny.VOCAB))(windows))
+  batch = jax.device_get(jax.jit(lambda windows: one.objective.corrupt(one.key('corruption'), windows, tiny.VOCAB))(windows))
   params = tiny.random_params(jax.eval_shape(lambda: step.init_state(one, windows).params))
   return params, batch
 
@@ -184,7 +184,7 @@ def test_what_stays_costs_no_gradient():
 def test_the_rest_of_the_gradient_is_what_it_was(accumulate):
   params, batch = setting()
   def gradient(learner):
-    return jax.device_get(jax.jit(lambda: step.compute_gradient(learner, params, batch, learner.key(2))[0])())
+    return jax.device_get(jax.jit(lambda: step.compute_gradient(learner, params, batch, learner.key('dropout'))[0])())
 
   whole, top = (
     gradient(learner(ParameterSelection())),

@@ -237,14 +237,14 @@ def learner_of(task: EmbeddingTask, accumulate: int = 1) -> Learner:
 def gradients(learner: Learner, params, batch):
   @jax.jit
   def run(params, windows):
-    made = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
-    return compute_gradient(learner, params, made, learner.key(2))
+    made = learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
+    return compute_gradient(learner, params, made, learner.key('dropout'))
   with jax.default_matmul_precision('highest'):
     return jax.device_get(run(params, batch))
 
 
 def params_of(learner: Learner, batch):
-  made = jax.eval_shape(lambda b: learner.objective.corrupt(learner.key(1), b, learner.vocab), batch)
+  made = jax.eval_shape(lambda b: learner.objective.corrupt(learner.key('corruption'), b, learner.vocab), batch)
   return tiny.random_params(jax.eval_shape(learner.model.init, jax.random.key(0), made)['params'])
 
 

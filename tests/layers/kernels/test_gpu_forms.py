@@ -36,8 +36,8 @@ def test_a_step_has_the_same_loss_and_gradient(name, on_gpu):
 
   def find():
     def loss_and_gradient(params, windows):
-      batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
-      grads, metrics = compute_gradient(learner, params, batch, learner.key(2))
+      batch = learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
+      grads, metrics = compute_gradient(learner, params, batch, learner.key('dropout'))
       return total_loss(learner.objective.terms, metrics), grads
     return jax.jit(loss_and_gradient)(params, windows)
 
@@ -54,18 +54,18 @@ def test_a_step_has_the_same_loss_and_gradient(name, on_gpu):
 def test_layers_are_unrolled_and_initialized_in_a_loop(on_gpu):
   recipe = recipes.find_recipe('gpt2_small')('test')
   learner, windows = learner_of(recipe), text(recipe, dataclasses.replace(recipe.train.phases[0], batch=2))
-  batch = learner.objective.corrupt(learner.key(1), windows, learner.vocab)
+  batch = learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
 
   def scans(function, *args):
     return str(jax.make_jaxpr(function)(*args)).count(' unroll=1\n')
 
-  params = unbox(learner.model.init(learner.key(0), batch))['params']
+  params = unbox(learner.model.init(learner.key('init'), batch))['params']
   layers = scans(lambda p: learner.model.apply({'params': p}, batch), params)
-  start = scans(lambda: learner.model.init(learner.key(0), batch))
+  start = scans(lambda: learner.model.init(learner.key('init'), batch))
   on_gpu()
   assert gpu.unrolls(48) and not gpu.unrolls(49)
   assert scans(lambda p: learner.model.apply({'params': p}, batch), params) == layers - 1
-  assert scans(lambda: learner.model.init(learner.key(0), batch)) == start
+  assert scans(lambda: learner.model.init(learner.key('init'), batch)) == start
 
 
 @pytest.mark.parametrize('kind', ['layer', 'layer_scale', 'plain', 'rms'])
