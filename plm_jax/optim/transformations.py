@@ -197,13 +197,14 @@ def make_direction(
     return optax.scale_by_rss(config.accumulator, config.eps)
   if config.kind == 'lion':
     return optax.scale_by_lion(config.b1, config.b2)
-  adam = scale_by_plain_adam(config.b1, config.b2, config.eps)
-  if config.bias_correction:
-    adam = optax.scale_by_adam(config.b1, config.b2, config.eps)
+  make_adam = optax.scale_by_adam if config.bias_correction else scale_by_plain_adam
+  adam = make_adam(config.b1, config.b2, config.eps)
   if config.kind == 'muon':
     return muon.scale_by_muon_and_adam(
         matrices, adam, config.muon_momentum, config.muon_rms)
-  return adam
+  if config.kind in ('adamw', 'stable_adamw', 'lamb'):
+    return adam
+  raise ValueError(f'make_direction has no branch for the optimizer {config.kind!r}')
 
 
 def add_weight_decay(
