@@ -20,7 +20,6 @@ from plm_jax.optim.adapters import AdapterConfig
 from plm_jax.optim.trainable import ParameterSelection, split_trained
 from plm_jax.optim.transformations import compute_global_norm
 
-
 KeyPurpose = Literal['init', 'corruption', 'dropout', 'evaluation', 'adapters']
 KEY_PURPOSES = get_args(KeyPurpose)  # their order is part of the keys of a seed
 
@@ -33,24 +32,15 @@ class TrainState(flax.struct.PyTreeNode):
   opt_state: Any
   skipped: jax.Array  # int32, updates skipped because loss or gradient was not finite
   streak: jax.Array  # int32, how many of these were the last ones in a row
+  # What the last batch of a continuous objective hands to the next, with a leading batch axis.
+  carry: Any = None
+  statistics: Any = None  # of the run, where the objective keeps some (`Objective.statistics`)
+  trained: Any = None  # parameters at which gradients are taken, where `params` are their EMA
 
-
-class CarryTrainState(TrainState):
-  """Training state of a continuous objective, whose batches continue those before them."""
-
-  carry: Any  # what the last batch hands to the next, with a leading batch axis
-
-
-class StatisticsTrainState(TrainState):
-  """Training state of an objective that keeps statistics of the run (`Objective.statistics`)."""
-
-  statistics: Any
-
-
-class EmaTrainState(TrainState):
-  """Training state whose `params` are an EMA of the trained parameters."""
-
-  trained: Any  # parameters at which gradients are taken
+  @property
+  def parts(self) -> dict[str, Any]:
+    """What the run has of these, by name: the content of a checkpoint."""
+    return {name: part for name, part in vars(self).items() if part is not None}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,17 +81,14 @@ def init_state(learner: Learner, windows) -> TrainState:
   if learner.adapter.kind != 'none':
     params = adapters.add(params, learner.adapter, learner.key('adapters'))
   zero = jnp.zeros((), jnp.int32)
-  state = zero, params, learner.optimizer.init(params), zero, zero
-  if learner.ema:
-    return EmaTrainState(*state, jax.tree.map(jnp.copy, params))
-  if learner.objective.step_traits.keeps_statistics:
-    return StatisticsTrainState(*state, learner.objective.statistics(learner.vocab.size))
-  if learner.carry is None:
-    return TrainState(*state)
   def init_carry(x):
     axes = 'batch', *[None] * (x.ndim - 1)
     return nn.LogicallyPartitioned(jnp.zeros(x.shape, x.dtype), axes)
-  return CarryTrainState(*state, jax.tree.map(init_carry, learner.carry))
+  state = TrainState(zero, params, learner.optimizer.init(params), zero, zero,
+                     carry=jax.tree.map(init_carry, learner.carry))
+  if learner.objective.step_traits.keeps_statistics:
+    state = state.replace(statistics=learner.objective.statistics(learner.vocab.size))
+  return state.replace(trained=jax.tree.map(jnp.copy, params)) if learner.ema else state
 
 
 def make_sharded_init(learner: Learner, windows, mesh):
@@ -129,15 +116,15 @@ def train_step(
     `grad_norm`, `skipped` and `streak`.
   """
   # Corrupt the text: windows of tokens become inputs and labels.
-  if isinstance(state, CarryTrainState):
+  if state.carry is not None:
     windows = {**windows, CARRY: state.carry}
-  if isinstance(state, StatisticsTrainState):
+  if state.statistics is not None:
     windows = {**windows, STATISTICS: state.statistics}
   batch = corrupt_windows(learner, windows, state.step)
 
   # Loss and gradient.
   dropout_key = jax.random.fold_in(learner.key('dropout'), state.step)
-  before = state.trained if isinstance(state, EmaTrainState) else state.params
+  before = state.params if state.trained is None else state.trained
   grads, metrics = compute_gradient(learner, before, batch, dropout_key)
   carry, seen = metrics.pop(CARRY, None), metrics.pop(STATISTICS, None)
   loss = total_loss(learner.objective.terms, metrics)
@@ -151,15 +138,14 @@ def train_step(
   finite = jnp.isfinite(loss) & jnp.isfinite(norm) & all_finite(carry)
   def keep_finite(new, old):
     return jax.tree.map(lambda n, o: jnp.where(finite & jnp.isfinite(n), n, o), new, old)
-  if isinstance(state, CarryTrainState):
-    state = state.replace(carry=keep_finite(carry, state.carry))
-  if isinstance(state, StatisticsTrainState):
+  state = state.replace(carry=keep_finite(carry, state.carry))
+  if state.statistics is not None:
     statistics = learner.objective.update_statistics(state.statistics, seen, state.step)
     state = state.replace(statistics=keep_finite(statistics, state.statistics))
   params = keep_finite(params, before)
 
   # EMA of the parameters.
-  if isinstance(state, EmaTrainState):
+  if state.trained is not None:
     def average(mean, x):
       return learner.ema * mean + (1 - learner.ema) * x
     mean = jax.tree.map(average, state.params, params)

@@ -29,7 +29,7 @@ from plm_jax.training.early_stopping import BestCheckpoint
 from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.interrupts import catch_interrupts, mark_saving
 from plm_jax.training.learner import make_learner, make_updates
-from plm_jax.training.step import EmaTrainState, Learner, make_sharded_init
+from plm_jax.training.step import Learner, TrainState, make_sharded_init
 from plm_jax.training.training_log import TrainingLog
 from plm_jax.training.warm_start import initialize_params
 
@@ -91,13 +91,13 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     # Resume from the newest checkpoint, or start warm or from scratch.
     resumed, fresh_parts = read_resumed_meta(config, tokenizer, feed, checkpoints), []
     if resumed:
-      state = checkpoints.restore(resumed['step'], shapes, layout)
+      state = TrainState(**checkpoints.restore(resumed['step'], shapes.parts, layout.parts))
     else:
       state = make_state()
       params = feed.prepare_params(state.params)
       params, fresh_parts = initialize_params(config, learner, tokenizer, params, layout.params)
       state = state.replace(params=params)
-      if isinstance(state, EmaTrainState):
+      if state.trained is not None:
         # The EMA begins as what is trained, in memory of its own: both are updated in place.
         state = state.replace(trained=jax.tree.map(jnp.copy, params))
     first_step = int(state.step)
@@ -135,7 +135,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
           lock.check()
           checkpoints.check_saved()
         if streak >= config.train.max_nonfinite_steps:
-          checkpoints.save(done, state, meta)
+          checkpoints.save(done, state.parts, meta)
           checkpoints.wait()
           raise make_not_finite_error(config, feed, done, streak)
 
@@ -152,7 +152,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       if stopped:
         stack.enter_context(mark_saving())
       if done % config.train.save_every == 0 or ended or stopped:
-        checkpoints.save(done, state, {**meta, 'unevaluated': due and stopped})
+        checkpoints.save(done, state.parts, {**meta, 'unevaluated': due and stopped})
       for name in feed.named_steps.get(done, ()):
         save_named_checkpoint(folder / NAMED_FOLDER / name, done, state.params, meta)
       if stopped or ended:

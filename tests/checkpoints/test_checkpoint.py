@@ -15,7 +15,7 @@ from plm_jax.checkpoints import checksums
 from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from plm_jax.checkpoints.restore import restore_params
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.training.step import EmaTrainState, TrainState, init_state
+from plm_jax.training.step import TrainState, init_state
 
 pytestmark = pytest.mark.filterwarnings(
     'ignore::pytest.PytestUnraisableExceptionWarning', 'ignore:coroutine .* was never awaited:RuntimeWarning')
@@ -73,13 +73,15 @@ def test_parameters_alone(saved, state, learner, windows):
 def test_of_a_mean_and_what_is_trained_others_read_the_mean(tmp_path):
   arrays = {name: {'kernel': np.full(3, number, np.float32)} for number, name in enumerate(('mean', 'trained', 'mu'))}
   count = np.int32(4)
-  state = EmaTrainState(count, arrays['mean'], arrays['mu'], count, count, arrays['trained'])
+  state = TrainState(count, arrays['mean'], arrays['mu'], count, count, trained=arrays['trained'])
+  assert {*state.parts} == {'step', 'params', 'opt_state', 'skipped', 'streak', 'trained'}
   checkpoints = Checkpoints(tmp_path)
-  checkpoints.save(4, jax.device_put(state), {})
+  checkpoints.save(4, jax.device_put(state.parts), {})
   checkpoints.wait()
   device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-  tiny.assert_same(checkpoints.restore(4, shapes, jax.tree.map(lambda x: device, shapes)), state)
+  restored = checkpoints.restore(4, shapes.parts, jax.tree.map(lambda x: device, shapes.parts))
+  tiny.assert_same(TrainState(**restored), state)
   checkpoints.close()
   tiny.assert_same(restore_params(tmp_path, shapes.params), arrays['mean'])
 

@@ -22,7 +22,7 @@ from plm_jax.optim.transformations import make_optimizer
 from plm_jax.recipes import elmo as recipes
 from plm_jax.tokenizers.whole_words import WordTokenizer
 from plm_jax.training.learner import make_learner
-from plm_jax.training.step import CarryTrainState, Learner, init_state, train_step
+from plm_jax.training.step import Learner, init_state, train_step
 
 WORDS = WordTokenizer(['<S>', '</S>', '<UNK>', *'abcdefg'])  # softmax does not know g
 MODEL = dataclasses.replace(
@@ -187,7 +187,7 @@ def test_rows_that_are_fresh_begin_without_a_state(start, monkeypatch):
 def test_micro_steps_hand_on_what_one_step_does(start, monkeypatch):
   monkeypatch.setattr(bilm, 'sample_words', lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   (one, first), (two, second) = (jax.jit(functools.partial(train_step, learner(n)))(start, windows(0)) for n in (1, 2))
-  assert isinstance(one, CarryTrainState) and one.carry['due'].tolist() == [[2, 2], [12, 12]]
+  assert one.carry['due'].tolist() == [[2, 2], [12, 12]]
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), one, two)
   np.testing.assert_allclose(first['loss'], second['loss'], rtol=1e-6)
 

@@ -11,7 +11,6 @@ from plm_jax.config.run import Phase
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.recipes import elmo
 from plm_jax.runs.run import run
-from plm_jax.training.step import CarryTrainState
 
 
 def states(folder):
@@ -37,5 +36,5 @@ def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path):
   for steps in (3, 6):
     run(dataclasses.replace(config, train=phases(steps), output=str(tmp_path / 'parts')))
   whole, parts = (states(tmp_path / name) for name in ('whole', 'parts'))
-  assert {*whole} == {field.name for field in dataclasses.fields(CarryTrainState)} and whole['carry']['due'].any()
+  assert {*whole} == {'step', 'params', 'opt_state', 'skipped', 'streak', 'carry'} and whole['carry']['due'].any()
   jax.tree.map(np.testing.assert_array_equal, whole, parts)
