@@ -64,7 +64,6 @@ class MeshConfig(ValidatedConfig):
   effect if a --mesh option is given."""
 
   def conflict(self, option):
-    """Describe that the axis `data` has no devices; None: it has."""
     if self.data:
       return None
     return f'{option("data")} is 1 or more, or -1 for as many as the devices give, got 0'

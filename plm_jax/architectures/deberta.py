@@ -64,7 +64,6 @@ class DebertaConfig(ValidatedConfig):
   """Pooling and hidden layer of the heads."""
 
   def conflict(self, option):
-    """Describe that positions are added to the input without a table; None: there is one."""
     if self.biased_input and not self.absolute:
       return f'{option("biased_input")} needs the table of {option("absolute")} positions'
     return None

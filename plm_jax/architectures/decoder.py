@@ -73,7 +73,6 @@ class DecoderConfig(ValidatedConfig):
   """What classification heads read."""
 
   def conflict(self, option):
-    """Describe that a learned table of positions has no number of rows; None: it has one."""
     if self.absolute == 'learned' and not self.max_length:
       return f'a learned table of positions needs {option("max_length")}, its number of rows'
     return None

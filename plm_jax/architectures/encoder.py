@@ -60,7 +60,6 @@ class EncoderConfig(ValidatedConfig):
   """A dense layer with tanh on the first token, for sentence-level heads."""
 
   def conflict(self, option):
-    """Describe options that DenseFormer's sums do not support; None: there is no conflict."""
     unequal = self.windows or self.stack.groups or not self.stack.first_norm or self.block.parallel
     if self.summed and unequal:
       return (f'{option("summed")} is of layers of two sublayers, which are all alike and share '

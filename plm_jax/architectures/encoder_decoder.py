@@ -77,7 +77,6 @@ class EncoderDecoderConfig(ValidatedConfig):
   """What classification heads read."""
 
   def conflict(self, option):
-    """Describe missing rows of a position table, or heads that do not divide the width."""
     if self.absolute != 'none' and not self.max_length:
       return f'a table of positions needs {option("max_length")}, its number of rows'
     if self.decoder_heads and not self.block.head_size and self.block.width % self.decoder_heads:

@@ -56,7 +56,6 @@ class XLNetConfig(ValidatedConfig):
   """What classification heads read."""
 
   def conflict(self, option):
-    """Describe a position scheme that both streams cannot use; None: it is Transformer-XL's."""
     position = self.block.attention.position
     if not isinstance(position, TransformerXL):
       return (f'{option("block.attention.position")}: XLNet has relative positions of its own '

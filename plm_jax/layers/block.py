@@ -38,7 +38,6 @@ class BlockConfig(CommonConfig):
   """Cross-attention to an encoder's output, after self-attention."""
 
   def conflict(self, option):
-    """Describe what a parallel block does not support, or sizes that conflict; None: nothing."""
     if self.parallel and (self.norm_at != 'pre' or self.cross):
       return (f'{option("parallel")}: such a block has its norm before it (norm_at pre) and no '
               'cross attention')

@@ -37,7 +37,6 @@ class CharacterConfig(ValidatedConfig):
   """Activation of the filters, after max pooling over the word."""
 
   def conflict(self, option):
-    """Describe missing filters, or one that is wider than a word; None: there is no conflict."""
     if not self.filters or max(width for width, _ in self.filters) > self.longest:
       return (f'{option("filters")} are one or more, none wider than {option("longest")} '
               f'{self.longest}')

@@ -42,7 +42,6 @@ class CommonConfig(ValidatedConfig):
   Parameters, and sums inside matrix products, softmax, norms and losses, stay float32."""
 
   def conflict(self, option):
-    """Describe head counts that do not divide each other or the width; None: there are none."""
     if not self.head_size and self.width % self.heads:
       return (f'{option("width")} {self.width} is not a multiple of {option("heads")} '
               f'{self.heads}; give {option("head_size")}')

@@ -48,7 +48,6 @@ class Disentangled(NoPosition):
   """The table has no row for the one distance that never occurs (LTG-BERT); needs buckets."""
 
   def conflict(self, option):
-    """Explain that `exact` lacks buckets, or that buckets do not divide; None: no conflict."""
     if self.exact and not self.buckets:
       return f'{option("exact")} is of {option("buckets")}, got none'
     if self.buckets == 1:
@@ -82,7 +81,6 @@ class Disentangled(NoPosition):
     return {'relative': Norm(norm, cfg.compute_dtype, name='relative_norm')(table)}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Return q and k unchanged, and `RelativeLogits` of all distances between them."""
     if not self.terms:
       return q, k, None
     table, num_keys = context['relative'], k.shape[1]

@@ -57,7 +57,6 @@ class VectorConfig(ValidatedConfig):
   """Numbers of a vector that are kept, from the first on, as the last step; 0: all."""
 
   def conflict(self, option):
-    """Describe that no pooling is given, or dense layers without a first one."""
     if not self.pooling:
       return f'{option("pooling")} names no pooling, give one of {", ".join(POOLINGS)}'
     if self.more and (not self.dense or self.dense_used != 'always'):

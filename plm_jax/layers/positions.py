@@ -91,7 +91,6 @@ class Alibi(NoPosition):
     return {'bias': -slopes[:, None, None] * distance[:, None]}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Return q and k unchanged, and the bias."""
     del scope, cfg, query, key
     return q, k, context['bias']
 
@@ -146,7 +145,6 @@ class TransformerXL(NoPosition):
     return context
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Return q and k unchanged, and `TransformerXLLogits`."""
     biases = self.biases(scope, cfg) if self.untied else context
 
     # Distances.

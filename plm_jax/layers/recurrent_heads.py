@@ -53,7 +53,6 @@ class ReaderConfig(ValidatedConfig):
   """Character ids per word: as many as the ELMo reads."""
 
   def conflict(self, option):
-    """Describe that no input is left, or that vectors have no table; None: there is no conflict."""
     if not self.width and not self.features:
       return (f'{option("width")} is 0 and {option("features")} is False: there is nothing to read '
               'of a word')

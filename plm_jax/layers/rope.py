@@ -97,7 +97,6 @@ class Llama3Scaling(Unscaled):
   """Maximum sequence length in training."""
 
   def conflict(self, option):
-    """Describe that the ramp from low to high has no length; None: it has one."""
     if self.low == self.high:
       return f'{option("high")} differs from {option("low")}, got {self.high} for both'
     return None
@@ -173,7 +172,6 @@ class Rope(NoPosition):
   """Scaling to sequences that are longer than in training."""
 
   def conflict(self, option):
-    """Describe that YaRN does not scale equal wavelengths; None: they differ."""
     if isinstance(self.scaling, YarnScaling) and self.theta == 1:
       return f'{option("theta")} is not 1 with YaRN scaling, whose wavelengths differ'
     return None
@@ -191,7 +189,6 @@ class Rope(NoPosition):
     return {'cos': jnp.cos(angles) * factor, 'sin': jnp.sin(angles) * factor}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Rotate q and k by their positions; there is no bias."""
     del scope, cfg, query, key
     return rotate(q, **context), rotate(k, **context), None
 
@@ -209,16 +206,13 @@ class TwoRopes(NoPosition):
   """RoPE of layers with sliding-window (local) attention."""
 
   def context(self, scope, cfg, q_positions, k_positions):
-    """Compute `cos` and `sin` of both."""
     return {'whole': self.whole.context(scope, cfg, q_positions, k_positions),
             'band': self.band.context(scope, cfg, q_positions, k_positions)}
 
   def layer_context(self, context, windowed: bool):
-    """Select `cos` and `sin` of the layer's kind."""
     return context['band' if windowed else 'whole']
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Rotate q and k by their positions; there is no bias."""
     return self.whole.interact(scope, cfg, q, k, context, query, key)
 
 

@@ -109,7 +109,6 @@ class StackConfig(ValidatedConfig):
   memory. none: none; dots: all except products with parameters; full: all."""
 
   def conflict(self, option):
-    """Describe a conflict between groups, frozen layers and the number of layers; None: none."""
     if self.frozen > self.blocks or (self.frozen and self.groups):
       return (f'{option("frozen")} is at most the number of layers, which share nothing, got '
               f'{self.frozen}')

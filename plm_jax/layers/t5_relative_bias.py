@@ -31,7 +31,6 @@ class Buckets(NoPosition):
   """The layers of a stack share one table of biases; False: each layer has its own (umT5)."""
 
   def conflict(self, option):
-    """Explain that there are too few buckets, or that the longest distance has its own."""
     least = 4 if self.bidirectional else 2
     if self.buckets < least:
       return f'{option("buckets")} is {least} or more, got {self.buckets}'
@@ -54,7 +53,6 @@ class Buckets(NoPosition):
     return {'bucket': bucket}
 
   def interact(self, scope, cfg, q, k, context, query, key):
-    """Return q and k unchanged, and the bias."""
     del query, key
     if self.shared:
       return q, k, context['bias']

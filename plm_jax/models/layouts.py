@@ -220,11 +220,9 @@ class RowVector(Same):
   """A vector that is a matrix of one row in the file."""
 
   def export_shape(self, ours):
-    """Return our shape with an axis of 1 in front."""
     return (1, *ours)
 
   def export_index(self, index, shape):
-    """Return the same part of the only row."""
     return (slice(0, 1), *index), index
 
 

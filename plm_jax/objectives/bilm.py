@@ -50,7 +50,6 @@ class BidirectionalLM(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """An ELMo."""
     return Requirements(('ElmoConfig',))
 
   def max_predictions(self, length: int) -> int:
@@ -58,11 +57,9 @@ class BidirectionalLM(Objective):
     return 2 * length * (self.samples + 1)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the sampled softmax of both directions."""
     return {'next': SampledSoftmaxHead(model.words, model.dtype)}
 
   def module_inputs(self, model):
-    """Return the shapes of the characters and labels of both directions."""
     words = jax.ShapeDtypeStruct((1, 2, 8), jnp.int32)
     characters = jax.ShapeDtypeStruct((1, 2, 8, model.characters.longest), jnp.int32)
     return {'streams': characters, 'labels': words, 'valid': words}
@@ -86,7 +83,6 @@ class BidirectionalLM(Objective):
     return windows
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of windows: forward and backward, with characters."""
     def shape(*size):
       return jax.ShapeDtypeStruct((rows, *size), jnp.int32, sharding=layout)
     shapes = super().shapes(rows, length, layout)

@@ -39,7 +39,6 @@ class CausalLM(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Cross-entropy with factor 1, and the z-loss where it is set."""
     terms = {'clm': 1.0}
     if self.z_loss:
       terms['z'] = self.z_loss
@@ -47,12 +46,10 @@ class CausalLM(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """A decoder."""
     return Requirements(('DecoderConfig',))
 
   @property
   def layout(self) -> TextLayout:
-    """Any text, with the end of a document between two."""
     return TextLayout(separators=1)
 
   def corrupt(self, key, windows, vocab):
@@ -100,13 +97,11 @@ class CausalLM(Objective):
         weights=real.astype(jnp.float32), segments=segments, place=jnp.where(real, position, 0))
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the next-token head `lm`."""
     head = NextTokenHead(
         model.block, model.vocab, model.tied, model.logit_factor, blocks=self.loss_blocks)
     return {'lm': head}
 
   def loss(self, outputs, batch):
-    """Compute clm, clm_accuracy, and z where it is set."""
     logits, weights = outputs['lm'], batch['weights']
     losses = classification_losses('clm', logits, batch['labels'], weights)
     if self.z_loss:
@@ -114,7 +109,6 @@ class CausalLM(Objective):
     return losses
 
   def accuracy_targets(self, outputs, batch):
-    """Return the labels of clm: every next token."""
     del outputs
     return {'clm': (batch['labels'], batch['weights'])}
 

@@ -304,7 +304,6 @@ class DenoisingAutoencoder(SequenceToSequence):
   0: one </s> after all of them."""
 
   def conflict(self, option):
-    """Explain which languages mBART does not have."""
     unknown = set(self.languages) - set(MBART50_LANGUAGES)
     if unknown:
       return (f'{option("languages")}: {", ".join(sorted(unknown))} is no language of mBART, which '
@@ -313,7 +312,6 @@ class DenoisingAutoencoder(SequenceToSequence):
 
   @property
   def special_tokens(self) -> tuple[str, ...]:
-    """Padding and masks; languages where the corpora have some."""
     return ('pad', 'mask', 'language') if self.languages else ('pad', 'mask')
 
   @property
@@ -340,7 +338,6 @@ class DenoisingAutoencoder(SequenceToSequence):
     return {**windows, 'chinese': chinese_token_flags(tokenizer)[windows['tokens']]}
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of windows, with the flags of Chinese tokens where a noise needs them."""
     shapes = super().shapes(rows, length, layout)
     return {**shapes, 'chinese': shapes['words']} if self.needs_chinese_flags else shapes
 

@@ -72,7 +72,6 @@ class Distillation(Objective):
   many as it has, evenly spaced."""
 
   def conflict(self, option):
-    """Explain that there is a sentence-pair task or adaptive masking, or that all factors are 0."""
     has_logits = self.soft or self.hard
     if isinstance(self.task, MaskedLM) and self.task.pair.pair_task and has_logits:
       return f'a student is asked nothing about pairs: {option("task.pair")} is {self.task.pair}'
@@ -88,7 +87,6 @@ class Distillation(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Factors of the losses, without those of 0."""
     factors = {'soft': self.soft}
     factors |= {name: self.hard * factor for name, factor in self.task.terms.items()}
     factors['cosine'] = self.cosine
@@ -103,18 +101,15 @@ class Distillation(Objective):
 
   @property
   def layout(self) -> TextLayout:
-    """Windows of language modeling."""
     return self.task.layout
 
   @property
   def requirements(self) -> Requirements:
-    """What language modeling requires, of any encoder or decoder."""
     architectures = 'EncoderConfig', 'DebertaConfig', 'DecoderConfig'
     return dataclasses.replace(self.task.requirements, architectures=architectures)
 
   @property
   def step_traits(self) -> StepTraits:
-    """Progress, where language modeling needs it."""
     return self.task.step_traits
 
   @property
@@ -126,11 +121,9 @@ class Distillation(Objective):
 
   @property
   def lifecycle(self) -> ParameterLifecycle:
-    """The teacher is loaded, and the student is exported."""
     return StudentParameters(self)
 
   def text_length(self, length: int) -> int:
-    """Return the text tokens that language modeling takes."""
     return self.task.text_length(length)
 
   def max_predictions(self, length: int) -> int:
@@ -138,15 +131,12 @@ class Distillation(Objective):
     return self.task.max_predictions(length)
 
   def corrupt(self, key, windows, vocab):
-    """Build the batch of language modeling: student and teacher read the same."""
     return self.task.corrupt(key, windows, vocab)
 
   def module_inputs(self, model):
-    """Return the fields that the student's task needs."""
     return self.task.module_inputs(model)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the student's head, that of language modeling, where a loss is of logits."""
     return self.task.heads(model) if self.has_logits else {}
 
   def build(self, model, packed: bool) -> nn.Module:
@@ -217,7 +207,6 @@ class Distillation(Objective):
     return losses
 
   def accuracy_targets(self, outputs, batch):
-    """Return the labels of language modeling, where a loss is of logits."""
     return self.task.accuracy_targets(outputs, batch) if self.has_logits else {}
 
 
@@ -255,7 +244,6 @@ class StudentParameters(ParameterLifecycle):
     return {**params, **own, 'teacher': taught}
 
   def exported(self, params):
-    """Return the student's parameters."""
     return {name: x for name, x in params.items() if name not in ('teacher', 'fit')}
 
 

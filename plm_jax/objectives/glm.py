@@ -63,7 +63,6 @@ class BlankInfilling(Objective):
   (gpt_infill_prob)."""
 
   def conflict(self, option):
-    """Explain that the fractions of sequences exceed 1 together."""
     if self.sentences + self.documents > 1:
       return (f'{option("sentences")} and {option("documents")} are shares of the rows, together 1 '
               f'at most, got {self.sentences} and {self.documents}')
@@ -78,17 +77,14 @@ class BlankInfilling(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Cross-entropy of the blanks' tokens."""
     return {'blank': 1.0}
 
   @property
   def layout(self) -> TextLayout:
-    """Sentences of one document, or any text, by the row builder."""
     return TextLayout(self.pair.one_document, separators=self.pair.document_separators)
 
   @property
   def requirements(self) -> Requirements:
-    """The start of a sequence, the mask of a blank, and the start and end of what fills it."""
     return Requirements(('DecoderConfig',), ('cls', 'mask', 'sop', 'eop'))
 
   def text_length(self, length: int) -> int:
@@ -191,15 +187,12 @@ class BlankInfilling(Objective):
     return '[MASK]', '[sMASK]', '[gMASK]'
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the next-token head `lm`."""
     return {'lm': NextTokenHead(model.block, model.vocab, model.tied, model.logit_factor)}
 
   def loss(self, outputs, batch):
-    """Compute blank and blank_accuracy."""
     return classification_losses('blank', outputs['lm'], batch['labels'], batch['weights'])
 
   def accuracy_targets(self, outputs, batch):
-    """Return the labels of the blanks."""
     del outputs
     return {'blank': (batch['labels'], batch['weights'])}
 

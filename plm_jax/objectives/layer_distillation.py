@@ -44,7 +44,6 @@ class Layerwise(ValidatedConfig):
   """Factor of the loss of the attention logits (equation 7)."""
 
   def conflict(self, option):
-    """Explain that all factors are 0."""
     if self.terms:
       return None
     return f'{option("embeddings")}, {option("hidden")} and {option("scores")} are all 0'
@@ -139,7 +138,6 @@ class Relations(ValidatedConfig):
   """Layer of the teacher, from 1. 0: the last."""
 
   def conflict(self, option):
-    """Explain which relations contradict each other."""
     if not self.of or len(set(self.of)) < len(self.of):
       return f'{option("of")} names relations, each once, got {self.of}'
     if self.heads and 'attention' in self.of:

@@ -73,7 +73,6 @@ class MaskedDiffusion(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """An encoder, the mask token, and for frequency-informed masking the ranks of tokens."""
     return Requirements(ENCODERS, ('mask',), frequency_ranks=self.frequency_power > 0)
 
   @property
@@ -85,15 +84,12 @@ class MaskedDiffusion(Objective):
 
   @property
   def layout(self) -> TextLayout:
-    """Any text, with the row builder's separators between documents."""
     return TextLayout(separators=self.pair.document_separators)
 
   def text_length(self, length: int) -> int:
-    """Return the number of raw text tokens that the row builder takes."""
     return self.pair.text_length(length)
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of windows, with the ranks of tokens where they are used."""
     shapes = super().shapes(rows, length, layout)
     if self.requirements.frequency_ranks:
       shapes['frequency_ranks'] = shapes['tokens']
@@ -152,7 +148,6 @@ class MaskedDiffusion(Objective):
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the masked-LM head `mlm`."""
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
 
   def loss(self, outputs, batch):
@@ -163,7 +158,6 @@ class MaskedDiffusion(Objective):
     return {**losses, 'diffusion': (losses['diffusion'][0], batch['text'].sum())}
 
   def accuracy_targets(self, outputs, batch):
-    """Return the masked tokens."""
     del outputs
     return {'diffusion': (batch['labels'], batch['masked'])}
 

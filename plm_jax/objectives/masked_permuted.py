@@ -50,7 +50,6 @@ class MaskedPermutedLM(Objective):
   """Fraction of predicted tokens whose mask token is a random token."""
 
   def conflict(self, option):
-    """Explain that the two shares exceed 1."""
     return corruption.describe_excess(option, self.mask_share, self.random_share)
 
   @property
@@ -60,20 +59,16 @@ class MaskedPermutedLM(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """An encoder whose tokens all attend to each other, and the mask token."""
     return Requirements(('EncoderConfig',), ('mask',))
 
   @property
   def layout(self) -> TextLayout:
-    """Any text, with the row builder's separators between documents."""
     return TextLayout(separators=self.pair.document_separators)
 
   def text_length(self, length: int) -> int:
-    """Return the number of raw text tokens that the row builder takes."""
     return self.pair.text_length(length)
 
   def max_predictions(self, length: int) -> int:
-    """Return the maximum number of predicted positions per sequence (77 of 512)."""
     return math.ceil(round(self.mask_rate * length, 6))
 
   def step_flops(self, model: Any, length: int) -> int:
@@ -150,15 +145,12 @@ class MaskedPermutedLM(Objective):
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the masked-LM head `mlm`."""
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
 
   def loss(self, outputs, batch):
-    """Compute mpnet and mpnet_accuracy."""
     return classification_losses('mpnet', outputs['mlm'], batch['labels'], batch['weights'])
 
   def accuracy_targets(self, outputs, batch):
-    """Return the predicted tokens."""
     del outputs
     return {'mpnet': (batch['labels'], batch['weights'])}
 

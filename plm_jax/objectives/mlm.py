@@ -109,7 +109,6 @@ class MaskedLM(Objective):
   masking, with new masks in every epoch."""
 
   def conflict(self, option):
-    """Explain which probabilities, fractions or choices contradict each other."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     single = self.unit == 'token' and self.lengths == (1.0,)
@@ -136,8 +135,6 @@ class MaskedLM(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """The masked-LM loss and the sentence-pair loss, if any, with factor 1; `z_loss` where it is
-    set."""
     terms = {'mlm': 1.0}
     if self.pair.pair_task:
       terms[self.pair.pair_task] = 1.0
@@ -147,7 +144,6 @@ class MaskedLM(Objective):
 
   @property
   def layout(self) -> TextLayout:
-    """Sentences of one document, pairs of texts, or any text, by the row builder."""
     if isinstance(self.pair, Translations):
       return TextLayout(
           separators=self.pair.document_separators, has_text_pairs=self.pair.has_text_pairs)
@@ -155,13 +151,10 @@ class MaskedLM(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """An encoder, with enough languages."""
     return Requirements(ENCODERS, incompatibility=self.find_incompatibility)
 
   @property
   def step_traits(self) -> StepTraits:
-    """Progress, where the mask rate changes during the run or differs in evaluation; statistics of
-    adaptive masking."""
     changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
     return StepTraits(
         needs_progress=changes, changes_over_run=self.final_mask_rate is not None,
@@ -184,7 +177,6 @@ class MaskedLM(Objective):
     return None
 
   def text_length(self, length: int) -> int:
-    """Return the number of raw text tokens that the row builder takes."""
     return self.pair.text_length(length)
 
   def max_predictions(self, length: int) -> int:
@@ -241,7 +233,6 @@ class MaskedLM(Objective):
     return {**windows, 'similar': synonyms.lookup_synonyms(self.synonyms, windows, tokenizer)}
 
   def shapes(self, rows, length, layout=None):
-    """Return the shapes of windows, with synonyms where they are used."""
     shapes = super().shapes(rows, length, layout)
     if not self.synonyms:
       return shapes
@@ -339,7 +330,6 @@ class MaskedLM(Objective):
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the masked-LM head `mlm`, and the classifier `nsp` or `sop` of a sentence-pair task."""
     heads: dict[str, nn.Module] = {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
     if self.pair.pair_task:
       dropout = 0.0 if self.pooled == 'whole' else None
@@ -347,7 +337,6 @@ class MaskedLM(Objective):
     return heads
 
   def loss(self, outputs, batch):
-    """Compute cross-entropy and accuracy of masked tokens and of the sentence-pair task."""
     losses = {}
     for name, (labels, weights) in self.accuracy_targets(outputs, batch).items():
       losses |= classification_losses(name, outputs[name], labels, weights)
@@ -375,12 +364,9 @@ class MaskedLM(Objective):
     return {**losses, STATISTICS: seen}
 
   def statistics(self, vocab):
-    """Return the statistics of adaptive masking."""
     return adaptive_masking.initial_statistics(vocab)
 
   def update_statistics(self, statistics, seen, step):
-    """Update the statistics of adaptive masking; the mask rates change every `adaptive_steps`
-    steps."""
     due = (step + 1) % self.adaptive_steps == 0
     return adaptive_masking.update_statistics(
         statistics, seen, self.adaptive, due, self.mask_rate)

@@ -66,7 +66,6 @@ class MaskedNextToken(Objective):
   """Factor of the z-loss: the squared log of the softmax denominator (GPT-BERT: 1e-4)."""
 
   def conflict(self, option):
-    """Explain which probabilities contradict each other."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     return corruption.describe_excess(option, self.mask_share, self.random_share)
@@ -87,19 +86,16 @@ class MaskedNextToken(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """An encoder, and the mask token."""
     return Requirements(('EncoderConfig',), ('mask',))
 
   @property
   def step_traits(self) -> StepTraits:
-    """Progress, where the mask rate changes during the run or differs in evaluation."""
     changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
     return StepTraits(
         needs_progress=changes, changes_over_run=self.final_mask_rate is not None)
 
   @property
   def layout(self) -> TextLayout:
-    """That of causal language modeling."""
     return CausalLM().layout
 
   def max_masked(self, length: int) -> int:
@@ -160,11 +156,9 @@ class MaskedNextToken(Objective):
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the head `mlm`, which predicts masked and next tokens alike."""
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
 
   def loss(self, outputs, batch):
-    """Compute cross-entropy and accuracy of masked tokens and of next tokens."""
     losses = {}
     for name, (labels, weights) in self.accuracy_targets(outputs, batch).items():
       losses |= classification_losses(name, outputs['mlm'], labels, weights)
@@ -174,7 +168,6 @@ class MaskedNextToken(Objective):
     return losses
 
   def accuracy_targets(self, outputs, batch):
-    """Return the next tokens, with weights of the sequences of each kind."""
     del outputs
     causal = batch['causal'][:, None].astype(jnp.float32)
     weights = {'mntp': batch['weights'] * (1 - causal), 'clm': batch['weights'] * causal}

@@ -66,24 +66,20 @@ class PermutationLM(Objective):
   """Probability that the text runs backwards (bi_data)."""
 
   def conflict(self, option):
-    """Explain that the probabilities of span lengths do not sum to 1."""
     if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
       return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
     return None
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Cross-entropy of the predicted tokens."""
     return {'plm': 1.0}
 
   @property
   def layout(self) -> TextLayout:
-    """Sentences of one document in both parts of a sequence, or of two documents."""
     return TextLayout(one_document=True)
 
   @property
   def requirements(self) -> Requirements:
-    """An XLNet."""
     return Requirements(('XLNetConfig',))
 
   def text_length(self, length: int) -> int:
@@ -265,16 +261,13 @@ class PermutationLM(Objective):
     return jnp.cumsum(edges)[:size] > 0
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the head `mlm`, with tied embeddings as output matrix."""
     del model
     return {'mlm': TiedLMHead()}
 
   def loss(self, outputs, batch):
-    """Compute plm and plm_accuracy."""
     return classification_losses('plm', outputs['mlm'], batch['labels'], batch['weights'])
 
   def accuracy_targets(self, outputs, batch):
-    """Return the predicted tokens."""
     del outputs
     return {'plm': (batch['labels'], batch['weights'])}
 

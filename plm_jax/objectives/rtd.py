@@ -75,8 +75,6 @@ class ReplacedTokenDetection(Objective):
   released)."""
 
   def conflict(self, option):
-    """Explain that there is no sentence-pair task and no adaptive masking, or that shared tables
-    have one optimizer."""
     if self.mlm.pair.pair_task:
       return (f'replaced-token detection asks nothing about pairs: {option("mlm.pair")} is '
               f'{self.mlm.pair}')
@@ -94,17 +92,14 @@ class ReplacedTokenDetection(Objective):
 
   @property
   def layout(self) -> TextLayout:
-    """Windows of masked language modeling."""
     return self.mlm.layout
 
   @property
   def requirements(self) -> Requirements:
-    """What masked language modeling requires."""
     return self.mlm.requirements
 
   @property
   def step_traits(self) -> StepTraits:
-    """Progress, where masked language modeling needs it."""
     return self.mlm.step_traits
 
   @property
@@ -116,11 +111,9 @@ class ReplacedTokenDetection(Objective):
 
   @property
   def lifecycle(self) -> ParameterLifecycle:
-    """The discriminator is exported."""
     return DiscriminatorExport(self.sharing)
 
   def text_length(self, length: int) -> int:
-    """Return the text tokens that masked language modeling takes."""
     return self.mlm.text_length(length)
 
   def max_predictions(self, length: int) -> int:
@@ -148,7 +141,6 @@ class ReplacedTokenDetection(Objective):
         generator, model.backbone(packed), self.heads(model), self.sharing)
 
   def module_inputs(self, model):
-    """Return the shapes of the masked positions, their labels, and the keys of samples."""
     del model
     masked = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     return dict.fromkeys(('positions', 'labels', 'weights'), masked) | {

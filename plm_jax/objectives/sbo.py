@@ -53,7 +53,6 @@ class SpanBoundary(Objective):
   """Factor of the boundary loss (pair_loss_weight)."""
 
   def conflict(self, option):
-    """Explain that the fractions of masked and random spans exceed 1 together."""
     return corruption.describe_excess(option, self.mask_share, self.random_share)
 
   @property
@@ -74,11 +73,9 @@ class SpanBoundary(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    """An encoder."""
     return Requirements(ENCODERS)
 
   def text_length(self, length: int) -> int:
-    """Return `length` without [CLS] and [SEP]."""
     return Single().text_length(length)
 
   def max_predictions(self, length: int) -> int:
@@ -153,16 +150,13 @@ class SpanBoundary(Objective):
     return jnp.where(chosen, new, tokens)
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build `mlm`, and `sbo`, which predicts a token from those around its span."""
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head),
             'sbo': SpanBoundaryHead(model.block, self.targets, self.size)}
 
   def loss(self, outputs, batch):
-    """Compute cross-entropy and accuracy of both heads."""
     mlm = classification_losses('mlm', outputs['mlm'], batch['labels'], batch['weights'])
     return mlm | classification_losses('sbo', outputs['sbo'], batch['labels'], batch['boundary'])
 
   def accuracy_targets(self, outputs, batch):
-    """Return the masked tokens, for both heads."""
     del outputs
     return {'mlm': (batch['labels'], batch['weights']), 'sbo': (batch['labels'], batch['boundary'])}

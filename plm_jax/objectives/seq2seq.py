@@ -37,13 +37,11 @@ class SequenceToSequence(Objective):
 
   @property
   def terms(self) -> Mapping[str, float]:
-    """Cross-entropy, label smoothing and z-loss, without factors of 0."""
     factors = {'seq2seq': 1 - self.smoothing, 'even': self.smoothing, 'z': self.z_loss}
     return {name: factor for name, factor in factors.items() if factor}
 
   @property
   def requirements(self) -> Requirements:
-    """An encoder-decoder, and the special tokens."""
     return Requirements(('EncoderDecoderConfig',), self.special_tokens)
 
   @property
@@ -52,7 +50,6 @@ class SequenceToSequence(Objective):
     return ()
 
   def heads(self, model) -> dict[str, nn.Module]:
-    """Build the decoder's next-token head `lm`."""
     head = NextTokenHead(
         model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias,
         self.loss_blocks)

@@ -255,7 +255,6 @@ class MixtureOfDenoisers(SequenceToSequence):
   """Number of ids reserved for sentinels."""
 
   def conflict(self, option):
-    """Explain which denoisers or weights are missing."""
     if not self.denoisers or (self.shares and len(self.shares) != len(self.denoisers)):
       return (f'{option("denoisers")} are one at least, and {option("shares")} are one for each or '
               f'none, got {len(self.denoisers)} and {len(self.shares)}')
@@ -265,7 +264,6 @@ class MixtureOfDenoisers(SequenceToSequence):
 
   @property
   def special_tokens(self) -> tuple[str, ...]:
-    """Padding, the end token, and sentinels."""
     return 'pad', 'eos', 'sentinel'
 
   def text_length(self, length: int) -> int:

@@ -32,7 +32,6 @@ class TextToText(SequenceToSequence):
 
   @property
   def special_tokens(self) -> tuple[str, ...]:
-    """The special tokens of T5's sequences, or those of BART's."""
     return ('pad', 'eos', 'sentinel') if self.specials == 1 else ('pad', 'mask')
 
   @property
@@ -41,11 +40,9 @@ class TextToText(SequenceToSequence):
     return TextLayout(target_tokens=(self.decoder_length, self.specials))
 
   def text_length(self, length: int) -> int:
-    """Return the tokens of both sequences together."""
     return length + self.decoder_length
 
   def max_predictions(self, length: int) -> int:
-    """Return the length of the decoder's sequence."""
     return self.decoder_length
 
   def corrupt(self, key, windows, vocab):

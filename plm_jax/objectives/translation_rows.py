@@ -41,7 +41,6 @@ class Translations(ValidatedConfig):
   document_separators: ClassVar[int] = 1
 
   def conflict(self, option):
-    """Explain which names are no language, or pair of languages."""
     for name in self.languages:
       parts = name.split('-')
       if not 1 <= len(parts) <= 2 or not all(parts) or len(parts) != len(set(parts)):

@@ -28,8 +28,6 @@ class TuningConfig(ValidatedConfig):
   """Adapters that are trained with the head, while the pre-trained weights stay frozen."""
 
   def conflict(self, option):
-    """Explain that adapters and top layers exclude each other, or that a new layer is not
-    trained."""
     if self.reinitialize and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialize):
       return (f'{option("reinitialize")} makes {self.reinitialize} layers start at random, but '
               'they are not all trained')

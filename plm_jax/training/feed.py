@@ -133,34 +133,28 @@ class TextFeed(Feed):
       self.pipelines = open_phases(self.config, self.records, self.tokenizer, sizes)
 
   def first_window(self):
-    """Read the first window."""
     window = self.pipelines[0].batch(0, slice(1))
     return dict(self.add_token_info(window))
 
   def stream(self, start, mesh):
-    """Yield the windows of every phase in turn."""
     return stream_batches(self.config, self.pipelines, self.add_token_info, start, mesh)
 
   def make_evaluator(self, learner, mesh):
-    """Make the function that evaluates the losses of held-out text."""
     evaluate = make_evaluator(learner, self.sizes, corpus_names(self.config))
     return lambda params, phase: evaluate(params, stream_heldout(self, phase, mesh))
 
   def read_batch(self, step):
-    """Read the batch from the pipeline of its phase."""
     firsts = np.cumsum([0] + [phase.steps for phase in self.config.train.phases])
     number = int(np.searchsorted(firsts, step, 'right')) - 1
     batch = self.pipelines[number].batch(step - int(firsts[number]))
     return dict(self.add_token_info(batch))
 
   def describe_batch(self, step):
-    """Name the windows of the batch."""
     index = self.read_batch(step)['index']
     numbers = np.array2string(index, max_line_width=100, threshold=32)
     return f'the windows {numbers} of the training split'
 
   def epochs(self, done):
-    """Divide the rows of each phase by the number of windows."""
     return mean_epochs(completed_phases(self.config.train.phases, done) or (), self.pipelines)
 
 
