@@ -139,7 +139,7 @@ def prepared(args):
   from plm_jax.optim.optimizers import OptimConfig
   from plm_jax.runs.pretrain import prepare_corpora
 
-  model = transformer.make_config(args.layers, args.width, args.heads, 4 * args.width, args.dropout)
+  model = transformer.make_config(args.layers, args.width, args.heads, 4 * args.width, dropout=args.dropout)
   text = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False, heldout=0.0)
   file = pathlib.Path(args.data) / 'multi30k_de-en_train.tsv.gz'
   config = PretrainRun(

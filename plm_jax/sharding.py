@@ -237,9 +237,7 @@ def shardings(boxed, mesh: Mesh):
       return NamedSharding(mesh, PartitionSpec())
 
     def shard_value(value):
-      names = box.names
-      if len(names) != value.ndim:
-        names = (None,) * value.ndim
+      names = box.names if len(box.names) == value.ndim else (None,) * value.ndim
       return NamedSharding(mesh, partition_spec(names, value.shape, mesh))
 
     return jax.tree.map(shard_value, box.value)

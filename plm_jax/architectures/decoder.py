@@ -143,9 +143,7 @@ class Decoder(nn.Module):
 
     # Embeddings.
     place = sequential_positions(batch, 'place', tokens)
-    types = batch.get('types')
-    if types is None:
-      types = jnp.zeros_like(tokens)
+    types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
     position_rows = cfg.max_length if cfg.absolute == 'learned' else 0
     embeddings = Embeddings(
         cfg.block, cfg.vocab, 0, position_rows, cfg.types, norm=False, name='embeddings')

@@ -173,9 +173,7 @@ class Encoder(nn.Module):
     tables = cfg.embeddings
 
     # Embeddings.
-    positions = batch.get('place')
-    if positions is None:
-      positions = position_ids(tokens, cfg.padding)
+    positions = batch['place'] if 'place' in batch else position_ids(tokens, cfg.padding)
     if 'position_of' in batch:
       positions = jnp.take_along_axis(positions, batch['position_of'], 1)
     else:

@@ -5,6 +5,7 @@ those of version 1; `make_v2` turns one into version 2, which was trained longer
 dropout.
 """
 import dataclasses
+import functools
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
@@ -41,26 +42,13 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
       vocab=30_000, block=block, stack=stack, embeddings=EmbeddingConfig(width=128))
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ALBERT base: 12 layers, hidden size 768, 12M parameters."""
-  return make_config(12, 768, 12, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ALBERT large: 24 layers, hidden size 1024, 18M parameters."""
-  return make_config(24, 1024, 16, dtype)
-
-
-def xlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ALBERT xlarge: 24 layers, hidden size 2048, 60M parameters."""
-  return make_config(24, 2048, 16, dtype)
+base = functools.partial(make_config, 12, 768, 12)  # 12M parameters
+large = functools.partial(make_config, 24, 1024, 16)  # 18M parameters
+xlarge = functools.partial(make_config, 24, 2048, 16)  # 60M parameters
 
 
 def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ALBERT xxlarge: 12 layers, hidden size 4096, 235M parameters.
-
-  The paper trains it without dropout (section 4.8).
-  """
+  """Make ALBERT xxlarge: 235M parameters. The paper trains it without dropout (section 4.8)."""
   return make_v2(make_config(12, 4096, 64, dtype))
 
 

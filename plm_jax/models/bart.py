@@ -5,6 +5,7 @@ checkpoints: base 139,420,416, large 406,291,456, position embeddings included.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -42,14 +43,8 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderDec
       max_length=1024, absolute='learned', first_position=2, embed_norm=True)
 
 
-def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make BART base: 6 + 6 layers, hidden size 768, 139M parameters."""
-  return make_config(6, 768, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make BART large: 12 + 12 layers, hidden size 1024, 406M parameters."""
-  return make_config(12, 1024, dtype)
+base = functools.partial(make_config, 6, 768)  # 139M parameters
+large = functools.partial(make_config, 12, 1024)  # 406M parameters
 
 
 def add_source_encoder(model: EncoderDecoderConfig, layers: int = 6) -> EncoderDecoderConfig:

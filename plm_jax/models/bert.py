@@ -5,6 +5,7 @@ et al. 2019 (arXiv:1908.08962).
 """
 from collections.abc import Iterable, Sequence
 import dataclasses
+import functools
 import re
 
 from plm_jax import validation
@@ -36,14 +37,8 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderCon
   return EncoderConfig(block=block, stack=StackConfig(layers=layers))
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make BERT base: 12 layers, hidden size 768, 110M parameters."""
-  return make_config(12, 768, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make BERT large: 24 layers, hidden size 1024, 340M parameters."""
-  return make_config(24, 1024, dtype)
+base = functools.partial(make_config, 12, 768)  # 110M parameters
+large = functools.partial(make_config, 24, 1024)  # 340M parameters
 
 
 def tiny() -> EncoderConfig:

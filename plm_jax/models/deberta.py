@@ -6,6 +6,7 @@ absolute positions, which only the enhanced mask decoder reads.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.deberta import Deberta, DebertaConfig
@@ -41,19 +42,9 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> DebertaCon
   return DebertaConfig(vocab=50265, block=block, stack=StackConfig(layers=layers))
 
 
-def base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa base: 12 layers, hidden size 768, 139M parameters."""
-  return make_config(12, 768, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa large: 24 layers, hidden size 1024, 406M parameters."""
-  return make_config(24, 1024, dtype)
-
-
-def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa xlarge: 48 layers, hidden size 1024, 758M parameters."""
-  return make_config(48, 1024, dtype)
+base = functools.partial(make_config, 12, 768)  # 139M parameters
+large = functools.partial(make_config, 24, 1024)  # 406M parameters
+xlarge = functools.partial(make_config, 48, 1024)  # 758M parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ table, as published with the code: v2 xlarge 710M, xxlarge 1,320M; v3 xsmall 22M
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.deberta import DebertaConfig
@@ -38,37 +39,13 @@ def make_config(
   return DebertaConfig(vocab=128100, block=block, stack=StackConfig(layers=layers), **changes)
 
 
-def xlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa v2 xlarge: 24 layers, hidden size 1536, 885M parameters."""
-  return make_config(24, 1536, dtype, conv=3, conv_activation='gelu')
-
-
-def xxlarge(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa v2 xxlarge: 48 layers, hidden size 1536, 1.57B parameters."""
-  return make_config(48, 1536, dtype, conv=3, conv_activation='gelu')
-
-
-def v3_xsmall(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa v3 xsmall's discriminator: 12 layers, hidden size 384, 71M parameters.
-
-  v3 has no mask decoder, and so no absolute positions.
-  """
-  return make_config(12, 384, dtype, absolute=False)
-
-
-def v3_small(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa v3 small's discriminator: 6 layers, hidden size 768, 141M parameters."""
-  return make_config(6, 768, dtype, absolute=False)
-
-
-def v3_base(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa v3 base's discriminator: 12 layers, hidden size 768, 184M parameters."""
-  return make_config(12, 768, dtype, absolute=False)
-
-
-def v3_large(dtype: Dtype = 'float32') -> DebertaConfig:
-  """Make DeBERTa v3 large's discriminator: 24 layers, hidden size 1024, 434M parameters."""
-  return make_config(24, 1024, dtype, absolute=False)
+xlarge = functools.partial(make_config, 24, 1536, conv=3, conv_activation='gelu')  # 885M
+xxlarge = functools.partial(make_config, 48, 1536, conv=3, conv_activation='gelu')  # 1.57B
+# v3 has no mask decoder, and so no absolute positions.
+v3_xsmall = functools.partial(make_config, 12, 384, absolute=False)  # 71M parameters
+v3_small = functools.partial(make_config, 6, 768, absolute=False)  # 141M parameters
+v3_base = functools.partial(make_config, 12, 768, absolute=False)  # 184M parameters
+v3_large = functools.partial(make_config, 24, 1024, absolute=False)  # 434M parameters
 
 
 def mdeberta_v3_base(dtype: Dtype = 'float32') -> DebertaConfig:

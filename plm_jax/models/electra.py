@@ -5,6 +5,7 @@ which is the model that is kept.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -32,7 +33,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(
-    layers: int, width: int, embed_dim: int = 0, dtype: Dtype = 'float32',
+    layers: int, width: int, dtype: Dtype = 'float32', embed_dim: int = 0,
 ) -> EncoderConfig:
   """Make a discriminator with heads of 64, an MLP of 4 x hidden size, and no pooler."""
   block = BlockConfig(width=width, heads=width // 64, mlp_dim=4 * width, dtype=dtype)
@@ -41,19 +42,10 @@ def make_config(
       embeddings=EmbeddingConfig(width=embed_dim), pooler=False)
 
 
-def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ELECTRA small's discriminator: 12 layers, hidden size 256, 14M parameters."""
-  return make_config(12, 256, 128, dtype)
-
-
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ELECTRA base's discriminator: 12 layers, hidden size 768, 110M parameters."""
-  return make_config(12, 768, dtype=dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ELECTRA large's discriminator: 24 layers, hidden size 1024, 335M parameters."""
-  return make_config(24, 1024, dtype=dtype)
+# Parameters are those of the discriminator.
+small = functools.partial(make_config, 12, 256, embed_dim=128)  # 14M parameters
+base = functools.partial(make_config, 12, 768)  # 110M parameters
+large = functools.partial(make_config, 24, 1024)  # 335M parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ layer.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
@@ -66,19 +67,9 @@ def make_config(
       pooler=False)
 
 
-def eurobert_210m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make EuroBERT 210M: 12 layers, hidden size 768, 212M parameters."""
-  return make_config(12, 768, 12, None, 3072, dtype)
-
-
-def eurobert_610m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make EuroBERT 610M: 26 layers, hidden size 1152, 608M parameters."""
-  return make_config(26, 1152, 18, 6, 4096, dtype)
-
-
-def eurobert_2b(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make EuroBERT 2.1B: 32 layers, hidden size 2304, 2.11B parameters."""
-  return make_config(32, 2304, 18, 6, 6144, dtype)
+eurobert_210m = functools.partial(make_config, 12, 768, 12, None, 3072)  # 212M parameters
+eurobert_610m = functools.partial(make_config, 26, 1152, 18, 6, 4096)  # 608M parameters
+eurobert_2b = functools.partial(make_config, 32, 2304, 18, 6, 6144)  # 2.11B parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

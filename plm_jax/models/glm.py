@@ -13,6 +13,7 @@ as released.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
@@ -39,7 +40,7 @@ from plm_jax.models.rules import (
 
 
 def make_config(
-    layers: int, width: int, vocab: int = 30592, length: int = 512, dtype: Dtype = 'float32',
+    layers: int, width: int, dtype: Dtype = 'float32', vocab: int = 30592, length: int = 512,
 ) -> DecoderConfig:
   """Make a GLM with heads of 64 and an MLP of 4 x hidden size for texts of `length` tokens.
 
@@ -55,52 +56,17 @@ def make_config(
       types=length + 1)
 
 
-def base(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM base: 12 layers, hidden size 768, 109M parameters."""
-  return make_config(12, 768, dtype=dtype)
-
-
-def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM large: 24 layers, hidden size 1024, 335M parameters.
-
-  The mixtures with sentences (GLM-Sent) and with long blanks (GLM-Doc) have this size, too.
-  """
-  return make_config(24, 1024, dtype=dtype)
-
-
-def glm_410m(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM 410M: 30 layers, hidden size 1024, 410M parameters."""
-  return make_config(30, 1024, dtype=dtype)
-
-
-def glm_515m(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM 515M: 30 layers, hidden size 1152, 515M parameters."""
-  return make_config(30, 1152, dtype=dtype)
-
-
-def roberta_large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM large for RoBERTa's data, with a byte-level vocabulary: 355M parameters."""
-  return make_config(24, 1024, 50304, dtype=dtype)
-
-
-def large_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM large for Chinese: 24 layers, hidden size 1024, 356M parameters."""
-  return make_config(24, 1024, 50048, 1024, dtype)
-
-
-def glm_2b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM 2B: 36 layers, hidden size 2048, 1.92B parameters."""
-  return make_config(36, 2048, 50304, 1024, dtype)
-
-
-def glm_10b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM 10B: 48 layers, hidden size 4096, 9.88B parameters."""
-  return make_config(48, 4096, 50304, 1024, dtype)
-
-
-def glm_10b_chinese(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GLM 10B for Chinese: 48 layers, hidden size 4096, 9.88B parameters."""
-  return make_config(48, 4096, 50048, 1024, dtype)
+base = functools.partial(make_config, 12, 768)  # 109M parameters
+# The mixtures with sentences (GLM-Sent) and with long blanks (GLM-Doc) have this size, too.
+large = functools.partial(make_config, 24, 1024)  # 335M parameters
+glm_410m = functools.partial(make_config, 30, 1024)  # 410M parameters
+glm_515m = functools.partial(make_config, 30, 1152)  # 515M parameters
+# GLM large for RoBERTa's data, with a byte-level vocabulary.
+roberta_large = functools.partial(make_config, 24, 1024, vocab=50304)  # 355M parameters
+large_chinese = functools.partial(make_config, 24, 1024, vocab=50048, length=1024)  # 356M
+glm_2b = functools.partial(make_config, 36, 2048, vocab=50304, length=1024)  # 1.92B parameters
+glm_10b = functools.partial(make_config, 48, 4096, vocab=50304, length=1024)  # 9.88B parameters
+glm_10b_chinese = functools.partial(make_config, 48, 4096, vocab=50048, length=1024)  # 9.88B
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:

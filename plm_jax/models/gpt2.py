@@ -8,6 +8,7 @@ projections into the residual stream are divided by the square root of the numbe
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
@@ -43,24 +44,10 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> DecoderCon
   return DecoderConfig(block=block, stack=StackConfig(layers=layers))
 
 
-def small(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-2 small: 12 layers, hidden size 768, 124M parameters."""
-  return make_config(12, 768, dtype)
-
-
-def medium(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-2 medium: 24 layers, hidden size 1024, 355M parameters."""
-  return make_config(24, 1024, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-2 large: 36 layers, hidden size 1280, 774M parameters."""
-  return make_config(36, 1280, dtype)
-
-
-def xl(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-2 XL: 48 layers, hidden size 1600, 1.56B parameters."""
-  return make_config(48, 1600, dtype)
+small = functools.partial(make_config, 12, 768)  # 124M parameters
+medium = functools.partial(make_config, 24, 1024)  # 355M parameters
+large = functools.partial(make_config, 36, 1280)  # 774M parameters
+xl = functools.partial(make_config, 48, 1600)  # 1.56B parameters
 
 
 def conv1d_rules(ours: str, theirs: str, inputs: int = 1) -> tuple[Rule, Rule]:

@@ -6,6 +6,7 @@ hidden size of 5,120) they do, and those are the sizes here. The paper does not 
 the sliding window: 256 tokens here, the token itself included, as in GPT-Neo.
 """
 import dataclasses
+import functools
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.layers.common import Dtype
@@ -21,44 +22,14 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
   return dataclasses.replace(config, block=block, max_length=2048, windows=(0, WINDOW))
 
 
-def small(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 small: 12 layers, hidden size 768, 125M parameters."""
-  return make_config(12, 768, 12, dtype)
-
-
-def medium(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 medium: 24 layers, hidden size 1024, 356M parameters."""
-  return make_config(24, 1024, 16, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 large: 24 layers, hidden size 1536, 760M parameters."""
-  return make_config(24, 1536, 16, dtype)
-
-
-def xl(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 XL: 24 layers, hidden size 2048, 1.32B parameters."""
-  return make_config(24, 2048, 16, dtype)
-
-
-def gpt3_2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
-  return make_config(32, 2560, 32, dtype)
-
-
-def gpt3_6_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 6.7B: 32 layers, hidden size 4096, 6.66B parameters."""
-  return make_config(32, 4096, 32, dtype)
-
-
-def gpt3_13b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 13B: 40 layers, hidden size 5120, 12.85B parameters."""
-  return make_config(40, 5120, 40, dtype)
-
-
-def gpt3_175b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-3 175B: 96 layers, hidden size 12,288, 174.6B parameters."""
-  return make_config(96, 12288, 96, dtype)
+small = functools.partial(make_config, 12, 768, 12)  # 125M parameters
+medium = functools.partial(make_config, 24, 1024, 16)  # 356M parameters
+large = functools.partial(make_config, 24, 1536, 16)  # 760M parameters
+xl = functools.partial(make_config, 24, 2048, 16)  # 1.32B parameters
+gpt3_2_7b = functools.partial(make_config, 32, 2560, 32)  # 2.65B parameters
+gpt3_6_7b = functools.partial(make_config, 32, 4096, 32)  # 6.66B parameters
+gpt3_13b = functools.partial(make_config, 40, 5120, 40)  # 12.85B parameters
+gpt3_175b = functools.partial(make_config, 96, 12288, 96)  # 174.6B parameters
 
 
 # Names and layouts of GPT-2 under a model_type of its own, because transformers has no GPT-3.

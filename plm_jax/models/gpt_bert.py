@@ -12,6 +12,7 @@ masked-LM head.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -43,14 +44,8 @@ def make_config(
       'block.attention.mixture_norm': True, 'block.attention.bias': BIASED_PROJECTIONS})
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make GPT-BERT base: 12 layers, hidden size 768, 119M parameters."""
-  return make_config(768, 12, 2560, 16_384, dtype)
-
-
-def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make GPT-BERT small: 12 layers, hidden size 384, 30M parameters."""
-  return make_config(384, 6, 1280, 8192, dtype)
+base = functools.partial(make_config, 768, 12, 2560, 16_384)  # 119M parameters
+small = functools.partial(make_config, 384, 6, 1280, 8192)  # 30M parameters
 
 
 BLOCK, STACK = ltg_bert.BLOCK, ltg_bert.STACK

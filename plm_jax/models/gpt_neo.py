@@ -6,6 +6,7 @@ root of the head size, and of attention's projections only the output projection
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -30,19 +31,9 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
   return dataclasses.replace(config, block=block, max_length=2048, windows=(0, 256))
 
 
-def gpt_neo_125m(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-Neo 125M: 12 layers, hidden size 768, 125M parameters."""
-  return make_config(12, 768, 12, dtype)
-
-
-def gpt_neo_1_3b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-Neo 1.3B: 24 layers, hidden size 2048, 1.32B parameters."""
-  return make_config(24, 2048, 16, dtype)
-
-
-def gpt_neo_2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make GPT-Neo 2.7B: 32 layers, hidden size 2560, 2.65B parameters."""
-  return make_config(32, 2560, 20, dtype)
+gpt_neo_125m = functools.partial(make_config, 12, 768, 12)  # 125M parameters
+gpt_neo_1_3b = functools.partial(make_config, 24, 2048, 16)  # 1.32B parameters
+gpt_neo_2_7b = functools.partial(make_config, 32, 2560, 20)  # 2.65B parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:

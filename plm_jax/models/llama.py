@@ -6,6 +6,7 @@ rotary pair are half a head apart, as in transformers.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -53,58 +54,37 @@ def make_config(
       tied=False)
 
 
-def llama_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 7B: 32 layers, hidden size 4096, 6.74B parameters."""
-  return make_config(32, 4096, 32, 11_008, dtype)
+llama_7b = functools.partial(make_config, 32, 4096, 32, 11_008)  # 6.74B parameters
+llama_13b = functools.partial(make_config, 40, 5120, 40, 13_824)  # 13.0B parameters
+llama_33b = functools.partial(make_config, 60, 6656, 52, 17_920)  # 32.5B parameters
+llama_65b = functools.partial(make_config, 80, 8192, 64, 22_016)  # 65.3B parameters
 
 
-def llama_13b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 13B: 40 layers, hidden size 5120, 13.0B parameters."""
-  return make_config(40, 5120, 40, 13_824, dtype)
-
-
-def llama_33b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 33B: 60 layers, hidden size 6656, 32.5B parameters."""
-  return make_config(60, 6656, 52, 17_920, dtype)
-
-
-def llama_65b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 65B: 80 layers, hidden size 8192, 65.3B parameters."""
-  return make_config(80, 8192, 64, 22_016, dtype)
-
-
-def llama2(config: DecoderConfig) -> DecoderConfig:
-  """Turn a LLaMA into a LLaMA 2: texts of up to 4096 tokens, another epsilon of norms."""
-  block = validation.with_paths(config.block, {'norm.eps': 1e-5})
+def make_llama2(
+    layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+    kv_heads: int | None = None,
+) -> DecoderConfig:
+  """Make a LLaMA 2: texts of up to 4096 tokens, another epsilon of norms."""
+  config = make_config(layers, width, heads, mlp_dim, dtype)
+  block = validation.with_paths(config.block, {'norm.eps': 1e-5, 'kv_heads': kv_heads})
   return dataclasses.replace(config, max_length=4096, block=block)
 
 
-def llama2_7b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 2 7B: 32 layers, hidden size 4096, 6.74B parameters."""
-  return llama2(llama_7b(dtype))
+llama2_7b = functools.partial(make_llama2, 32, 4096, 32, 11_008)  # 6.74B parameters
+llama2_13b = functools.partial(make_llama2, 40, 5120, 40, 13_824)  # 13.0B parameters
+# Grouped-query attention: eight query heads share a key head.
+llama2_70b = functools.partial(make_llama2, 80, 8192, 64, 28_672, kv_heads=8)  # 69.0B parameters
 
 
-def llama2_13b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 2 13B: 40 layers, hidden size 5120, 13.0B parameters."""
-  return llama2(llama_13b(dtype))
-
-
-def llama2_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 2 70B: 80 layers, hidden size 8192, 69.0B parameters.
-
-  Grouped-query attention: eight query heads share a key head.
-  """
-  config = llama2(make_config(80, 8192, 64, 28_672, dtype))
-  return dataclasses.replace(config, block=dataclasses.replace(config.block, kv_heads=8))
-
-
-def llama3(
-    config: DecoderConfig, scaling: Unscaled = Unscaled(), tied: bool = False,
+def make_llama3(
+    layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+    scaling: Unscaled = Unscaled(), tied: bool = False,
 ) -> DecoderConfig:
-  """Turn a LLaMA into a LLaMA 3: 128,256 tokens, 8 key heads, a rope base of 500,000.
+  """Make a LLaMA 3: 128,256 tokens, 8 key heads, a rope base of 500,000.
 
   Texts have up to 8192 tokens, or up to 131,072 where rope is scaled.
   """
+  config = make_config(layers, width, heads, mlp_dim, dtype)
   position = Rope(500_000.0, scaling=scaling)
   block = validation.with_paths(
       config.block, {'kv_heads': 8, 'norm.eps': 1e-5, 'attention.position': position})
@@ -112,44 +92,17 @@ def llama3(
   return dataclasses.replace(config, vocab=128_256, block=block, max_length=length, tied=tied)
 
 
-def llama3_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3 8B: 32 layers, hidden size 4096, 8.03B parameters."""
-  return llama3(make_config(32, 4096, 32, 14_336, dtype))
-
-
-def llama3_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3 70B: 80 layers, hidden size 8192, 70.6B parameters."""
-  return llama3(make_config(80, 8192, 64, 28_672, dtype))
-
-
-def llama31_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3.1 8B, rope scaled by 8: 32 layers, hidden size 4096, 8.03B parameters."""
-  return llama3(make_config(32, 4096, 32, 14_336, dtype), Llama3Scaling(8.0))
-
-
-def llama31_70b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3.1 70B, rope scaled by 8: 80 layers, hidden size 8192, 70.6B parameters."""
-  return llama3(make_config(80, 8192, 64, 28_672, dtype), Llama3Scaling(8.0))
-
-
-def llama3_405b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3 405B before context extension: 126 layers, hidden size 16,384, 405.9B."""
-  return llama3(make_config(126, 16_384, 128, 53_248, dtype))
-
-
-def llama31_405b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3.1 405B, rope scaled by 8: 126 layers, hidden size 16,384, 405.9B parameters."""
-  return llama3(make_config(126, 16_384, 128, 53_248, dtype), Llama3Scaling(8.0))
-
-
-def llama32_1b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3.2 1B, tied, rope scaled by 32: 16 layers, hidden size 2048, 1.24B parameters."""
-  return llama3(make_config(16, 2048, 32, 8192, dtype), Llama3Scaling(32.0), tied=True)
-
-
-def llama32_3b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make LLaMA 3.2 3B, tied, rope scaled by 32: 28 layers, hidden size 3072, 3.21B parameters."""
-  return llama3(make_config(28, 3072, 24, 8192, dtype), Llama3Scaling(32.0), tied=True)
+llama3_8b = functools.partial(make_llama3, 32, 4096, 32, 14_336)  # 8.03B parameters
+llama3_70b = functools.partial(make_llama3, 80, 8192, 64, 28_672)  # 70.6B parameters
+llama3_405b = functools.partial(make_llama3, 126, 16_384, 128, 53_248)  # 405.9B parameters
+# LLaMA 3.1 and 3.2 are for longer texts. 3.2: 1.24B and 3.21B parameters.
+llama31_8b = functools.partial(llama3_8b, scaling=Llama3Scaling(8.0))
+llama31_70b = functools.partial(llama3_70b, scaling=Llama3Scaling(8.0))
+llama31_405b = functools.partial(llama3_405b, scaling=Llama3Scaling(8.0))
+llama32_1b = functools.partial(
+    make_llama3, 16, 2048, 32, 8192, scaling=Llama3Scaling(32.0), tied=True)
+llama32_3b = functools.partial(
+    make_llama3, 28, 3072, 24, 8192, scaling=Llama3Scaling(32.0), tied=True)
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

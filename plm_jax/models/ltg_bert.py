@@ -12,6 +12,7 @@ Not from the paper: the smaller initial weights of each layer's MLP, by the squa
 layer's number, and dropout in the masked-LM head.
 """
 from collections.abc import Mapping
+import functools
 import math
 from typing import Any
 
@@ -60,19 +61,9 @@ def weight_std(width: int) -> float:
   return math.sqrt(2 / (5 * width))
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make LTG-BERT base: 12 layers, hidden size 768, 98M parameters."""
-  return make_config(768, 12, 2048, dtype)
-
-
-def small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make LTG-BERT small: 12 layers, hidden size 384, 28M parameters."""
-  return make_config(384, 6, 1024, dtype)
-
-
-def xs(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make LTG-BERT xs: 12 layers, hidden size 192, 9M parameters."""
-  return make_config(192, 3, 512, dtype)
+base = functools.partial(make_config, 768, 12, 2048)  # 98M parameters
+small = functools.partial(make_config, 384, 6, 1024)  # 28M parameters
+xs = functools.partial(make_config, 192, 3, 512)  # 9M parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

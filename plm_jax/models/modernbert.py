@@ -9,6 +9,7 @@ full attention.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -61,34 +62,12 @@ def make_config(
       head=HeadConfig(bias=False, activation='gelu'), pooler=False)
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ModernBERT base: 22 layers, hidden size 768, 149M parameters."""
-  return make_config(22, 768, 12, 1152, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make ModernBERT large: 28 layers, hidden size 1024, 395M parameters."""
-  return make_config(28, 1024, 16, 2624, dtype)
-
-
-def ettin_17m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make Ettin 17M: 7 layers, hidden size 256, 16.9M parameters."""
-  return make_config(7, 256, 4, 384, dtype)
-
-
-def ettin_32m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make Ettin 32M: 10 layers, hidden size 384, 32.1M parameters."""
-  return make_config(10, 384, 6, 576, dtype)
-
-
-def ettin_68m(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make Ettin 68M: 19 layers, hidden size 512, 68.5M parameters."""
-  return make_config(19, 512, 8, 768, dtype)
-
-
-def ettin_1b(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make Ettin 1B: 28 layers, hidden size 1792, 1.03B parameters."""
-  return make_config(28, 1792, 28, 3840, dtype)
+base = functools.partial(make_config, 22, 768, 12, 1152)  # 149M parameters
+large = functools.partial(make_config, 28, 1024, 16, 2624)  # 395M parameters
+ettin_17m = functools.partial(make_config, 7, 256, 4, 384)  # 16.9M parameters
+ettin_32m = functools.partial(make_config, 10, 384, 6, 576)  # 32.1M parameters
+ettin_68m = functools.partial(make_config, 19, 512, 8, 768)  # 68.5M parameters
+ettin_1b = functools.partial(make_config, 28, 1792, 28, 3840)  # 1.03B parameters
 
 
 def make_mmbert(width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConfig:
@@ -103,14 +82,8 @@ def make_mmbert(width: int, heads: int, dtype: Dtype = 'float32') -> EncoderConf
       'block.attention.position': TwoRopes(band=Rope(160_000.0))})
 
 
-def mmbert_small(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make mmBERT small: 22 layers, hidden size 384, 140M parameters, 42M without embeddings."""
-  return make_mmbert(384, 6, dtype)
-
-
-def mmbert_base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make mmBERT base: 22 layers, hidden size 768, 307M parameters, 110M without embeddings."""
-  return make_mmbert(768, 12, dtype)
+mmbert_small = functools.partial(make_mmbert, 384, 6)  # 140M parameters, 42M without embeddings
+mmbert_base = functools.partial(make_mmbert, 768, 12)  # 307M parameters, 110M without embeddings
 
 
 FULL, SLIDING = 'full_attention', 'sliding_attention'

@@ -12,6 +12,7 @@ transformers has no PaLM, but Cohere's Command R has the same architecture, and 
 form.
 """
 from collections.abc import Mapping
+import functools
 from typing import Any
 
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
@@ -45,19 +46,9 @@ def make_config(layers: int, width: int, heads: int, dtype: Dtype = 'float32') -
       tied=True, logit_factor=width ** -0.5)
 
 
-def palm_8b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make PaLM 8B: 32 layers, hidden size 4096, 8.63B parameters."""
-  return make_config(32, 4096, 16, dtype)
-
-
-def palm_62b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make PaLM 62B: 64 layers, hidden size 8192, 62.50B parameters."""
-  return make_config(64, 8192, 32, dtype)
-
-
-def palm_540b(dtype: Dtype = 'float32') -> DecoderConfig:
-  """Make PaLM 540B: 118 layers, hidden size 18,432, 540.35B parameters."""
-  return make_config(118, 18_432, 48, dtype)
+palm_8b = functools.partial(make_config, 32, 4096, 16)  # 8.63B parameters
+palm_62b = functools.partial(make_config, 64, 8192, 32)  # 62.50B parameters
+palm_540b = functools.partial(make_config, 118, 18_432, 48)  # 540.35B parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ byte-level BPE, and there are no segment types. The first token of a text has th
 that of padding, as in the released code.
 """
 import dataclasses
+import functools
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
@@ -39,14 +40,8 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderCon
       embeddings=EmbeddingConfig(types=1), pooler=False)
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make RoBERTa base: 12 layers, hidden size 768, 125M parameters."""
-  return make_config(12, 768, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make RoBERTa large: 24 layers, hidden size 1024, 355M parameters."""
-  return make_config(24, 1024, dtype)
+base = functools.partial(make_config, 12, 768)  # 125M parameters
+large = functools.partial(make_config, 24, 1024)  # 355M parameters
 
 
 def gelu_block(config: EncoderConfig) -> BlockConfig:

@@ -12,6 +12,7 @@ are not divided, the MLP is gated, and pre-training has no dropout.
 """
 from collections.abc import Container, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -32,8 +33,8 @@ from plm_jax.models.rules import Attribute, ConvertError, Family, HeadSpec, Rule
 
 
 def make_config(
-    layers: int, width: int, heads: int, mlp_dim: int, head_size: int = 64,
-    dtype: Dtype = 'float32',
+    layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+    head_size: int = 64,
 ) -> EncoderDecoderConfig:
   """Make a T5 v1.0 with `layers` layers on each side, for texts of any length.
 
@@ -50,65 +51,30 @@ def make_config(
       logit_factor=width ** -0.5)
 
 
-def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 small: 6 + 6 layers, hidden size 512, 60.5M parameters."""
-  return make_config(6, 512, 8, 2048, dtype=dtype)
+small = functools.partial(make_config, 6, 512, 8, 2048)  # 60.5M parameters
+base = functools.partial(make_config, 12, 768, 12, 3072)  # 223M parameters
+large = functools.partial(make_config, 24, 1024, 16, 4096)  # 738M parameters
+t5_3b = functools.partial(make_config, 24, 1024, 32, 16_384, head_size=128)  # 2.85B parameters
+t5_11b = functools.partial(make_config, 24, 1024, 128, 65_536, head_size=128)  # 11.3B parameters
 
 
-def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 base: 12 + 12 layers, hidden size 768, 223M parameters."""
-  return make_config(12, 768, 12, 3072, dtype=dtype)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 large: 24 + 24 layers, hidden size 1024, 738M parameters."""
-  return make_config(24, 1024, 16, 4096, dtype=dtype)
-
-
-def t5_3b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 3B: 24 + 24 layers, hidden size 1024, 2.85B parameters."""
-  return make_config(24, 1024, 32, 16_384, 128, dtype)
-
-
-def t5_11b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 11B: 24 + 24 layers, hidden size 1024, 11.3B parameters."""
-  return make_config(24, 1024, 128, 65_536, 128, dtype)
-
-
-def make_v1_1(config: EncoderDecoderConfig, dropout: float = 0.0) -> EncoderDecoderConfig:
-  """Turn a size into v1.1: GEGLU with the tanh approximation, untied embeddings.
-
-  dropout: 0 in pre-training, 0.1 in fine-tuning.
-  """
+def make_v1_1(
+    layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+    head_size: int = 64,
+) -> EncoderDecoderConfig:
+  """Make a T5 v1.1: GEGLU with the tanh approximation, untied embeddings, no dropout."""
+  config = make_config(layers, width, heads, mlp_dim, dtype, head_size)
   block = validation.with_paths(config.block, {
-      'mlp.activation': 'gelu_tanh', 'mlp.gated': True, 'dropout': dropout,
-      'attention.dropout': dropout, 'mlp.dropout': dropout})
+      'mlp.activation': 'gelu_tanh', 'mlp.gated': True, 'dropout': 0.0,
+      'attention.dropout': 0.0, 'mlp.dropout': 0.0})
   return dataclasses.replace(config, block=block, tied=False, logit_factor=1.0)
 
 
-def v1_1_small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 v1.1 small: 8 + 8 layers, hidden size 512, 77M parameters."""
-  return make_v1_1(make_config(8, 512, 6, 1024, dtype=dtype))
-
-
-def v1_1_base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 v1.1 base: 12 + 12 layers, hidden size 768, 248M parameters."""
-  return make_v1_1(make_config(12, 768, 12, 2048, dtype=dtype))
-
-
-def v1_1_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 v1.1 large: 24 + 24 layers, hidden size 1024, 783M parameters."""
-  return make_v1_1(make_config(24, 1024, 16, 2816, dtype=dtype))
-
-
-def v1_1_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 v1.1 XL: 24 + 24 layers, hidden size 2048, 2.85B parameters."""
-  return make_v1_1(make_config(24, 2048, 32, 5120, dtype=dtype))
-
-
-def v1_1_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make T5 v1.1 XXL: 24 + 24 layers, hidden size 4096, 11.1B parameters."""
-  return make_v1_1(make_config(24, 4096, 64, 10_240, dtype=dtype))
+v1_1_small = functools.partial(make_v1_1, 8, 512, 6, 1024)  # 77M parameters
+v1_1_base = functools.partial(make_v1_1, 12, 768, 12, 2048)  # 248M parameters
+v1_1_large = functools.partial(make_v1_1, 24, 1024, 16, 2816)  # 783M parameters
+v1_1_xl = functools.partial(make_v1_1, 24, 2048, 32, 5120)  # 2.85B parameters
+v1_1_xxl = functools.partial(make_v1_1, 24, 4096, 64, 10_240)  # 11.1B parameters
 
 
 def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
@@ -116,44 +82,27 @@ def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
   It is a v1.1 with SwiGLU and tied embeddings (Tay et al. 2023, section 5.1).
   """
-  config = make_v1_1(make_config(32, 4096, 16, 16_384, 256, dtype))
+  config = make_v1_1(32, 4096, 16, 16_384, dtype, 256)
   block = validation.with_paths(config.block, {'mlp.activation': 'silu'})
   return dataclasses.replace(config, block=block, tied=True, logit_factor=4096 ** -0.5)
 
 
-def make_byt5(config: EncoderDecoderConfig, encoder: int, decoder: int) -> EncoderDecoderConfig:
-  """Turn a size into ByT5, whose tokens are bytes, with so many layers on each side.
+def make_byt5(
+    decoder: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+) -> EncoderDecoderConfig:
+  """Make a ByT5, whose tokens are bytes; the encoder has three times as many layers as `decoder`.
 
-  The vocabulary has 256 bytes, 3 special tokens and 125 more. Released encoders have three times as
-  many layers as the decoder.
+  The vocabulary has 256 bytes, 3 special tokens and 125 more.
   """
-  return dataclasses.replace(
-      make_v1_1(config), vocab=384, stack=StackConfig(encoder), decoder=StackConfig(decoder))
+  config = make_v1_1(3 * decoder, width, heads, mlp_dim, dtype)
+  return dataclasses.replace(config, vocab=384, decoder=StackConfig(decoder))
 
 
-def byt5_small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make ByT5 small: 12 + 4 layers, hidden size 1472, 300M parameters."""
-  return make_byt5(make_config(12, 1472, 6, 3584, dtype=dtype), 12, 4)
-
-
-def byt5_base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make ByT5 base: 18 + 6 layers, hidden size 1536, 582M parameters."""
-  return make_byt5(make_config(18, 1536, 12, 3968, dtype=dtype), 18, 6)
-
-
-def byt5_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make ByT5 large: 36 + 12 layers, hidden size 1536, 1.23B parameters."""
-  return make_byt5(make_config(36, 1536, 16, 3840, dtype=dtype), 36, 12)
-
-
-def byt5_xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make ByT5 XL: 36 + 12 layers, hidden size 2560, 3.74B parameters."""
-  return make_byt5(make_config(36, 2560, 32, 6720, dtype=dtype), 36, 12)
-
-
-def byt5_xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make ByT5 XXL: 36 + 12 layers, hidden size 4672, 12.9B parameters."""
-  return make_byt5(make_config(36, 4672, 64, 12_352, dtype=dtype), 36, 12)
+byt5_small = functools.partial(make_byt5, 4, 1472, 6, 3584)  # 300M parameters
+byt5_base = functools.partial(make_byt5, 6, 1536, 12, 3968)  # 582M parameters
+byt5_large = functools.partial(make_byt5, 12, 1536, 16, 3840)  # 1.23B parameters
+byt5_xl = functools.partial(make_byt5, 12, 2560, 32, 6720)  # 3.74B parameters
+byt5_xxl = functools.partial(make_byt5, 12, 4672, 64, 12_352)  # 12.9B parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Parameters (table 3): base 65M, big 213M, with the 37,000 tokens that English an
 (section 5.1).
 """
 import dataclasses
+import functools
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.layers.attention import AttentionConfig
@@ -18,8 +19,8 @@ from plm_jax.models.rules import replace_defaults
 
 
 def make_config(
-    layers: int, width: int, heads: int, mlp_dim: int, dropout: float = 0.1,
-    dtype: Dtype = 'float32',
+    layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+    dropout: float = 0.1,
 ) -> EncoderDecoderConfig:
   """Make a Transformer with sinusoidal positions and tied embeddings for both languages.
 
@@ -36,14 +37,8 @@ def make_config(
       max_length=1024, absolute='sinusoidal', embed_factor=width ** 0.5)
 
 
-def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make the base model: 6 + 6 layers, hidden size 512, 65M parameters."""
-  return make_config(6, 512, 8, 2048, dtype=dtype)
-
-
-def big(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make the big model, with dropout 0.3: 6 + 6 layers, hidden size 1024, 213M parameters."""
-  return make_config(6, 1024, 16, 4096, dropout=0.3, dtype=dtype)
+base = functools.partial(make_config, 6, 512, 8, 2048)  # 65M parameters
+big = functools.partial(make_config, 6, 1024, 16, 4096, dropout=0.3)  # 213M parameters
 
 
 # transformers' Marian, which is this model. It writes no sinusoidal tables, but older files have

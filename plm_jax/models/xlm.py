@@ -9,6 +9,7 @@ Parameters of released checkpoints: xlm-mlm-tlm-xnli15-1024, of 15 languages, 24
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
@@ -57,28 +58,12 @@ def make_config(
       head=HeadConfig(transform=False), pooler=False)
 
 
-def xlm_xnli15(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the XLM of XNLI's 15 languages: 12 layers, hidden size 1024, 8 heads, 249M parameters.
-
-  The vocabulary has 95,000 tokens.
-  """
-  return make_config(12, 1024, 8, 95_000, 15, dtype)
-
-
-def xlm_en(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the XLM of English: 12 layers, hidden size 2048, 16 heads, 667M parameters.
-
-  The vocabulary has 30,145 tokens.
-  """
-  return make_config(12, 2048, 16, 30_145, 0, dtype)
-
-
-def xlm_100(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the XLM of 100 languages: 16 layers, hidden size 1280, 16 heads, 572M parameters.
-
-  The vocabulary has 200,000 tokens, and there are no language embeddings.
-  """
-  return make_config(16, 1280, 16, 200_000, 0, dtype)
+# The vocabulary has 95,000 tokens.
+xlm_xnli15 = functools.partial(make_config, 12, 1024, 8, 95_000, 15)  # 249M parameters
+# The vocabulary has 30,145 tokens.
+xlm_en = functools.partial(make_config, 12, 2048, 16, 30_145, 0)  # 667M parameters
+# The vocabulary has 200,000 tokens, and there are no language embeddings.
+xlm_100 = functools.partial(make_config, 16, 1280, 16, 200_000, 0)  # 572M parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ relative positions.
 """
 from collections.abc import Mapping
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -39,14 +40,8 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> XLNetConfi
   return dataclasses.replace(config, block=block)
 
 
-def base(dtype: Dtype = 'float32') -> XLNetConfig:
-  """Make XLNet base: 12 layers, hidden size 768, 117M parameters."""
-  return make_config(12, 768, dtype)
-
-
-def large(dtype: Dtype = 'float32') -> XLNetConfig:
-  """Make XLNet large: 24 layers, hidden size 1024, 360M parameters."""
-  return make_config(24, 1024, dtype)
+base = functools.partial(make_config, 12, 768)  # 117M parameters
+large = functools.partial(make_config, 24, 1024)  # 360M parameters
 
 
 BLOCK, LAYER = 'backbone/layers/block', 'transformer.layer.{n}'

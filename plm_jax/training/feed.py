@@ -359,9 +359,8 @@ def corpus_names(config: PretrainRun) -> tuple[str, ...]:
   """Return a unique name of each corpus: its language where the objective knows it, else its
   path."""
   objective: Any = config.objective
-  names = getattr(objective, 'languages', ())
-  if not names:
-    names = getattr(getattr(objective, 'pair', None), 'languages', ())
+  pair = getattr(objective, 'pair', None)
+  names = getattr(objective, 'languages', ()) or getattr(pair, 'languages', ())
   if len(names) != len(config.data.path):
     names = tuple(sources.short_name(path) for path in config.data.path)
   unique = []

@@ -38,7 +38,7 @@ def shapes_of(family, config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('family', 'size', 'number'), [
-    pytest.param(family, size, number, id=f'{family}-{size.__name__}')
+    pytest.param(family, size, number, id=f'{family}-{number}')
     for family, sizes in SIZES.items() for size, number in sizes.items()])
 def test_parameters(family, size, number):
   """Those of the released checkpoints."""
