@@ -3,6 +3,7 @@
 Functions work on one example at a time (vmap them) and are keyed by example.
 """
 from collections.abc import Callable
+import math
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,17 @@ def example_keys(key, windows, duplicates: int = 0):
     folded = jax.random.fold_in(jax.random.fold_in(key, corpus), index)
     return jax.random.fold_in(folded, epoch)
   return jax.vmap(fold)(windows['corpus'], windows['index'], epoch)
+
+
+def split_example_keys(key, windows, number: int, duplicates: int = 0):
+  """Derive `number` random keys per example, keys [batch, number]; see `example_keys`."""
+  keys = example_keys(key, windows, duplicates)
+  return jax.vmap(lambda k: jax.random.split(k, number))(keys)
+
+
+def most_predictions(length: int, *mask_rates: float | None) -> int:
+  """Return the maximum number of predictions in `length` tokens at any of these mask rates."""
+  return math.ceil(round(max(rate or 0 for rate in mask_rates) * length, 6))
 
 
 def draw_tokens(keys, windows, number: int):

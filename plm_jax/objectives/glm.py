@@ -130,8 +130,7 @@ class BlankInfilling(Objective):
       part A and 1, 2, ... in a span, its start token first. ranks are 0 in part A and 1, 2, ...
       in part B.
     """
-    keys = corruption.example_keys(key, windows)
-    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    keys = corruption.split_example_keys(key, windows, 2)
     # The row builder separates with the end token, and numbers sentences in place of words: 0 is
     # special.
     ended = dataclasses.replace(vocab, sep=end_of_text_id(vocab))

@@ -210,9 +210,6 @@ class Relations(ValidatedConfig):
     return losses
 
 
-LayerDistillation = Layerwise | Relations
-
-
 def find_wiring_mismatch(student, teacher) -> str:
   """Explain that the layers of an architecture cannot be compared; '' where both can."""
   for model in (student, teacher):

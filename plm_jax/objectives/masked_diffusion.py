@@ -104,10 +104,9 @@ class MaskedDiffusion(Objective):
       and at those that are; mask_token [batch]. In evaluation, batch counts each sequence
       `held_out_samples` times.
     """
-    samples = 1 if PROGRESS in windows else self.held_out_samples
     progress = windows.get(PROGRESS)
-    keys = corruption.example_keys(key, windows)
-    keys = jax.vmap(lambda k: jax.random.split(k, 3))(keys)
+    samples = self.held_out_samples if progress is None else 1
+    keys = corruption.split_example_keys(key, windows, 3)
     times = draw_times(keys[:, 1], self.low_discrepancy)
 
     # Sequences with special tokens, and the same sequences of ranks in place of tokens.
@@ -201,9 +200,7 @@ def mask_probability(schedule: NoiseSchedule, times):
 
 def bound_weight(schedule: NoiseSchedule, times):
   """Compute -alpha'(t) / (1 - alpha(t)), the weight of a masked token (MDLM, equation 10)."""
-  if schedule == 'cosine':
-    return math.pi / 2 / jnp.tan(math.pi / 4 * times)
-  return 1 / times
+  return math.pi / 2 / jnp.tan(math.pi / 4 * times) if schedule == 'cosine' else 1 / times
 
 
 def mask_number(key, text, time):

@@ -1,7 +1,6 @@
 """Masked and permuted language modeling (MPNet): tokens predicted in a random order."""
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -69,7 +68,7 @@ class MaskedPermutedLM(Objective):
     return self.pair.text_length(length)
 
   def max_predictions(self, length: int) -> int:
-    return math.ceil(round(self.mask_rate * length, 6))
+    return corruption.most_predictions(length, self.mask_rate)
 
   def step_flops(self, model: Any, length: int) -> int:
     """Count the FLOPs of a step: rows hold mask tokens and queries after the text."""
@@ -84,8 +83,7 @@ class MaskedPermutedLM(Objective):
       [batch, row], the index of the token of the text whose position each token has; visible
       [batch, row, row]; positions, labels, weights [batch, predictions].
     """
-    keys = corruption.example_keys(key, windows)
-    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    keys = corruption.split_example_keys(key, windows, 2)
     rows = self.pair.arrange(keys[:, 0], windows, vocab)
     most = self.max_predictions(rows['tokens'].shape[1])
     def build(key, row):

@@ -181,13 +181,8 @@ class MaskedLM(Objective):
 
   def max_predictions(self, length: int) -> int:
     """Return the maximum number of predicted positions per sequence (20 of 128, 77 of 512)."""
-    rate = max(self.mask_rate, self.final_mask_rate or 0, self.held_out_mask_rate or 0)
-    return math.ceil(round(rate * length, 6))
-
-  def current_mask_rate(self, windows):
-    """Return the mask rate of a batch: by the progress of the run, or that of evaluation."""
-    return scheduled_mask_rate(
-        windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
+    return corruption.most_predictions(
+        length, self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
 
   def corrupt(self, key, windows, vocab):
     """Build sequences and mask them.
@@ -196,8 +191,7 @@ class MaskedLM(Objective):
       tokens, segments, types [batch, length]; positions, labels, weights [batch, predictions]; the
       label of the sentence-pair task [batch] under its name, and languages [batch, length], if any.
     """
-    keys = corruption.example_keys(key, windows, self.duplicates)
-    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    keys = corruption.split_example_keys(key, windows, 2, self.duplicates)
     row_keys, mask_keys = keys[:, 0], keys[:, 1]
 
     # Sequences with special tokens.
@@ -209,7 +203,9 @@ class MaskedLM(Objective):
     words = rows.pop('words')
 
     # Masks: uniform, by inverse frequency, by difficulty, or with synonyms.
-    most, rate = self.max_predictions(rows['tokens'].shape[1]), self.current_mask_rate(windows)
+    most = self.max_predictions(rows['tokens'].shape[1])
+    rate = scheduled_mask_rate(
+        windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
     token_weights, others = None, None
     if self.smoothing:
       counts = corruption.count_tokens(windows, vocab.size)

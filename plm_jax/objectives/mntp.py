@@ -98,11 +98,6 @@ class MaskedNextToken(Objective):
   def layout(self) -> TextLayout:
     return CausalLM().layout
 
-  def max_masked(self, length: int) -> int:
-    """Return the maximum number of masked tokens in a sequence of `length` tokens."""
-    rate = max(self.mask_rate, self.final_mask_rate or 0, self.held_out_mask_rate or 0)
-    return math.ceil(round(rate * length, 6))
-
   def corrupt(self, key, windows, vocab):
     """Build causal and masked sequences; the label of a position is the next token.
 
@@ -111,8 +106,7 @@ class MaskedNextToken(Objective):
       causal sequence. Ranks are 0 in a masked sequence, 0, 1, 2, ... in a causal one.
     """
     rows = CausalLM().corrupt(key, windows, vocab)
-    keys = corruption.example_keys(key, windows)
-    keys = jax.vmap(lambda k: jax.random.split(k, 2))(keys)
+    keys = corruption.split_example_keys(key, windows, 2)
     causal = jax.vmap(lambda k: jax.random.bernoulli(k, float(self.causal)))(keys[:, 0])
     rate = scheduled_mask_rate(
         windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
@@ -134,7 +128,8 @@ class MaskedNextToken(Objective):
       (the masked tokens, 1.0 at the position before each masked token, both [length]).
     """
     choose_key, replace_key = jax.random.split(key)
-    most = self.max_masked(tokens.shape[0])
+    most = corruption.most_predictions(
+        tokens.shape[0], self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
     text = (segments > 0) & (place > 0)  # not the start of a document
     number = jnp.clip(jnp.round(text.sum() * rate).astype(jnp.int32), 1, most)
     units = jnp.where(text, jnp.arange(1, tokens.shape[0] + 1), 0)

@@ -103,7 +103,7 @@ class PermutationLM(Objective):
       where the sequence begins. Types are 0 up to A's [SEP], 1 up to B's, 2 for [CLS].
     """
     full = (windows['segments'] > 0).any(-1)
-    keys = jax.vmap(lambda k: jax.random.split(k, 3))(corruption.example_keys(key, windows))
+    keys = corruption.split_example_keys(key, windows, 3)
     other, found = draw_other_document(keys[:, 0], windows['document'], full)
     own = {name: windows[name] for name in ('tokens', 'sentences', 'words')}
     foreign = {name: x[other] for name, x in own.items()}

@@ -416,24 +416,23 @@ def sentence_end(sentences, last):
   return ((sentences > 0) & (sentences <= last)).sum()
 
 
-def draw_other_document(keys, documents, full, tries: int = 4):
+def draw_other_document(keys, documents, full):
   """Sample for each row another row of the batch that is of another document.
 
-  The first of a few random rows that is suitable is taken: batch x batch comparisons would be too
+  The first of four random rows that is suitable is taken: batch x batch comparisons would be too
   many for large batches.
 
   Args:
     keys: [batch].
     documents: document of each row, [batch].
     full: whether a row has text, [batch].
-    tries: number of random rows.
 
   Returns:
     (another row for each row [batch], whether it has text of another document [batch]).
   """
   rows = documents.shape[0]
   def draw(key, row):
-    others = (row + jax.random.randint(key, (tries,), 1, max(rows, 2))) % rows
+    others = (row + jax.random.randint(key, (4,), 1, max(rows, 2))) % rows
     good = (documents[others] != documents[row]) & full[others]
     return others[jnp.argmax(good)], good.any()
   return jax.vmap(draw)(keys, jnp.arange(rows))

@@ -1,7 +1,6 @@
 """Span masking and the span boundary objective, SBO (SpanBERT)."""
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Literal
 
 import flax.linen as nn
@@ -80,7 +79,7 @@ class SpanBoundary(Objective):
 
   def max_predictions(self, length: int) -> int:
     """Return the maximum number of predicted positions per sequence (20 of 128, 77 of 512)."""
-    return math.ceil(round(self.mask_rate * self.text_length(length), 6))
+    return corruption.most_predictions(self.text_length(length), self.mask_rate)
 
   def corrupt(self, key, windows, vocab):
     """Build sequences and mask spans.
