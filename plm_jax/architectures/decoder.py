@@ -142,7 +142,7 @@ class Decoder(nn.Module):
     check_length(tokens, cfg.max_length)
 
     # Embeddings.
-    place = sequential_positions(batch, 'place', tokens)
+    place = sequential_places(batch, tokens)
     types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
     position_rows = cfg.max_length if cfg.absolute == 'learned' else 0
     embeddings = Embeddings(
@@ -186,10 +186,10 @@ class Decoder(nn.Module):
     return Output(x, pooled, token_table, keys=remembered)
 
 
-def sequential_positions(batch, name: str, tokens):
-  """Return the positions batch[name] [batch, length], or 0, 1, 2, ... where there are none."""
-  if name in batch:
-    return batch[name]
+def sequential_places(batch, tokens):
+  """Return the positions batch['place'] [batch, length], or 0, 1, 2, ... where there are none."""
+  if 'place' in batch:
+    return batch['place']
   return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape[:2])
 
 
@@ -250,7 +250,7 @@ def extend_cache(cache: Cache, keys, batch: Mapping[str, Any]) -> Cache:
     batch: the row's batch.
   """
   segments, start = batch['segments'], cache['length']
-  place = sequential_positions(batch, 'place', segments)
+  place = sequential_places(batch, segments)
   update = jax.lax.dynamic_update_slice_in_dim
 
   def update_slots(cached, x):

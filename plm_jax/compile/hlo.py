@@ -298,9 +298,7 @@ class Program:
       if origin.op == 'parameter' or computation not in self.kernels:
         update = x.operands[1] if x.op == 'dynamic-update-slice' else x.operands[-1]
         return [names[update].result[0].bytes]
-    if x.op == 'parameter':
-      return [0]
-    return [buffer.bytes for buffer in x.result]
+    return [0] if x.op == 'parameter' else [buffer.bytes for buffer in x.result]
 
 
 def loop_increment(body: Computation, name: str, index: int) -> int:

@@ -82,9 +82,7 @@ def add(params, config: AdapterConfig, key) -> Any:
     boxed = isinstance(kernel, nn.Partitioned)
     axes = tuple(kernel.names) if boxed else ()
     def box(value, names):
-      if not boxed:
-        return value
-      return kernel.replace(value=value, names=names)
+      return kernel.replace(value=value, names=names) if boxed else value
     layer_axes, input_axes, output_axes = axes[:1], axes[1:1 + inputs], axes[1 + inputs:]
     adapter = {
         'down': box(down, layer_axes + input_axes + (None,)),
@@ -173,6 +171,4 @@ def count_input_axes(path, kernel, layers: int = 1) -> int:
 
   Attention's output projection contracts all axes but the last.
   """
-  if path[-1] == 'out':
-    return kernel.ndim - layers - 1
-  return 1
+  return kernel.ndim - layers - 1 if path[-1] == 'out' else 1

@@ -76,9 +76,7 @@ def freeze_unselected(
   frozen = optax.stateless(
       lambda updates, _: jax.tree.map(lambda x: jnp.full_like(x, -0.0), updates))
   def label(rows):
-    if rows.any():
-      return 'trained'
-    return 'frozen'
+    return 'trained' if rows.any() else 'frozen'
   def labels(tree):
     return jax.tree.map(label, select(tree))
   whole = optax.partition({'trained': optimizer, 'frozen': frozen}, labels)
@@ -220,9 +218,7 @@ def add_weight_decay(
   def update(updates, state, params=None):
     factor = config.weight_decay * rate(state.count) ** (config.decay_power - 1)
     def add(update, param, decays):
-      if not decays:
-        return update
-      return update + factor * param
+      return update + factor * param if decays else update
     updates = jax.tree.map(add, updates, params, decay_mask(params, config.exempt))
     return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
   return optax.GradientTransformation(init_count, update)
@@ -275,9 +271,7 @@ def key_names(path) -> list[Any]:
 def apply_per_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
   """Apply `transform`, which looks at whole tensors, to each layer of stacked parameters."""
   def label(path, x):
-    if is_stacked(key_names(path)):
-      return str(x.shape[0])
-    return 'single'
+    return str(x.shape[0]) if is_stacked(key_names(path)) else 'single'
   def labels(tree):
     return jax.tree_util.tree_map_with_path(label, tree)
   def partition(tree):

@@ -167,9 +167,7 @@ def suggest_recipes(name: str) -> str:
   names = [*all_recipes(), *FAMILIES, *word_vectors.PUBLISHED]
   near = difflib.get_close_matches(bare, names, 3, 0.6)
   listing = '`python -m plm_jax train` lists them'
-  if near:
-    return f'did you mean {" or ".join(near)}? {listing}'
-  return listing
+  return f'did you mean {" or ".join(near)}? {listing}' if near else listing
 
 
 def describe_family(family: str) -> str:

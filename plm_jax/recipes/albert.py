@@ -67,6 +67,4 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       optim=OptimConfig(
           kind='lamb', peak=row.peak, warmup=3125, schedule='bert', weight_decay=0.01),
       train=row.make_train_config()), scale)
-  if size == 'chinese':
-    return limit_chinese_vocab(run)
-  return run
+  return limit_chinese_vocab(run) if size == 'chinese' else run

@@ -105,6 +105,4 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
       train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
       scale)
-  if size == 'chinese':
-    return limit_chinese_vocab(run)
-  return run
+  return limit_chinese_vocab(run) if size == 'chinese' else run

@@ -48,23 +48,22 @@ from plm_jax.recipes.modernbert import BILLION, ModernBERTSize, make_run
 
 
 def make_size(
-    model: Callable[..., Any], parameters: int, peak: float, accumulate: int, decay: float,
-    warmup: int,
+    model: Callable[..., Any], parameters: int, peak: float, decay: float, warmup: int,
 ) -> ModernBERTSize:
   """Make a size."""
   return ModernBERTSize(
       model=model, parameters=parameters, peak=peak, length=1024, batch=4608,
-      tokens=1700 * BILLION, accumulate=accumulate, decay=decay, warmup=warmup, pod='v5e:8x8')
+      tokens=1700 * BILLION, accumulate=12, decay=decay, warmup=warmup, pod='v5e:8x8')
 
 
 # Parameters of transformers' ModernBertForMaskedLM; published as 17M, 32M, 68M, 150M, 400M and 1B.
 SIZES = {
-    '17m': make_size(modernbert.ettin_17m, 16_913_600, 3e-3, 12, decay=3e-4, warmup=4 * BILLION),
-    '32m': make_size(modernbert.ettin_32m, 32_081_344, 3e-3, 12, decay=3e-4, warmup=4 * BILLION),
-    '68m': make_size(modernbert.ettin_68m, 68_457_664, 3e-3, 12, decay=3e-4, warmup=3 * BILLION),
-    '150m': make_size(modernbert.base, 149_655_232, 8e-4, 12, decay=1e-5, warmup=3 * BILLION),
-    '400m': make_size(modernbert.large, 395_881_664, 5e-4, 12, decay=1e-5, warmup=2 * BILLION),
-    '1b': make_size(modernbert.ettin_1b, 1_031_314_112, 5e-4, 12, decay=5e-5, warmup=2 * BILLION)}
+    '17m': make_size(modernbert.ettin_17m, 16_913_600, 3e-3, decay=3e-4, warmup=4 * BILLION),
+    '32m': make_size(modernbert.ettin_32m, 32_081_344, 3e-3, decay=3e-4, warmup=4 * BILLION),
+    '68m': make_size(modernbert.ettin_68m, 68_457_664, 3e-3, decay=3e-4, warmup=3 * BILLION),
+    '150m': make_size(modernbert.base, 149_655_232, 8e-4, decay=1e-5, warmup=3 * BILLION),
+    '400m': make_size(modernbert.large, 395_881_664, 5e-4, decay=1e-5, warmup=2 * BILLION),
+    '1b': make_size(modernbert.ettin_1b, 1_031_314_112, 5e-4, decay=5e-5, warmup=2 * BILLION)}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

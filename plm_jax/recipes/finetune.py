@@ -269,9 +269,7 @@ def published_size(model: Any) -> str:
     size = 'large'
   else:
     size = 'xlarge'
-  if many:
-    return f'v3-{size}'
-  return size
+  return f'v3-{size}' if many else size
 
 
 def choose_scale(model: Any) -> Scale:

@@ -116,6 +116,4 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       f'glm_{size}', family='glm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=row.objective, data=DataConfig(prepare=text, assembly='sentences'), optim=optim,
       train=row.make_train_config()), scale)
-  if size == 'chinese':
-    return limit_chinese_vocab(run)
-  return run
+  return limit_chinese_vocab(run) if size == 'chinese' else run

@@ -77,6 +77,4 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       objective=CausalLM(isolated=size == 'chinese'),
       data=DataConfig(prepare=text, assembly='packed'), optim=optim,
       train=row.make_train_config()), scale)
-  if size == 'chinese':
-    return limit_chinese_vocab(run)
-  return run
+  return limit_chinese_vocab(run) if size == 'chinese' else run

@@ -76,12 +76,12 @@ def make_optimizer(row: RecipeSize) -> OptimConfig:
       eps=1e-8, bias_correction=True, weight_decay=0.1, clip=2.0, ema=0.999)
 
 
-def make_phases(steps: int, parts: int = 1024) -> tuple[Phase, ...]:
-  """Make the ten phases of a run. parts: batch sizes are multiples of it."""
+def make_phases(steps: int) -> tuple[Phase, ...]:
+  """Make the ten phases of a run, whose batch sizes are multiples of 1024."""
   found = []
   for tenth, length in enumerate(LENGTHS):
     share = 0.25 + 0.75 * (tenth + 0.5) / len(LENGTHS)
     rows = FINAL_BATCH * LENGTHS[0] / length * share
     number = steps * (tenth + 1) // len(LENGTHS) - steps * tenth // len(LENGTHS)
-    found.append(Phase(number, length, round(rows / parts) * parts))
+    found.append(Phase(number, length, round(rows / 1024) * 1024))
   return tuple(found)

@@ -60,12 +60,12 @@ def make_student(layers: int, width: int = 384):
   return model
 
 
-def make_v2_size(layers: int, width: int, parameters: int, large: bool = False) -> MiniLMSize:
-  """Make a student of MiniLMv2. large: the teacher is BERT large."""
+def make_v2_size(width: int, parameters: int, large: bool = False) -> MiniLMSize:
+  """Make a student of MiniLMv2 with 6 layers. large: the teacher is BERT large."""
   relations = ('queries', 'keys', 'values')
   inner = Relations(relations, 64, TEACHER_LAYER) if large else Relations(relations, 48, 0)
   return MiniLMSize(
-      model=make_student(layers, width), parameters=parameters, peak=6e-4, batch=256, pod='v3:4x4',
+      model=make_student(6, width), parameters=parameters, peak=6e-4, batch=256, pod='v3:4x4',
       inner=inner, large_teacher=large)
 
 
@@ -78,10 +78,10 @@ SIZES = {
     'l6_h768': MiniLMSize(
         model=make_student(6, 768), parameters=66_955_008, peak=5e-4, batch=1024, accumulate=2,
         pod='v3:4x4'),
-    'v2_l6_h384': make_v2_size(6, 384, 22_713_216),
-    'v2_l6_h768': make_v2_size(6, 768, 66_955_008),
-    'v2_large_l6_h384': make_v2_size(6, 384, 22_713_216, large=True),
-    'v2_large_l6_h768': make_v2_size(6, 768, 66_955_008, large=True)}
+    'v2_l6_h384': make_v2_size(384, 22_713_216),
+    'v2_l6_h768': make_v2_size(768, 66_955_008),
+    'v2_large_l6_h384': make_v2_size(384, 22_713_216, large=True),
+    'v2_large_l6_h768': make_v2_size(768, 66_955_008, large=True)}
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

@@ -139,9 +139,7 @@ def make_test_run(paper: PretrainRun) -> PretrainRun:
 
 def scale_cooldown(optim: OptimConfig, steps: int) -> int:
   """Return the steps of the final decay: a fifth of the run, for a schedule that has one."""
-  if optim.schedule in ('wsd', 'trapezoid'):
-    return steps // 5
-  return 0
+  return steps // 5 if optim.schedule in ('wsd', 'trapezoid') else 0
 
 
 def scale_ema(paper: PretrainRun, steps: int) -> float:

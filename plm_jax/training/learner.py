@@ -67,13 +67,13 @@ def make_selection(config: RunConfig) -> ParameterSelection:
       config.optim.only, frozen, tuning.adapter.kind != 'none', tuning.top)
 
 
-def state_shapes(config: RunConfig, learner: Learner, rows: int = 2):
+def state_shapes(config: RunConfig, learner: Learner):
   """Compute the shapes of a run's training state, with their logical axes.
 
   Modules raise a UserError for options that they cannot work with. Any other exception is a bug,
   and passes through with its traceback.
   """
-  windows = config.objective.shapes(rows, config.train.phases[0].length)
+  windows = config.objective.shapes(2, config.train.phases[0].length)
   return jax.eval_shape(lambda w: init_state(learner, w), windows)
 
 

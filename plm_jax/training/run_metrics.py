@@ -34,9 +34,7 @@ def peak_flops(device: Any) -> float | None:
   example)."""
   kind = device.device_kind
   names = [name for name in PEAK_FLOPS if kind == name or kind.startswith((f'{name} ', f'{name}-'))]
-  if not names:
-    return None
-  return PEAK_FLOPS[max(names, key=len)]
+  return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 def combine_metrics(steps: Iterable[Mapping[str, Any]]) -> dict[str, float]:

@@ -140,12 +140,8 @@ def checkpoint_files(root: pathlib.Path) -> list[pathlib.Path]:
   """List the files of a checkpoint: parameters, and what describes how to read them."""
   if root.is_file():
     return [root]
-  files = []
-  for path in sorted(root.rglob('*')):
-    ignored = IGNORED_FILES & set(path.relative_to(root).parts)
-    if path.is_file() and not ignored:
-      files.append(path)
-  return files
+  return [path for path in sorted(root.rglob('*'))
+          if path.is_file() and IGNORED_FILES.isdisjoint(path.relative_to(root).parts)]
 
 
 def has_token_params(config: RunConfig) -> bool:
