@@ -39,26 +39,11 @@ def make_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderCon
 
 base = functools.partial(make_config, 12, 768)  # 110M parameters
 large = functools.partial(make_config, 24, 1024)  # 340M parameters
-
-
-def tiny() -> EncoderConfig:
-  """Make BERT tiny (Turc et al. 2019, table 1): 2 layers, hidden size 128, 4.4M parameters."""
-  return make_config(2, 128)
-
-
-def mini() -> EncoderConfig:
-  """Make BERT mini (Turc et al. 2019, table 1): 4 layers, hidden size 256, 11.3M parameters."""
-  return make_config(4, 256)
-
-
-def small() -> EncoderConfig:
-  """Make BERT small (Turc et al. 2019, table 1): 4 layers, hidden size 512, 29.1M parameters."""
-  return make_config(4, 512)
-
-
-def medium() -> EncoderConfig:
-  """Make BERT medium (Turc et al. 2019, table 1): 8 layers, hidden size 512, 41.7M parameters."""
-  return make_config(8, 512)
+# The smaller sizes of Turc et al. 2019, table 1.
+tiny = functools.partial(make_config, 2, 128)  # 4.4M parameters
+mini = functools.partial(make_config, 4, 256)  # 11.3M parameters
+small = functools.partial(make_config, 4, 512)  # 29.1M parameters
+medium = functools.partial(make_config, 8, 512)  # 41.7M parameters
 
 
 def use_tanh_gelu(config: EncoderConfig) -> EncoderConfig:

@@ -7,8 +7,9 @@ its hidden states without a transform.
 The generation decoder, which reads the shared encoder's last layer and is in the same file, is left
 out. This model fills masks, encodes texts and is fine-tuned, as the paper's CPT_u.
 """
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -27,23 +28,20 @@ from plm_jax.models.layouts import RowVector, Same
 from plm_jax.models.rules import Attribute, Family, HeadSpec, Rule, dense_rules, join_rules
 
 
-def make_config(size: EncoderConfig) -> EncoderConfig:
-  """Return a Chinese BERT of this size: one segment type, a masked-LM head without transform."""
+def make_config(
+    size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make a Chinese BERT of this size: one segment type, a masked-LM head without transform."""
+  config = size(dtype)
   return dataclasses.replace(
-      size, vocab=51_271, max_length=1024, pooler=False,
-      embeddings=dataclasses.replace(size.embeddings, types=1),
+      config, vocab=51_271, max_length=1024, pooler=False,
+      embeddings=dataclasses.replace(config.embeddings, types=1),
       head=HeadConfig(transform=False, output_bias=False),
-      block=validation.with_paths(size.block, {'init': NORMAL_INIT}))
+      block=validation.with_paths(config.block, {'init': NORMAL_INIT}))
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the half of CPT base of December 2022: 10 + 2 layers, hidden size 768."""
-  return make_config(bert.base(dtype))
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the half of CPT large of December 2022: 20 + 4 layers, hidden size 1024."""
-  return make_config(bert.large(dtype))
+# The halves of the models of December 2022: 10 + 2 and 20 + 4 layers.
+base = functools.partial(make_config, bert.base)
+large = functools.partial(make_config, bert.large)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,9 @@ ALiBi in place of position embeddings, and GeGLU without biases on the way in. A
 dropout. Dropout in the MLP comes after the hidden units, not after the output. The vocabulary is a
 multiple of 8.
 """
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -33,27 +34,22 @@ MARKER = 'alibi_starting_size'
 """the attribute that its configurations have and BERT's, with the same model_type, do not"""
 
 
-def adapt_bert(config: EncoderConfig) -> EncoderConfig:
-  """Turn a BERT into a MosaicBERT.
+def make_config(
+    size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make a MosaicBERT of a size of BERT.
 
   Initial weights are normal and not truncated, as BertPreTrainedModel of transformers draws them;
   bert_layers.py of the released code derives from it.
   """
-  return validation.with_paths(config, {
+  return validation.with_paths(size(dtype), {
       'vocab': 30_528, 'embeddings.absolute': 'none', 'block.attention.position': Alibi(),
       'block.attention.dropout': 0.0, 'block.mlp.gated': True, 'block.mlp.bias_in': False,
       'block.mlp.dropout': 0.1, 'block.mlp.dropped': False, 'block.init': NORMAL_INIT,
       'pooler': False})
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make MosaicBERT base: 12 layers, hidden size 768, 137M parameters."""
-  return adapt_bert(bert.base(dtype))
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make MosaicBERT large: 24 layers, hidden size 1024, 434M parameters."""
-  return adapt_bert(bert.large(dtype))
+base = functools.partial(make_config, bert.base)  # 137M parameters
+large = functools.partial(make_config, bert.large)  # 434M parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 Parameters of the released checkpoints: small 300,176,768, base 582,401,280, large 1,229,581,312, xl
 3,742,619,648, xxl 12,921,057,280 (section 3.2: 300M, 580M, 1.2B, 3.7B, 13B).
 """
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
@@ -13,36 +14,18 @@ from plm_jax.models import t5
 from plm_jax.models.rules import ConvertError
 
 
-def make_multilingual(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-  """Give a T5 mT5's vocabulary: 250,000 tokens with sentinels, in a table of 250,112 rows."""
-  return dataclasses.replace(config, vocab=250_112)
+def make_config(
+    size: Callable[..., EncoderDecoderConfig], dtype: Dtype = 'float32',
+) -> EncoderDecoderConfig:
+  """Make an mT5 of a size of T5: 250,000 tokens with sentinels, in a table of 250,112 rows."""
+  return dataclasses.replace(size(dtype), vocab=250_112)
 
 
-def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make mT5 small: 8 + 8 layers, hidden size 512, 300M parameters."""
-  return make_multilingual(t5.v1_1_small(dtype))
-
-
-def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make mT5 base: 12 + 12 layers, hidden size 768, 582M parameters."""
-  return make_multilingual(t5.v1_1_base(dtype))
-
-
-def large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make mT5 large: 24 + 24 layers, hidden size 1024, 1.23B parameters."""
-  return make_multilingual(t5.v1_1_large(dtype))
-
-
-def xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make mT5 XL: 24 + 24 layers, hidden size 2048, 3.74B parameters."""
-  return make_multilingual(t5.v1_1_xl(dtype))
-
-
-def xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make mT5 XXL: 24 + 24 layers, hidden size 4096, 12.9B parameters."""
-  return make_multilingual(t5.v1_1_xxl(dtype))
-
-
+small = functools.partial(make_config, t5.v1_1_small)  # 300M parameters
+base = functools.partial(make_config, t5.v1_1_base)  # 582M parameters
+large = functools.partial(make_config, t5.v1_1_large)  # 1.23B parameters
+xl = functools.partial(make_config, t5.v1_1_xl)  # 3.74B parameters
+xxl = functools.partial(make_config, t5.v1_1_xxl)  # 12.9B parameters
 DEFAULTS = {'vocab_size': 250_112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6,
             'feed_forward_proj': 'gated-gelu'}
 

@@ -263,23 +263,18 @@ def replace_defaults(
     attributes: Iterable[Attribute], defaults: Mapping[str, Any],
 ) -> tuple[Attribute, ...]:
   """Return the attributes with other defaults, given by their name."""
-  changed = []
-  for attribute in attributes:
-    default = defaults.get(attribute.theirs, attribute.default)
-    changed.append(dataclasses.replace(attribute, default=default))
-  return tuple(changed)
+  return tuple(
+      dataclasses.replace(attribute, default=defaults.get(attribute.theirs, attribute.default))
+      for attribute in attributes)
 
 
 def replace_values(
     attributes: Iterable[Attribute], name: str, values: tuple[tuple[Any, Any], ...],
 ) -> tuple[Attribute, ...]:
   """Return the attributes with other (their value, our value) pairs for the one called `name`."""
-  changed = []
-  for attribute in attributes:
-    if attribute.theirs == name:
-      attribute = dataclasses.replace(attribute, values=values)
-    changed.append(attribute)
-  return tuple(changed)
+  def replace(attribute):
+    return dataclasses.replace(attribute, values=values) if attribute.theirs == name else attribute
+  return tuple(map(replace, attributes))
 
 
 def match_tensors(

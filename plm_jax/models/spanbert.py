@@ -6,7 +6,9 @@ SBO is the span boundary objective. Parameters are those of BERT with 28,996 cas
 The released models are BERT's in every file format. FAMILY reads the files of the original
 pre-training code, which have the head of the span boundary objective. Exports are BERT's.
 """
+from collections.abc import Callable
 import dataclasses
+import functools
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.common import Dtype
@@ -16,20 +18,16 @@ from plm_jax.models import bert
 from plm_jax.models.rules import HeadSpec, Rule, dense_rules, join_rules, norm_rules
 
 
-def make_config(config: EncoderConfig) -> EncoderConfig:
-  """Turn a BERT into a SpanBERT: cased, without pooler, initial weights as in fairseq."""
+def make_config(
+    size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make a SpanBERT of a size of BERT: cased, without pooler, initial weights as in fairseq."""
+  config = size(dtype)
   return dataclasses.replace(
       config, vocab=28996, pooler=False, block=dataclasses.replace(config.block, init=NORMAL_INIT))
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make SpanBERT base: 12 layers, hidden size 768, 108M parameters."""
-  return make_config(bert.base(dtype))
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make SpanBERT large: 24 layers, hidden size 1024, 333M parameters."""
-  return make_config(bert.large(dtype))
+base = functools.partial(make_config, bert.base)  # 108M parameters
+large = functools.partial(make_config, bert.large)  # 333M parameters
 
 
 BOUNDARY = 'cls.pair_target_predictions'

@@ -4,8 +4,9 @@ Its vocabulary has 256,000 tokens and 300 sentinels. Parameters of transformers'
 UMT5ForConditionalGeneration with untied embeddings: small 306,601,984, base 592,043,520,
 xl 3,768,356,864, xxl 12,972,531,712.
 """
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 from typing import Any
 
 from plm_jax import validation
@@ -18,30 +19,19 @@ VOCAB = 256_384
 """rows of the table of tokens"""
 
 
-def separate_biases(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-  """Give a T5 umT5's vocabulary, and each layer its own position biases."""
+def make_config(
+    size: Callable[..., EncoderDecoderConfig], dtype: Dtype = 'float32',
+) -> EncoderDecoderConfig:
+  """Make a umT5 of a size of T5: its own vocabulary, and position biases of each layer."""
+  config = size(dtype)
   block = validation.with_paths(config.block, {'attention.position.shared': False})
   return dataclasses.replace(config, vocab=VOCAB, block=block)
 
 
-def small(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make umT5 small: 8 + 8 layers, hidden size 512, 307M parameters."""
-  return separate_biases(t5.v1_1_small(dtype))
-
-
-def base(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make umT5 base: 12 + 12 layers, hidden size 768, 592M parameters."""
-  return separate_biases(t5.v1_1_base(dtype))
-
-
-def xl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make umT5 XL: 24 + 24 layers, hidden size 2048, 3.77B parameters."""
-  return separate_biases(t5.v1_1_xl(dtype))
-
-
-def xxl(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
-  """Make umT5 XXL: 24 + 24 layers, hidden size 4096, 13.0B parameters."""
-  return separate_biases(t5.v1_1_xxl(dtype))
+small = functools.partial(make_config, t5.v1_1_small)  # 307M parameters
+base = functools.partial(make_config, t5.v1_1_base)  # 592M parameters
+xl = functools.partial(make_config, t5.v1_1_xl)  # 3.77B parameters
+xxl = functools.partial(make_config, t5.v1_1_xxl)  # 13.0B parameters
 
 
 def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,24 +4,24 @@ Parameters as published: base 270M, large 550M (table 5); the released checkpoin
 have 278,295,186 and 560,142,482. The ids are those of a SentencePiece model of 250,000, <pad> and
 <mask>.
 """
+from collections.abc import Callable
 import dataclasses
+import functools
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import roberta
 from plm_jax.models.rules import replace_defaults
 
-VOCAB = 250_002
+
+def make_config(
+    size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make an XLM-R of a size of RoBERTa."""
+  return dataclasses.replace(size(dtype), vocab=250_002)
 
 
-def base(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make XLM-R base: 12 layers, hidden size 768, 278M parameters."""
-  return dataclasses.replace(roberta.base(dtype), vocab=VOCAB)
-
-
-def large(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make XLM-R large: 24 layers, hidden size 1024, 560M parameters."""
-  return dataclasses.replace(roberta.large(dtype), vocab=VOCAB)
+base = functools.partial(make_config, roberta.base)  # 278M parameters
+large = functools.partial(make_config, roberta.large)  # 560M parameters
 
 
 # transformers' XLMRoberta: RoBERTa's tensors, BERT's default vocabulary.

@@ -55,11 +55,6 @@ def limit_chinese_vocab(run: PretrainRun) -> PretrainRun:
   return run
 
 
-def set_compute_dtype(size: Callable[[], EncoderConfig]) -> Callable[..., EncoderConfig]:
-  """Return a model function that takes the compute dtype."""
-  return lambda dtype: validation.with_paths(size(), {'block.dtype': dtype})
-
-
 SIZES = {
     # Parameters of transformers' BertForPreTraining; published as 110M and 340M.
     'base': RecipeSize(
@@ -70,16 +65,16 @@ SIZES = {
         published_hardware='64 TPU chips, 4 days'),
     # Published without pre-training heads: 4.4M, 11.3M, 29.1M, 41.7M (Turc et al. 2019).
     'tiny': RecipeSize(
-        model=set_compute_dtype(bert.tiny), parameters=4_433_468, peak=1e-4, length=512, batch=256,
+        model=bert.tiny, parameters=4_433_468, peak=1e-4, length=512, batch=256,
         pod='v2:4x4'),
     'mini': RecipeSize(
-        model=set_compute_dtype(bert.mini), parameters=11_267_900, peak=1e-4, length=512, batch=256,
+        model=bert.mini, parameters=11_267_900, peak=1e-4, length=512, batch=256,
         pod='v2:4x4', mesh=MeshConfig(fsdp=32)),
     'small': RecipeSize(
-        model=set_compute_dtype(bert.small), parameters=29_058_876, peak=1e-4, length=512,
+        model=bert.small, parameters=29_058_876, peak=1e-4, length=512,
         batch=256, pod='v2:4x4', mesh=MeshConfig(fsdp=32)),
     'medium': RecipeSize(
-        model=set_compute_dtype(bert.medium), parameters=41_668_412, peak=1e-4, length=512,
+        model=bert.medium, parameters=41_668_412, peak=1e-4, length=512,
         batch=256, pod='v2:4x4'),
     'chinese': RecipeSize(
         model=set_chinese_vocab(bert.base), parameters=102_882_442, peak=1e-4, length=512,
