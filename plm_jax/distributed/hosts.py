@@ -29,7 +29,8 @@ from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import ValidatedConfig, intervals, short_repr
 
-MAX_WAIT_DAYS = 7  # for another process's records; a process that dies is noticed sooner
+# 7 days, for another process's records; a process that dies is noticed sooner.
+MAX_WAIT_MILLISECONDS = 7 * 24 * 3600 * 1000
 MAX_NAMED = 8  # differences, or processes, in a message
 ANSWER_SECONDS = 15.0  # after the timeout, in which process 0 reports which processes are missing
 LOST_SECONDS = 2.0  # until it is known whether an error is due to a killed process
@@ -110,14 +111,10 @@ def find_place(hosts: HostsConfig) -> JobPlace:
   except Exception as error:  # any error of querying a pod's metadata or Slurm
     coordinator, count, index, devices = hosts.coordinator, hosts.count, hosts.index, None
     reason = f' ({" ".join(str(error).split())[:200]})'
-  missing = []
-  if not coordinator:
-    missing.append('--hosts.coordinator')
-  if not count:
-    missing.append('--hosts.count')
-  if index in (None, -1):
-    missing.append('--hosts.index')
-  if not coordinator or not count or index is None or missing:
+  index = -1 if index is None else index
+  found = {'--hosts.coordinator': coordinator, '--hosts.count': count, '--hosts.index': index >= 0}
+  missing = [option for option, value in found.items() if not value]
+  if not coordinator or not count or missing:
     raise ConfigError('--hosts.distributed=True, but this machine is no worker of a TPU pod, of '
                       f'Slurm or of MPI{reason}: give {" and ".join(missing)} too, or leave it out '
                       'for a run of one process')
@@ -294,16 +291,14 @@ KEEPALIVE = {'TCP_KEEPIDLE': 30, 'TCP_KEEPINTVL': 10, 'TCP_KEEPCNT': 5}
 
 
 def wait_at_barrier(what: str) -> None:
-  """Wait until every process of the job is here.
+  """Wait until every process of the job is here, at the barrier of this name.
 
-  This is no collective of the devices, which would time out after seconds. what: name of the
-  barrier.
+  This is no collective of the devices, which would time out after seconds.
   """
   if jax.process_count() == 1:
     return
   from orbax.checkpoint import multihost
-  timeout = MAX_WAIT_DAYS * 24 * 3600 * 1000
-  multihost.get_barrier_sync_fn()(key=what, timeout_ms=timeout)
+  multihost.get_barrier_sync_fn()(key=what, timeout_ms=MAX_WAIT_MILLISECONDS)
 
 
 @contextlib.contextmanager
@@ -340,8 +335,7 @@ def barrier(what: str) -> Iterator[None]:
 
 def exchange_messages(what: str, message: str) -> list[str]:
   """Wait until all processes are here, and return the message of each, '' for none."""
-  from orbax.checkpoint import multihost
-  client, key = multihost.get_jax_distributed_client(), next_key(what)
+  client, key = make_key(what)
   client.key_value_set(f'{key}/{jax.process_index()}', message)
   wait_at_barrier(key)
   if jax.process_index() == 0:
@@ -357,21 +351,15 @@ def broadcast(value: Any, what: str) -> Any:
 
   Every decision about what all processes do next (save, stop, evaluate, which checkpoint) must use
   this. A value that each process reads from a disk, a clock or its own sum may differ, and
-  processes that decide differently wait for each other forever.
-
-  Args:
-    value: of this process; used on process 0.
-    what: name of the value.
+  processes that decide differently wait for each other forever. what: name of the value.
   """
   if jax.process_count() == 1:
     return value
-  from orbax.checkpoint import multihost
-  client, key = multihost.get_jax_distributed_client(), next_key(what)
+  client, key = make_key(what)
   if jax.process_index() == 0:
     client.key_value_set(key, json.dumps(value))
   STALE_KEYS.append(key)
-  timeout = MAX_WAIT_DAYS * 24 * 3600 * 1000
-  return json.loads(client.blocking_key_value_get(key, timeout))
+  return json.loads(client.blocking_key_value_get(key, MAX_WAIT_MILLISECONDS))
 
 
 def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
@@ -386,23 +374,20 @@ def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
     remedy: what to do about a difference.
     place: of this process, before JAX's devices are initialized.
   """
-  if place:
-    count, own = place.count, place.index
-  else:
-    count, own = jax.process_count(), jax.process_index()
-  if count == 1:
+  place = place or JobPlace('', jax.process_count(), jax.process_index())
+  if place.count == 1:
     return
-  from orbax.checkpoint import multihost
-  client, key = multihost.get_jax_distributed_client(), next_key(what)
+  client, key = make_key(what)
   text = json.dumps(dict(values), sort_keys=True)
-  client.key_value_set(f'{key}/values/{own}', text)
-  client.key_value_set(f'{key}/digest/{own}', compute_digest(text))
+  client.key_value_set(f'{key}/values/{place.index}', text)
+  # all that most processes read of the others
+  client.key_value_set(f'{key}/digest/{place.index}', compute_digest(text))
   wait_at_barrier(key)
 
   def read(kind: str, index: int) -> str:
     return client.blocking_key_value_get(f'{key}/{kind}/{index}', 60_000)
 
-  digests = [read('digest', index) for index in range(count)]
+  digests = [read('digest', index) for index in range(place.count)]
   others = [index for index, digest in enumerate(digests) if digest != digests[0]]
   if others:
     first, other = json.loads(read('values', 0)), json.loads(read('values', others[0]))
@@ -412,19 +397,13 @@ def check_agreement(what: str, values: Mapping[str, Any], remedy: str,
 
 def describe_differences(first: Mapping[str, Any], other: Mapping[str, Any], others: Sequence[int]
                          ) -> str:
-  """Describe the values in which processes differ.
-
-  Args:
-    first: values of process 0.
-    other: values of the first of `others`.
-    others: processes that differ from process 0.
-  """
+  """Describe the values in which processes differ: `others`, the first with the values `other`,
+  from process 0 with the values `first`."""
   names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
-  lines = []
-  for name in names[:MAX_NAMED]:
-    lines.append(f'{name} is {short_repr(first.get(name, "missing"))} on process 0 and '
-                 f'{short_repr(other.get(name, "missing"))} on process {others[0]}')
-  text = '; '.join(lines)
+  text = '; '.join(
+      f'{name} is {short_repr(first.get(name, "missing"))} on process 0 and '
+      f'{short_repr(other.get(name, "missing"))} on process {others[0]}'
+      for name in names[:MAX_NAMED])
   if len(names) > MAX_NAMED:
     text += f', and {len(names) - MAX_NAMED} more differences'
   rest = ', '.join(map(str, others[1:MAX_NAMED]))
@@ -446,19 +425,12 @@ def leader_first(what: str, work: Callable[[], Any]) -> Any:
 
 
 def check_shared_folder(folder: epath.PathLike) -> None:
-  """Raise HostsError, on all processes, unless all see the same folder.
-
-  All processes write checkpoints into it.
-  """
+  """Raise HostsError, on all processes, unless all see the folder: all write checkpoints to it."""
   if jax.process_count() == 1:
     return
   folder = storage.resolve_path(folder)
-  from orbax.checkpoint import multihost
-  client, key = multihost.get_jax_distributed_client(), next_key('mark')
-  if jax.process_index() == 0:
-    client.key_value_set(key, uuid.uuid4().hex)
   place = folder if storage.is_remote(folder) else folder.absolute()
-  mark = folder / f'.hosts.{client.blocking_key_value_get(key, 60_000)}'
+  mark = folder / f'.hosts.{broadcast(uuid.uuid4().hex, "mark")}'
   try:
     with barrier('mark in the output'):
       if jax.process_index() == 0:
@@ -518,9 +490,10 @@ def wait_until_visible(path: epath.Path) -> bool:
     time.sleep(0.5)
 
 
-def next_key(what: str) -> str:
-  """Return a new key at the coordinator; processes that do the same work get the same keys."""
-  return f'plm_jax {next(KEY_NUMBERS)} {what}'
+def make_key(what: str) -> tuple[Any, str]:
+  """Return (client, new key at the coordinator); equal keys for processes that do equal work."""
+  from orbax.checkpoint import multihost
+  return multihost.get_jax_distributed_client(), f'plm_jax {next(KEY_NUMBERS)} {what}'
 
 
 STALE_KEYS: list[str] = []  # at the coordinator that are not needed after the next barrier
