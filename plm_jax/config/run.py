@@ -323,8 +323,6 @@ def check(config: RunConfig) -> None:
     for number, phase in enumerate(config.train.phases):
       check_mixture(config.data, phase, f'--train.phases.{number}')
     check_continuous_rows(config)
-    if config.optim.ema and config.objective.step_traits.keeps_statistics:
-      raise ConfigError('--objective.adaptive keeps statistics of the run: leave out --optim.ema')
   elif isinstance(config, FinetuneRun):
     check_labeled_run(config)
   check_lengths(config)
@@ -415,9 +413,9 @@ def check_continuous_rows(config: PretrainRun) -> None:
   if config.data.assembly != 'packed' or len(config.data.path) > 1:
     raise ConfigError('the objective reads one continuous text: give --data.assembly packed and '
                       'one --data.path')
-  if len({phase.batch for phase in config.train.phases}) > 1 or config.optim.ema:
+  if len({phase.batch for phase in config.train.phases}) > 1:
     raise ConfigError('--train.phases: rows continue from batch to batch, so all phases need the '
-                      'same batch size; and no --optim.ema')
+                      'same batch size')
 
 
 def check_labeled_run(config: FinetuneRun) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax import recipes, sharding, validation
+from plm_jax import sharding
 from plm_jax.checkpoints.checkpoint import Checkpoints
-from plm_jax.config import run as run_lib
 from plm_jax.errors import ConfigError
 from plm_jax.objectives import STATISTICS, adaptive_masking
 from plm_jax.objectives.distillation import Distillation
@@ -111,6 +110,20 @@ def test_statistics_of_training_steps(kind):
   tiny.assert_close(same.statistics, after.statistics)
 
 
+def test_statistics_are_those_of_the_trained_parameters_next_to_an_ema():
+  learner, windows = tiny.learner(ADAPTIVE), tiny.windows(16, LENGTH)
+  averaged = dataclasses.replace(learner, ema=0.9)
+  plain, state = start(learner, windows), start(averaged, windows)
+  for _ in range(3):
+    plain, _ = jax.jit(functools.partial(train_step, learner))(plain, windows)
+    state, _ = jax.jit(functools.partial(train_step, averaged))(state, windows)
+  assert plain.trained is None
+  tiny.assert_close(state.statistics, plain.statistics)
+  tiny.assert_close(state.trained, plain.params)
+  assert any((x != y).any() for x, y in zip(
+      jax.tree.leaves(state.params), jax.tree.leaves(state.trained), strict=True))
+
+
 def test_mask_rates_change_after_so_many_steps_and_survive_a_checkpoint(tmp_path):
   learner, windows = tiny.learner(ADAPTIVE), tiny.windows(16, LENGTH)
   step, state = jax.jit(functools.partial(train_step, learner)), start(learner, windows)
@@ -161,10 +174,6 @@ def test_it_is_of_single_tokens(changes):
 
 
 def test_options_that_exclude_it():
-  run = validation.with_paths(recipes.find_recipe('bert_base')(), {
-      'data.path': ('text.txt',), 'objective.adaptive': 'accuracy', 'optim.ema': 0.5})
-  with pytest.raises(ConfigError, match='keeps statistics of the run'):
-    run_lib.check(run)
   with pytest.raises(ConfigError, match='adaptive is for masked language modeling alone'):
     ReplacedTokenDetection(mlm=ADAPTIVE)
   with pytest.raises(ConfigError, match='adaptive is for masked language modeling alone'):

@@ -192,6 +192,17 @@ def test_micro_steps_hand_on_what_one_step_does(start, monkeypatch):
   np.testing.assert_allclose(first['loss'], second['loss'], rtol=1e-6)
 
 
+def test_the_state_of_the_lstms_continues_next_to_an_ema(start, monkeypatch):
+  monkeypatch.setattr(bilm, 'sample_words', lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
+  plain, averaged = start, start.replace(trained=start.params)
+  for number in range(2):
+    plain, _ = jax.jit(functools.partial(train_step, learner()))(plain, windows(number))
+    averaged, _ = jax.jit(functools.partial(train_step, dataclasses.replace(learner(), ema=0.9)))(
+        averaged, windows(number))
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), (averaged.trained, averaged.carry),
+               (plain.params, plain.carry))
+
+
 def test_candidates_are_drawn_as_often_as_is_expected():
   """With which probability each word is among 5 of 30, over 4,000 draws, within 4 standard errors; of expected counts
   those of TensorFlow: p(k) = log((k + 2) / (k + 1)) / log(31)."""
