@@ -236,11 +236,8 @@ def plan_read_order(config: PretrainRun) -> list[PhaseOrder]:
 def mean_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> float:
   """Compute how often the phases, the first ones of a run, read the text on average: rows of each
   phase, divided by its windows."""
-  total = 0.0
-  for phase, pipeline in zip(phases, pipelines, strict=False):
-    windows = sum(len(corpus) for corpus in pipeline.corpora)
-    total += phase.steps * phase.batch / windows
-  return total
+  return sum((phase.steps * phase.batch / sum(map(len, pipeline.corpora))
+              for phase, pipeline in zip(phases, pipelines, strict=False)), 0.0)
 
 
 def corpus_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> list[float]:
@@ -257,12 +254,9 @@ def corpus_epochs(phases: Sequence[Phase], pipelines: Sequence[Pipeline]) -> lis
 
 def warn_of_repeats(config: PretrainRun, pipelines: Sequence[Pipeline]) -> None:
   """Warn of corpora that a run with UniMax reads more often than it should."""
-  most = config.data.unimax_epochs
-  repeated = []
-  names = corpus_names(config)
-  for name, epochs in zip(names, corpus_epochs(config.train.phases, pipelines), strict=True):
-    if epochs > 1.01 * most:
-      repeated.append(f'{name} {epochs:.3g} times')
+  most, epochs = config.data.unimax_epochs, corpus_epochs(config.train.phases, pipelines)
+  pairs = zip(corpus_names(config), epochs, strict=True)
+  repeated = [f'{name} {times:.3g} times' for name, times in pairs if times > 1.01 * most]
   if repeated:
     logger.warning(
         '--data.unimax-epochs is %g, and the run reads %s: the text is too little for so many '
@@ -363,11 +357,9 @@ def corpus_names(config: PretrainRun) -> tuple[str, ...]:
   names = getattr(objective, 'languages', ()) or getattr(pair, 'languages', ())
   if len(names) != len(config.data.path):
     names = tuple(sources.short_name(path) for path in config.data.path)
-  unique = []
-  for number, name in enumerate(names):
-    repeats = names[:number].count(name)
-    unique.append(f'{name}-{repeats + 1}' if repeats else name)
-  return tuple(unique)
+  repeats = [names[:number].count(name) for number, name in enumerate(names)]
+  return tuple(f'{name}-{number + 1}' if number else name
+               for name, number in zip(names, repeats, strict=True))
 
 
 def open_heldout(config: PretrainRun, records, phase: Phase) -> dict[int, Windows]:

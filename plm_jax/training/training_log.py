@@ -37,11 +37,10 @@ class TrainingLog:
     self.config, self.mesh = config, mesh
     self.rate = jax.jit(  # as one program: its operations would be compiled one by one
         make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens))
-    self.writer = None
-    if jax.process_index() == 0:
+    self.leads, self.writer = jax.process_index() == 0, None
+    if self.leads:
       self.writer = run_metrics.MetricsWriter(
           folder, start, *make_loggers(config, folder), on_failure=on_failure)
-    self.leads = jax.process_index() == 0
     self.draws = self.leads and is_terminal()  # else one line per log_every
     self.bar = tqdm(
         total=config.train.steps, initial=start, disable=not self.draws, dynamic_ncols=True,
