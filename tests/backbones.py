@@ -18,6 +18,7 @@ from plm_jax.models import (
     llama,
     mbart,
     modernbert,
+    modernbert_decoder,
     mpnet,
     mt5,
     palm,
@@ -35,7 +36,7 @@ PUBLISHED = {
     'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small, 'gpt3': gpt3.small,
     'gpt_neo': gpt_neo.gpt_neo_125m, 'llama': llama.llama_7b, 'cohere': palm.palm_8b, 'glm': glm.base, 't5': t5.small,
     'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base, 'bart': bart.base,
-    'mbart': mbart.large, 'marian': transformer.base}
+    'mbart': mbart.large, 'marian': transformer.base, 'modernbert-decoder': lambda: modernbert_decoder.FAMILY.config}
 
 
 def family(name: str) -> str:

@@ -1,4 +1,5 @@
-"""The causal decoder with a KV cache: GPT, GPT-2, GPT-3, GPT-Neo, LLaMA, PaLM, GLM.
+"""The causal decoder with a KV cache: GPT, GPT-2, GPT-3, GPT-Neo, LLaMA, PaLM, GLM,
+ModernBERT's decoders.
 
 A token attends to preceding tokens, or to those of no larger rank.
 """
@@ -16,7 +17,7 @@ from plm_jax.layers import sliding_window
 from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import ClassifierConfig, select_token
+from plm_jax.layers.heads import ClassifierConfig, NextTokenConfig, select_token
 from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
@@ -56,6 +57,8 @@ class DecoderConfig(ValidatedConfig):
   absolute: Literal['learned', 'none'] = 'learned'
   """Absolute positions that are added to the embeddings: a trained table of max_length rows, or
   none."""
+  embed_norm: bool = False
+  """Normalize the embeddings (ModernBERT's decoders)."""
   types: int = 0
   """Rows of a second embedding table, for the types of a batch (GLM: positions inside a span)."""
   tied: bool = True
@@ -69,6 +72,8 @@ class DecoderConfig(ValidatedConfig):
   depth_scale: bool = False
   """Divide the attention logits of layer 1, 2, ... by its number (GPT-2's
   scale_attn_by_inverse_layer_idx)."""
+  lm_head: NextTokenConfig = NextTokenConfig()
+  """Hidden layer and biases of the LM head."""
   head: ClassifierConfig = ClassifierConfig()
   """What classification heads read."""
 
@@ -110,7 +115,8 @@ class DecoderConfig(ValidatedConfig):
     projections = block.width * block.head_dim * (2 * block.heads + 2 * block.key_heads)
     layers = length * blocks * (projections + mlp_flops(block))
     layers += 2 * pairs * block.heads * block.head_dim
-    return 2 * (layers + predicted * block.width * self.vocab)
+    hidden = block.width if self.lm_head.hidden else 0
+    return 2 * (layers + predicted * block.width * (self.vocab + hidden))
 
 
 class Decoder(nn.Module):
@@ -146,7 +152,7 @@ class Decoder(nn.Module):
     types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
     position_rows = cfg.max_length if cfg.absolute == 'learned' else 0
     embeddings = Embeddings(
-        cfg.block, cfg.vocab, 0, position_rows, cfg.types, norm=False, name='embeddings')
+        cfg.block, cfg.vocab, 0, position_rows, cfg.types, cfg.embed_norm, name='embeddings')
     x, token_table = embeddings(tokens, types, place, row_ids, batch=batch)
     embedded = x
     self.sow('intermediates', 'embedded', x)
@@ -200,14 +206,16 @@ def causal_windows(sizes: Sequence[int]) -> tuple[SlidingWindow | None, ...]:
 
 def layer_inputs(cfg: DecoderConfig, cache: Cache | None = None) -> LayerInputs | None:
   """Make the inputs that differ from layer to layer; None: there are none."""
-  if not cfg.depth_scale and cache is None:
+  if not cfg.depth_scale and cfg.stack.first_norm and cache is None:
     return None
-  factor = key = value = None
+  factor = key = value = skip_norm = None
   if cfg.depth_scale:
     factor = jnp.array(1 / (np.arange(cfg.stack.blocks) + 1), jnp.float32)
   if cache is not None:
     key, value = cache['key'], cache['value']
-  return LayerInputs(logit_factor=factor, key=key, value=value)
+  if not cfg.stack.first_norm:
+    skip_norm = jnp.arange(cfg.stack.blocks) == 0
+  return LayerInputs(logit_factor=factor, skip_norm=skip_norm, key=key, value=value)
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:

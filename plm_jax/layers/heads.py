@@ -58,6 +58,20 @@ class ClassifierConfig(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class NextTokenConfig(ValidatedConfig):
+  """The causal LM head before and after its matrix."""
+
+  hidden: bool = False
+  """A hidden layer with activation and norm comes before the logits (ModernBERT's decoders)."""
+  bias: bool = False
+  """The hidden layer has a bias."""
+  activation: Activation | None = None
+  """Activation of the hidden layer; None: that of the blocks."""
+  output_bias: bool = False
+  """Next-token logits have a bias."""
+
+
+@dataclasses.dataclass(frozen=True)
 class HeadConfig(ValidatedConfig):
   """The hidden layer of masked-LM and classification heads, and what it reads."""
 
@@ -103,14 +117,18 @@ class MaskedLMHead(nn.Module):
     if 'positions' in batch and output.predicted is None:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
     if self.head.transform:
-      dense = Dense((embedding.shape[1],), ('width', None), self.head.bias, cfg.compute_dtype,
-                    cfg.init.table_initializer, name='dense')
-      h = dense(h)
-      h = cfg.make_norm('norm')(activation(self.head.activation or cfg.mlp.activation)(h))
+      h = hidden_layer(cfg, self.head, h, embedding.shape[1])
     if not self.tied:
       init = with_logical_axes(cfg.init.table_initializer, ('width', 'vocab'))
       embedding = self.param('kernel', init, embedding.shape[::-1]).T  # [vocab, E], as the table
     return vocabulary_logits(self, h, embedding, self.head.output_bias)
+
+
+def hidden_layer(cfg: BlockConfig, head: HeadConfig | NextTokenConfig, h, width: int):
+  """Compute the hidden layer of a head on h [..., hidden], in the head's scope -> [..., width]."""
+  dense = Dense((width,), ('width', None), head.bias, cfg.compute_dtype,
+                cfg.init.table_initializer, name='dense')
+  return cfg.make_norm('norm')(activation(head.activation or cfg.mlp.activation)(dense(h)))
 
 
 class SpanBoundaryHead(nn.Module):
@@ -150,7 +168,7 @@ class NextTokenHead(nn.Module):
   """Causal LM head: vocabulary logits of the next token.
 
   Logits are products with the transposed token table (tied embeddings), or with a matrix of its
-  own. A tied head without a bias has no parameters.
+  own. A tied head without a bias and a hidden layer has no parameters.
   """
 
   cfg: BlockConfig
@@ -159,6 +177,7 @@ class NextTokenHead(nn.Module):
   factor: float = 1.0  # on the logits
   bias: bool = False  # constant of the logits that came with a checkpoint, not trained (BART)
   blocks: int = 1  # chunks of the vocabulary for chunked cross-entropy, where there are labels
+  head: NextTokenConfig = NextTokenConfig()
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
@@ -172,6 +191,8 @@ class NextTokenHead(nn.Module):
     h = output.hidden
     if 'positions' in batch:
       h = jnp.take_along_axis(h, batch['positions'][..., None], axis=1)
+    if self.head.hidden:
+      h = hidden_layer(self.cfg, self.head, h, self.cfg.width)
     if self.tied:
       matrix = output.embedding.T
     else:
@@ -180,9 +201,10 @@ class NextTokenHead(nn.Module):
       matrix = self.param('kernel', init, (h.shape[-1], self.vocab))
     matrix = gather_parameter(matrix.astype(h.dtype), 'width', 'pieces')
     bias = None
-    if self.bias:
+    if self.bias or self.head.output_bias:
       init = with_logical_axes(nn.initializers.zeros, ('vocab',))
-      bias = jax.lax.stop_gradient(self.param('bias', init, (self.vocab,)))
+      bias = self.param('bias', init, (self.vocab,))
+      bias = jax.lax.stop_gradient(bias) if self.bias else bias
 
     mesh = jax.sharding.get_abstract_mesh()
     if self.blocks > 1 and 'labels' in batch and chunked_cross_entropy.is_unsharded(mesh):
@@ -290,6 +312,7 @@ class PoolingClassifier(nn.Module):
   every: bool = False  # classify every token
   dropout: float | None = None  # dropout rate of the hidden layer; None: that of the block
   norm: bool = True  # normalize the hidden layer
+  bias: bool = True  # of the logits
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
@@ -302,6 +325,8 @@ class PoolingClassifier(nn.Module):
     cfg, head, h = self.cfg, self.head, output.hidden
     if not self.every and head.pooling == 'first':
       h = select_token(h, batch)
+    elif not self.every and head.pooling == 'last' and output.pooled is not None:
+      h = output.pooled  # a decoder's
     elif not self.every and head.pooling != 'late':
       h = pool_texts(output, batch, head.pooling)
     hidden = Dense((cfg.width,), ('width', None), head.bias, cfg.compute_dtype,
@@ -312,7 +337,7 @@ class PoolingClassifier(nn.Module):
     if not self.every and head.pooling == 'late':
       # The last layer is linear, so this is the mean of the logits.
       h = pool_texts(output.replace(hidden=h), batch, 'mean')
-    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
+    return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids), self.bias)
 
 
 class TokenClassifier(nn.Module):

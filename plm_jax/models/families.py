@@ -21,6 +21,7 @@ FAMILIES = {
     'mpnet': 'plm_jax.models.mpnet',
     'spanbert': 'plm_jax.models.spanbert',
     'modernbert': 'plm_jax.models.modernbert',
+    'modernbert-decoder': 'plm_jax.models.modernbert_decoder',
     'neobert': 'plm_jax.models.neobert',
     'eurobert': 'plm_jax.models.eurobert',
     'mosaicbert': 'plm_jax.models.mosaicbert',

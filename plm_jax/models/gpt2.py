@@ -148,7 +148,7 @@ BLOCK_RULES = join_rules(
 )
 LM_HEAD = HeadSpec(
     lambda config, classes: NextTokenHead(
-        config.block, config.vocab, config.tied, config.logit_factor),
+        config.block, config.vocab, config.tied, config.logit_factor, head=config.lm_head),
     (
         Rule('heads_lm/kernel', 'lm_head.weight', Linear(),
              applies_to=lambda config: not config.tied),

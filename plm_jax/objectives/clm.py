@@ -98,7 +98,8 @@ class CausalLM(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     head = NextTokenHead(
-        model.block, model.vocab, model.tied, model.logit_factor, blocks=self.loss_blocks)
+        model.block, model.vocab, model.tied, model.logit_factor, blocks=self.loss_blocks,
+        head=model.lm_head)
     return {'lm': head}
 
   def loss(self, outputs, batch):

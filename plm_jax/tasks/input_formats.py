@@ -357,7 +357,8 @@ INPUT_FORMATS = {
     'xlnet': XlnetFormat(absolute_positions=False),
     'openai-gpt': GptFormat(),
     **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), DecoderFormat()),
-    **dict.fromkeys(('llama', 'cohere'), DecoderFormat(absolute_positions=False)),
+    **dict.fromkeys(
+        ('llama', 'cohere', 'modernbert-decoder'), DecoderFormat(absolute_positions=False)),
     'glm': GlmFormat(),
     **dict.fromkeys(('t5', 'mt5', 'umt5'), EncoderDecoderFormat(absolute_positions=False)),
     **dict.fromkeys(('bart', 'mbart', 'marian'), EncoderDecoderFormat()),

@@ -60,7 +60,7 @@ CLASSES = {
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
     **{f'XLNet{rest}': xlnet.run(kind) for rest, kind in fine_tuning.KINDS.items()},
     **{name + rest: decoder.run(reading) for rest, reading in DECODERS.items() for name in (
-        'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama')},
+        'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'ModernBertDecoder')},
     **{name + rest: encoder_decoder.run(reading) for rest, reading in BOTH.items() for name in (
         'T5', 'MT5', 'UMT5', 'Bart', 'MBart', 'Marian')},
 }
