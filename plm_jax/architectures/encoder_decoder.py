@@ -69,6 +69,9 @@ class EncoderDecoderConfig(ValidatedConfig):
   tied: bool = True
   """Tied embeddings: the LM head uses the weights of the token embeddings; False: a separate
   matrix."""
+  separate_embeddings: bool = False
+  """The decoder has token embeddings of its own, to which a tied LM head belongs; False: both sides
+  share one table."""
   logit_factor: float = 1.0
   """Factor on output logits (T5 v1.0: 1 / sqrt(hidden size))."""
   logit_bias: bool = False
@@ -174,9 +177,9 @@ class EncoderDecoder(nn.Module):
       place = position_ids(batch, 'place', x)
       if cfg.source.layers:
         source = Side(dataclasses.replace(cfg, stack=cfg.source), name='source')
-        x, _ = source(None, x, place, mask, row_ids=row_ids)
+        x, _, _ = source(None, x, place, mask, row_ids=row_ids)
       encoder = Side(cfg, name='encoder')
-      encoded, _ = encoder(token_table, x, place, mask, row_ids=row_ids, batch=batch)
+      encoded, _, _ = encoder(token_table, x, place, mask, row_ids=row_ids, batch=batch)
     if not cfg.decoder.layers:
       return encoder_output(token_table, encoded, batch, segments)
 
@@ -197,8 +200,9 @@ class EncoderDecoder(nn.Module):
 
     # Decoder.
     memory = CrossAttentionInput(encoded, cross_mask)
-    hidden, keys = Side(cfg, cross=True, name='decoder')(
-        token_table, tokens, place, AttentionMask(mask, causal=causal), memory, row_ids,
+    decoder_table = None if cfg.separate_embeddings else token_table
+    hidden, keys, token_table = Side(cfg, cross=True, name='decoder')(
+        decoder_table, tokens, place, AttentionMask(mask, causal=causal), memory, row_ids,
         cache=cache, remember=remember)
     pooled = select_token(hidden, batch, q_segments)
     return Output(hidden, pooled, token_table, encoded=encoded, keys=keys)
@@ -229,7 +233,7 @@ class Side(nn.Module):
       batch: `noise` and `perturbation`, as in `Embeddings`.
 
     Returns:
-      (hidden states [batch, length, hidden], keys and values or None).
+      (hidden states [batch, length, hidden], keys and values or None, token table).
     """
     cfg = self.cfg
     check_length(tokens, cfg.max_length)
@@ -247,7 +251,7 @@ class Side(nn.Module):
       tables['positions'] = sinusoids(position_rows, block.width)
     embeddings = Embeddings(
         block, cfg.vocab, 0, position_rows, 0, cfg.embed_norm, cfg.embed_factor, name='embeddings')
-    x, _ = embeddings(tokens, None, place + cfg.first_position, row_ids, tables, batch)
+    x, token_table = embeddings(tokens, None, place + cfg.first_position, row_ids, tables, batch)
     self.sow('intermediates', 'embedded', x)
 
     # Layers.
@@ -262,7 +266,7 @@ class Side(nn.Module):
         remember='keys' if remember else '')
     if cfg.last_dropout:
       y = Dropout(block.dropout, name='dropout')(y, row_ids)
-    return y, keys
+    return y, keys, token_table
 
 
 def encoder_output(token_table, encoded, batch, segments) -> Output:

@@ -311,7 +311,8 @@ def file_tensors(
     of_heads.update(*(rule.names(()) for rule in head.rules if rule.ours.startswith('heads_')))
   # Copies of tied weights are written only where an import had them.
   promoted = rules.promote_copies(every, targets)
-  copies = set().union(*(rule.names((0,)) for rule in promoted if rule.copy))
+  copies = set().union(
+      *(rule.names((0,)) for rule in promoted if rule.copy and not rule.unused))
   heads = [name for name in params if name.startswith('heads_')]
   bare = not family.classes.get(cls, heads)
   for name, x in export_tensors(family, params, copies=bool(before)):

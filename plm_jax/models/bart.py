@@ -3,7 +3,7 @@
 `mbart` has the multilingual model, with pre-layer normalization. Parameters of the released
 checkpoints: base 139,420,416, large 406,291,456, position embeddings included.
 """
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -17,7 +17,7 @@ from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS
-from plm_jax.models.layouts import RowVector
+from plm_jax.models.layouts import Linear, RowVector
 from plm_jax.models.rules import (
     Attribute,
     ConvertError,
@@ -97,6 +97,29 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   return {**hf_config, 'scale_embedding': factor != 1, 'is_encoder_decoder': True}
 
 
+def infer_from_tensors(
+    config: EncoderDecoderConfig, names: Container[str],
+) -> EncoderDecoderConfig:
+  """Tell whether the decoder has a token table of its own.
+
+  Files of tied models may hold copies of one table. In transformers 5, untied models have a table
+  on each side next to `shared`, which nothing reads.
+  """
+  encoder, shared = 'model.encoder.embed_tokens.weight' in names, 'model.shared.weight' in names
+  separate = config.separate_embeddings and encoder and not (config.tied and shared)
+  return dataclasses.replace(config, separate_embeddings=separate)
+
+
+def shares_table(config: EncoderDecoderConfig) -> bool:
+  """Tell whether both sides share one token table."""
+  return not config.separate_embeddings
+
+
+def has_two_tables(config: EncoderDecoderConfig) -> bool:
+  """Tell whether encoder and decoder have a token table each."""
+  return config.separate_embeddings
+
+
 def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
   """Make the rules of the four projections of an attention."""
   return join_rules(
@@ -116,7 +139,8 @@ def side_rules(name: str) -> tuple[Rule, ...]:
         attention_rules(f'{block}/cross', f'{layer}.encoder_attn'),
         norm_rules(f'{block}/cross_norm', f'{layer}.encoder_attn_layer_norm'))
   return join_rules(
-      Rule('backbone/tokens', f'{theirs}.embed_tokens.weight', copy=True),
+      Rule('backbone/tokens', f'{theirs}.embed_tokens.weight', copy=True,
+           applies_to=shares_table),
       Rule(f'{ours}/embeddings/positions', f'{theirs}.embed_positions.weight'),
       norm_rules(f'{ours}/embeddings/norm', f'{theirs}.layernorm_embedding'),
       attention_rules(f'{block}/attention', f'{layer}.self_attn'),
@@ -172,6 +196,7 @@ FAMILY = Family(
         Attribute('init_std', 'block.init.std', 0.02),
         Attribute('max_position_embeddings', 'max_length', 1024),
         Attribute('scale_embedding', 'embed_factor', 1.0),
+        Attribute('tie_word_embeddings', 'tied', True),
     ),
     fixed={
         'is_encoder_decoder': True, 'add_bias_logits': False, 'add_final_layer_norm': False,
@@ -182,16 +207,26 @@ FAMILY = Family(
         'force_bos_token_to_be_generated', 'hidden_size', 'num_attention_heads',
         'num_hidden_layers', 'save_step'}),
     rules=join_rules(
-        Rule('backbone/tokens', 'model.shared.weight'),
+        Rule('backbone/tokens', 'model.shared.weight', applies_to=shares_table),
+        Rule('backbone/tokens', 'model.encoder.embed_tokens.weight', applies_to=has_two_tables),
+        Rule('backbone/tokens', 'model.shared.weight', copy=True, unused=True,
+             applies_to=has_two_tables),
+        Rule('backbone/decoder/embeddings/tokens', 'model.decoder.embed_tokens.weight'),
         side_rules('encoder'),
         side_rules('decoder')),
-    part_tensors={'logit_bias': 'final_logits_bias'},
+    part_tensors={'logit_bias': 'final_logits_bias',
+                  'separate_embeddings': 'model.decoder.embed_tokens.weight'},
     heads={
         'lm': HeadSpec(
             lambda config, classes: NextTokenHead(
-                config.block, config.vocab, bias=config.logit_bias),
+                config.block, config.vocab, config.tied, bias=config.logit_bias),
             (
-                Rule('backbone/tokens', 'lm_head.weight', copy=True),
+                Rule('backbone/tokens', 'lm_head.weight', copy=True,
+                     applies_to=lambda config: config.tied and not config.separate_embeddings),
+                Rule('backbone/decoder/embeddings/tokens', 'lm_head.weight', copy=True,
+                     applies_to=lambda config: config.tied and config.separate_embeddings),
+                Rule('heads_lm/kernel', 'lm_head.weight', Linear(),
+                     applies_to=lambda config: not config.tied),
                 Rule('heads_lm/bias', 'final_logits_bias', RowVector(),
                      applies_to=lambda config: config.logit_bias))),
         **TASK_HEADS,
@@ -207,4 +242,5 @@ FAMILY = Family(
     normalize_hf_config=normalize_hf_config,
     denormalize_hf_config=denormalize_hf_config,
     skip_patterns=(r'(encoder|decoder)\.version$',),
+    infer_from_tensors=infer_from_tensors,
 )

@@ -44,6 +44,8 @@ class Rule:
 
   Such a tensor may be missing, must agree where it exists, and is not written.
   """
+  unused: bool = False
+  """of a copy, whether nothing reads their tensor: it need not agree, and is written"""
   layer_label: Callable[[int], str] = str
   """layer -> the text that replaces {n}"""
   first_layer: int = 0
@@ -321,7 +323,7 @@ def match_tensors(
   matched: dict[str, tuple[Rule, list[Rule]]] = {
       rule.ours: (rule, []) for rule in rules if not rule.copy}
   for rule in rules:
-    if rule.copy and not isinstance(rule.layout, CountBuffer):
+    if rule.copy and not rule.unused and not isinstance(rule.layout, CountBuffer):
       matched[rule.ours][1].append(rule)
   return matched
 
@@ -368,7 +370,7 @@ def export_arrays(
       for path, x in params.items() if path not in covered])
   packed: dict[str, list[np.ndarray]] = {}
   for rule in rules:
-    if rule.copy and not copies:
+    if rule.copy and not (copies or rule.unused):
       continue
     x = np.asarray(params[rule.ours])
     layers = x if rule.is_stacked else [x]

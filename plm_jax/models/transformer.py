@@ -3,8 +3,10 @@
 Parameters (table 3): base 65M, big 213M, with the 37,000 tokens that English and German share
 (section 5.1).
 """
+from collections.abc import Mapping
 import dataclasses
 import functools
+from typing import Any
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.layers.attention import AttentionConfig
@@ -15,7 +17,7 @@ from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bart
-from plm_jax.models.rules import replace_defaults
+from plm_jax.models.rules import Attribute, ConvertError, replace_defaults
 
 
 def make_config(
@@ -41,20 +43,36 @@ base = functools.partial(make_config, 6, 512, 8, 2048)  # 65M parameters
 big = functools.partial(make_config, 6, 1024, 16, 4096, dropout=0.3)  # 213M parameters
 
 
+def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Read attributes as BART's. Raises ConvertError for two vocabularies of unequal size."""
+  sizes = {hf_config.get('vocab_size', 58_101)}
+  sizes.add(hf_config.get('decoder_vocab_size') or min(sizes))
+  if hf_config.get('share_encoder_decoder_embeddings') is False and len(sizes) > 1:
+    raise ConvertError('Marian with two vocabularies of unequal size is not supported: vocab_size '
+                       f'and decoder_vocab_size are {sorted(sizes)}')
+  return bart.normalize_hf_config(hf_config)
+
+
 # transformers' Marian, which is this model. It writes no sinusoidal tables, but older files have
 # them.
 FAMILY = dataclasses.replace(
     bart.FAMILY,
     name='marian',
     config=base(),
-    attributes=replace_defaults(bart.FAMILY.attributes, {'vocab_size': 58_101}),
+    attributes=(
+        *replace_defaults(bart.FAMILY.attributes, {'vocab_size': 58_101}),
+        Attribute('share_encoder_decoder_embeddings', 'separate_embeddings', True,
+                  ((True, False), (False, True)))),
     fixed={**bart.FAMILY.fixed, 'extra_pos_embeddings': 0, 'normalize_embedding': False,
-           'static_position_embeddings': True, 'share_encoder_decoder_embeddings': True},
+           'static_position_embeddings': True},
     ignored=bart.FAMILY.ignored | {'decoder_vocab_size'},
-    rules=tuple(rule for rule in bart.FAMILY.rules if '/embeddings/' not in rule.ours),
+    rules=tuple(
+        rule for rule in bart.FAMILY.rules if not rule.unused
+        and ('/embeddings/' not in rule.ours or rule.ours.endswith('/tokens'))),
     classes={'MarianMTModel': ('lm',), 'MarianModel': ()},
     export_defaults={
         'pad_token_id': 0, 'decoder_start_token_id': 0, 'eos_token_id': 1,
         'forced_eos_token_id': 1},
+    normalize_hf_config=normalize_hf_config,
     skip_patterns=(r'embed_positions\.weight$', r'(encoder|decoder)\.version$'),
 )
