@@ -3,7 +3,7 @@ and every family of recipes."""
 import dataclasses
 import fnmatch
 import types
-import typing
+from typing import Any, get_args
 
 from flax.linen import unbox
 import jax
@@ -106,7 +106,7 @@ def sum_gradients(config: PretrainRun, folders) -> dict[str, np.ndarray]:
   """Sum the absolute gradients of all batches of an epoch, by trainable parameter."""
   vocab = placeholder_vocab(config)
   learner, phase = make_learner(config, vocab), config.train.phases[0]
-  tokenizer = types.SimpleNamespace(hash='untrained', characters=characters, pieces=['中'] * VOCAB)
+  tokenizer: Any = types.SimpleNamespace(hash='untrained', characters=characters, pieces=['中'] * VOCAB)
   chosen = []
   for corpus in range(len(config.data.path)):
     chosen.append(folders[config.rule(phase, corpus).assembly in ('examples', 'pairs')])
@@ -175,4 +175,4 @@ def test_an_epoch_trains_every_row(name, folders):
 
 def test_a_recipe_of_every_objective_is_tested():
   tested = {type(recipes.find_recipe(name)('test').objective) for name in distinct_recipes()}
-  assert tested == {*typing.get_args(Objectives)}
+  assert tested == {*get_args(Objectives)}
