@@ -156,9 +156,11 @@ def read_texts(file: str, column: str) -> Iterator[tuple[str, str]]:
       yield line, where
     return
   from plm_jax.tasks import row_readers
-  from plm_jax.tasks import sources as labeled
   from plm_jax.tasks.example_formats import CLASSIFICATION
   from plm_jax.tasks.row_readers import Columns
+  from plm_jax.tasks.sources import ReadReport, SourceReader
   column = column or CLASSIFICATION.columns.first
-  for row in labeled.read_rows(CLASSIFICATION, file, Columns(), 'refuse', ReadStats()):
+  reader = SourceReader(
+      CLASSIFICATION, Columns(), 'predict', 'refuse', charsets.UTF_8, ReadReport())
+  for row in reader.read_rows(file):
     yield row_readers.read_text(row, column), row.where
