@@ -1,4 +1,4 @@
-"""The levels of the packages: each imports only lower levels. WORKSPACE.md has the same list."""
+"""The packages of plm_jax: each imports only lower levels, and none is larger than WORKSPACE.md allows."""
 import ast
 import collections
 import pathlib
@@ -62,5 +62,19 @@ def test_each_package_imports_lower_levels_only():
 def test_the_architecture_page_has_the_levels():
   """WORKSPACE.md has one row per package, in the order of LEVELS."""
   text = (ROOT / 'WORKSPACE.md').read_text()
-  rows = re.findall(r'^\| (\d+) \| `(\w+)` \|', text, re.MULTILINE)
+  rows = re.findall(r'^\| (\d+) \| `(\w+)` \| [\d,]+ \|', text, re.MULTILINE)
   assert rows == [(str(level), name) for level, names in enumerate(LEVELS) for name in names]
+
+
+def test_no_package_is_larger_than_its_budget():
+  """WORKSPACE.md has a budget of syntax-tree nodes for each package."""
+  text = (ROOT / 'WORKSPACE.md').read_text()
+  budgets = dict(re.findall(r'^\| \d+ \| `(\w+)` \| ([\d,]+) \|', text, re.MULTILINE))
+  sizes = collections.Counter()
+  for path in (ROOT / 'plm_jax').rglob('*.py'):
+    package = path.relative_to(ROOT).parts[1].removesuffix('.py')
+    sizes[package] += sum(1 for _ in ast.walk(ast.parse(path.read_text())))
+  sizes.pop('__init__')  # names of the public API
+  above = {name: size for name, size in sizes.items() if size > int(budgets[name].replace(',', ''))}
+  assert not above, 'WORKSPACE.md says what to do'
+
