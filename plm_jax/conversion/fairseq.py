@@ -53,6 +53,9 @@ BART = (
     (r'^decoder\.output_projection\.', 'lm_head.'), (r'^(en|de)coder\.', r'model.\1coder.'),
     (r'^classification_heads\.\w+\.', 'classification_head.'))
 """the same, of a BART"""
+TABLES = {'model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight'}
+SHARED_TABLE = 'model.shared.weight'
+"""token tables of a BART, and the one that encoder and decoder share"""
 
 
 class FairseqCheckpoint:
@@ -81,6 +84,11 @@ class FairseqCheckpoint:
       for part, rows in split_packed(name, shape):
         own = shape if rows is None else (rows.stop - rows.start, *shape[1:])
         self.add_tensor(part, name, rows, (own, dtype))
+    if TABLES <= self.places.keys() and np.array_equal(*map(self.read, sorted(TABLES))):
+      # Encoder and decoder share one table, which transformers' files also have as `shared`.
+      decoder = min(TABLES)
+      self.places[SHARED_TABLE], self.tensors[SHARED_TABLE] = (
+          self.places[decoder], self.tensors[decoder])
     self.hf_config = self.infer_hf_config()
     if self.kind == 'roberta':
       self.tensors[TOKEN_TYPES] = (1, self.hf_config['hidden_size']), 'F32'
