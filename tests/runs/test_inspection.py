@@ -27,7 +27,7 @@ def reader(objective, kind: str = 'encoder', packed: bool = False) -> BatchReade
   tokenizer = types.SimpleNamespace(pieces=PIECES, vocab=Vocab(len(PIECES), pad=0, unk=1, cls=2, sep=3, mask=4))
   model = tiny.config()
   return BatchReader(tokenizer, types.SimpleNamespace(  # pyright: ignore
-      kind=kind, block=model.block, head=model.head, tied=True, vocab=10, logit_factor=1.0), objective, packed)
+      kind=kind, block=model.block, head=model.head, tied=True, vocab=10, logit_factor=1.0, lm_head=None), objective, packed)
 
 
 def arrays(**values) -> dict:
