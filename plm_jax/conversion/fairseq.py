@@ -53,9 +53,10 @@ BART = (
     (r'^decoder\.output_projection\.', 'lm_head.'), (r'^(en|de)coder\.', r'model.\1coder.'),
     (r'^classification_heads\.\w+\.', 'classification_head.'))
 """the same, of a BART"""
-TABLES = {'model.encoder.embed_tokens.weight', 'model.decoder.embed_tokens.weight'}
+ENCODER_TABLE = 'model.encoder.embed_tokens.weight'
+DECODER_TABLE = 'model.decoder.embed_tokens.weight'
 SHARED_TABLE = 'model.shared.weight'
-"""token tables of a BART, and the one that encoder and decoder share"""
+"""token table of both sides of a BART"""
 
 
 class FairseqCheckpoint:
@@ -84,11 +85,11 @@ class FairseqCheckpoint:
       for part, rows in split_packed(name, shape):
         own = shape if rows is None else (rows.stop - rows.start, *shape[1:])
         self.add_tensor(part, name, rows, (own, dtype))
-    if TABLES <= self.places.keys() and np.array_equal(*map(self.read, sorted(TABLES))):
-      # Encoder and decoder share one table, which transformers' files also have as `shared`.
-      decoder = min(TABLES)
-      self.places[SHARED_TABLE], self.tensors[SHARED_TABLE] = (
-          self.places[decoder], self.tensors[decoder])
+    both = self.places.keys() >= {ENCODER_TABLE, DECODER_TABLE}
+    if both and np.array_equal(self.read(ENCODER_TABLE), self.read(DECODER_TABLE)):
+      # One table, which transformers' files also have as `shared`.
+      self.places[SHARED_TABLE] = self.places[ENCODER_TABLE]
+      self.tensors[SHARED_TABLE] = self.tensors[ENCODER_TABLE]
     self.hf_config = self.infer_hf_config()
     if self.kind == 'roberta':
       self.tensors[TOKEN_TYPES] = (1, self.hf_config['hidden_size']), 'F32'
