@@ -7,7 +7,7 @@
     push RUN NAME                        upload them to the Hugging Face hub
 
 `python -m experiments.babylm COMMAND --help` prints the options of a command. `train` and `run`
-have all options of `python -m plm_jax train RECIPE`, and those of the track:
+take all options of `python -m plm_jax train RECIPE`, and these two:
 
     --track.name       strict-small: 10 million words; strict: 100 million words; multilingual:
                        text of several languages with 100 million English-equivalent words. The run

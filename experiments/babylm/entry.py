@@ -30,8 +30,8 @@ after an interruption, and a command with more --pairs or tasks adds these.
                csv, jsonl, .gz, .xz)
     --tasks    names of tasks in the folder; none: all of them
 
-All other options are those of the run (`python -m plm_jax train gpt_bert_strict_small --help`) and
-of its track (`python -m experiments.babylm train --help`).
+It also takes the options of `python -m plm_jax train gpt_bert_strict_small` and of the track
+(`python -m experiments.babylm train --help`).
 """
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
@@ -299,7 +299,7 @@ def make_config(plan: BabylmPlan) -> tuple[PretrainRun, TrackConfig]:
   own = [f'--output={plan.run}', f'--data.path={plan.text}']
   config = run_command.parse(recipes.find_recipe(plan.recipe), [*rest, *own])
   if config.mode != 'train' or config.output != plan.run or config.data.path != (plan.text,):
-    raise ConfigError('--mode, --data.path are those of `train`: `run` trains, on the text of '
+    raise ConfigError('--mode and --data.path are options of `train`: `run` trains, on the text of '
                       '--data')
   config_lib.check(config)
   check_track(track, len(config.data.path))

@@ -1,7 +1,7 @@
 """Options of commands and configurations: their names, values, defaults and descriptions.
 
 Help needs them without JAX, whose import takes seconds, so they are in help.json next to this file.
-`python -m plm_jax.cli.signatures` writes it anew from the code; a test checks that it is current.
+`python -m plm_jax.cli.signatures` regenerates it; a test checks that it is current.
 """
 import ast
 from collections.abc import Callable, Iterator

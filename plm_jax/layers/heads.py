@@ -168,7 +168,7 @@ class NextTokenHead(nn.Module):
   """Causal LM head: vocabulary logits of the next token.
 
   Logits are products with the transposed token table (tied embeddings), or with a matrix of its
-  own. A tied head without a bias and a hidden layer has no parameters.
+  own. A tied head with neither a bias nor a hidden layer has no parameters.
   """
 
   cfg: BlockConfig
@@ -204,7 +204,7 @@ class NextTokenHead(nn.Module):
     if self.bias or self.head.output_bias:
       init = with_logical_axes(nn.initializers.zeros, ('vocab',))
       bias = self.param('bias', init, (self.vocab,))
-      bias = jax.lax.stop_gradient(bias) if self.bias else bias
+      bias = jax.lax.stop_gradient(bias) if self.bias else bias  # BART's is not trained
 
     mesh = jax.sharding.get_abstract_mesh()
     if self.blocks > 1 and 'labels' in batch and chunked_cross_entropy.is_unsharded(mesh):

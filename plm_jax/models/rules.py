@@ -45,7 +45,8 @@ class Rule:
   Such a tensor may be missing, must agree where it exists, and is not written.
   """
   unused: bool = False
-  """of a copy, whether nothing reads their tensor: it need not agree, and is written"""
+  """only for a copy: their model has the tensor but does not read it. Its values are not compared,
+  and exports always have it"""
   layer_label: Callable[[int], str] = str
   """layer -> the text that replaces {n}"""
   first_layer: int = 0

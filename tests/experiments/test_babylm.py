@@ -134,7 +134,7 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
     (['--data=track', '--output=out', '--glue=track', *SMALL], 'track has tables of no task'),
     (['--data=track', '--output=out', '--recipe=gpt_bart', *SMALL], 'there is no recipe'),
     (['--data=track', '--output=out', '--pairs=none.jsonl', *SMALL], "no files match 'none.jsonl'"),
-    (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode, --data.path are those of `train`: `run` trains'),
+    (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode and --data.path are options of `train`: `run` trains'),
     (['--data=track', '--output=out', '--zero-shot=track', *SMALL], 'track has none of the folders blimp_filtered'),
     (['--data=track', '--output=out', '--fast=eval', *SMALL], '--fast evaluates the checkpoints that a run with --track'),
     (['--data=track', '--output=out', '--track.name=multilingual', *SMALL],
