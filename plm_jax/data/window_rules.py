@@ -15,7 +15,8 @@ ASSEMBLIES = get_args(Assembly)
 # A window ends where the next one begins.
 WINDOW_START = np.dtype([('start', '<u4'), ('sentence', '<u4')])
 PAIR_SPECIAL_TOKENS = 4  # of two texts in one row under 'pairs': [CLS] text [SEP] [CLS] text [SEP]
-RULE_VERSION = 2  # raise it when `find_starts` changes, so that stored results are not used
+RUNNING_SPECIAL_TOKENS = 2  # of a row of running text, which a window of pairs is as long as
+RULE_VERSION = 3  # raise it when `find_starts` changes, so that stored results are not used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,8 @@ class WindowRule:
       return len(pack_examples(lengths, self.length, targets, specials)), int(clipped)
     if self.assembly == 'pairs':
       lengths = example_lengths(sentences, shard).sum(1)
-      return len(pack_pairs(lengths, self.length)), int((lengths > self.length).sum())
+      longest = self.length + RUNNING_SPECIAL_TOKENS - PAIR_SPECIAL_TOKENS
+      return len(pack_pairs(lengths, self.length)), int((lengths > longest).sum())
     _, parts, heads = chain_sentences(sentences, shard.tokens, self)
     return int(parts[heads].sum()), 0
 
@@ -204,7 +206,7 @@ def pack_examples(lengths: np.ndarray, length: int, targets: int, specials: int)
 def pack_pairs(sizes: np.ndarray, length: int) -> np.ndarray:
   """Pack pairs of texts with so many tokens [D] into windows -> [W] of `WINDOW_START`."""
   used = sizes[:, None] + PAIR_SPECIAL_TOKENS
-  return pack_documents(sizes, used, (length + PAIR_SPECIAL_TOKENS,))
+  return pack_documents(sizes, used, (length + RUNNING_SPECIAL_TOKENS,))
 
 
 def pack_documents(sizes: np.ndarray, used: np.ndarray, limits: Sequence[int]) -> np.ndarray:

@@ -52,8 +52,8 @@ sentence by itself.
         is alone in its window, which ends after L tokens
 
     'pairs'      the same records: a document is two texts that form a pair. As many are in a window
-        as fit a row with four special tokens for each; the window's length leaves room for
-        `window_rules.PAIR_SPECIAL_TOKENS` of them
+        as fit a row with four special tokens for each. The row is as long as one of running text:
+        the window and two special tokens
 
 With one separator between documents (`WindowRule.separators`), these count, too: 'packed' has
 [5, 6, 7, 8, 9] and [10, 11, 12, 0, 0], the end of the first document between 10 and 11 in its row.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from plm_jax.data.window_rules import PAIR_SPECIAL_TOKENS
+from plm_jax.data.window_rules import PAIR_SPECIAL_TOKENS, RUNNING_SPECIAL_TOKENS
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -74,8 +74,11 @@ class Translations(ValidatedConfig):
     return None
 
   def text_length(self, length: int) -> int:
-    """Return `length` without the special tokens of a pair, or of running text."""
-    return length - (PAIR_SPECIAL_TOKENS if any(self.which_have_pairs) else 2)
+    """Return `length` without the special tokens of running text, which all corpora have room for.
+
+    The texts of a window of pairs are shorter, as each pair has more special tokens.
+    """
+    return length - RUNNING_SPECIAL_TOKENS
 
   @property
   def which_have_pairs(self) -> list[bool]:
@@ -84,10 +87,7 @@ class Translations(ValidatedConfig):
 
   def arrange(self, keys, windows, vocab):
     """Build sequences [batch, length]; place and languages are of the same shape."""
-    spare = -2 - self.text_length(0)  # special tokens that only translations need
-    text = {name: jnp.pad(windows[name], ((0, 0), (0, spare)))
-            for name in ('tokens', 'segments', 'words')}
-    usual = RUNNING_TEXT.arrange(keys, text, vocab)
+    usual = RUNNING_TEXT.arrange(keys, windows, vocab)
     # Language ids of columns A and B of each corpus; a corpus of one language has it twice.
     ids = []
     for name in self.languages:
@@ -115,7 +115,9 @@ class Translations(ValidatedConfig):
       vocab: the tokenizer's `Vocab`.
     """
     size = tokens.shape[0]
-    at, length = jnp.arange(size), size + PAIR_SPECIAL_TOKENS
+    at, length = jnp.arange(size), size + RUNNING_SPECIAL_TOKENS
+    # A pair that is too long fills its window: what has no room in the row is left out.
+    sentences = jnp.where(at < length - PAIR_SPECIAL_TOKENS, sentences, 0)
     sizes = jnp.zeros(size + 2, jnp.int32).at[sentences].add(1).at[0].set(0)
     before = jnp.cumsum(sizes) - sizes
     is_a = sentences % 2 == 0

@@ -350,13 +350,12 @@ def test_windows_of_whole_examples(tmp_path):
 
 
 def test_windows_of_whole_pairs(tmp_path):
-  """The first two of 5 and 3 tokens fit 12 with four special tokens more; the third is alone, and cut where it has to
-  be."""
+  """The first two pairs, of 5 and 3 tokens, fill a row of 14 + 2 tokens with four special tokens each."""
   folder = write(tmp_path / 'r', EXAMPLES)
-  some = Windows(folder, 'train', 12, 'pairs')
+  some = Windows(folder, 'train', 14, 'pairs')
   assert some.read(np.arange(len(some)))['sentences'].tolist() == [
-      [1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0], [1] * 3 + [2] * 9]
-  assert some.clipped_examples == 0 and len(Windows(folder, 'train', 11, 'pairs')) == 3
+      [1, 1, 2, 2, 2, 3, 4, 4] + [0] * 6, [1] * 3 + [2] * 9 + [0] * 2]
+  assert some.clipped_examples == 0 and len(Windows(folder, 'train', 13, 'pairs')) == 3
   cut = Windows(folder, 'train', 11, 'pairs')
   assert cut.read(np.array([2]))['tokens'].tolist() == [[*range(18, 29)]] and cut.clipped_examples == 1
   assert window_rules.WindowRule.parse('pairs-11') == window_rules.WindowRule('pairs', 11)

@@ -40,8 +40,6 @@ UNTRAINED = {
     # Positions and types count the text and the tokens of a blank; the row has both. Blanks of words are short.
     'glm_*': {'positions': range(46, 64), 'types': range(11, 64)},
     'bart_base': SHORTER, 'bart_large': SHORTER, 'bart_chinese_*': SHORTER, 'mbart_*': SHORTER,
-    # Text in one language leaves the room that pairs need for two more special tokens.
-    'xlm_xnli15_tlm': {'positions': (62, 63)},
     # Targets are of up to 32 tokens.
     'bart_translation*': {'decoder/embeddings/positions': range(34, 66)}}
 QUICK = ['gpt2_small', 'bert_base', 'roberta_base']
