@@ -44,6 +44,9 @@ class BestCheckpoint:
   def update(self, step: int, values: dict[str, float], params: Any, meta: dict[str, Any]) -> None:
     """Save the parameters where their metric is finite and better than any before.
 
+    A share of 0 again, such as micro F1 while a model chooses no label, counts as better: the model
+    has not begun to learn the metric, and early stopping waits until it does.
+
     Raises:
       ConfigError: there is no such metric.
     """
@@ -55,7 +58,9 @@ class BestCheckpoint:
     new = values[self.name]
     if not math.isfinite(new):
       return
-    if self.step is not None and self.sign * new <= self.sign * self.values[self.name]:
+    old = self.sign * self.values[self.name] if self.step is not None else -math.inf
+    not_begun = self.sign * new == old == 0.0 and self.sign > 0
+    if self.sign * new <= old and not not_begun:
       return
     # A run that was resumed from an older checkpoint may find a better one before the step of the
     # best so far. Orbax keeps the highest number, so that the number is then not the step.

@@ -64,6 +64,15 @@ def test_where_no_value_is_finite_none_is_kept(tmp_path):
     assert best.step is None and not best.should_stop(4)
 
 
+def test_the_patience_begins_once_a_share_is_above_zero(tmp_path):
+  with opened(tmp_path, best='clm_accuracy', early=2) as best:
+    for step, value in ((2, 0.0), (4, 0.0), (6, 0.0), (8, 0.1), (10, 0.1)):
+      offer(best, step, value, 'clm_accuracy')
+      assert best.step == min(step, 8) and not best.should_stop(step)
+    offer(best, 12, 0.0, 'clm_accuracy')
+    assert best.step == 8 and best.should_stop(12)
+
+
 def test_a_run_that_selects_by_another_metric_begins_anew(tmp_path):
   with opened(tmp_path) as best:
     offer(best, 2, 3.0)
