@@ -208,8 +208,10 @@ def check_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
   if config.train.best:
     raise ConfigError(f'--train.best={config.train.best} is a metric of held-out text, and there '
                       'is none: give --data.heldout-path=FILE')
-  return ('no text is held out, so the run is not evaluated: --data.heldout-path=FILE evaluates it '
-          'on a text')
+  one_document = any(read_meta(folder).heldout_share for folder in folders)
+  reason = ', as there is but one document, or copies of one' if one_document else ''
+  return (f'no text is held out{reason}, so the run is not evaluated: --data.heldout-path=FILE '
+          'evaluates it on a text')
 
 
 def describe_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:

@@ -198,7 +198,7 @@ def open_phases(config: PretrainRun, records: Sequence[epath.Path], tokenizer: T
       pipelines.append(
           open_phase(config, records, tokenizer, phase, number, rows, order.epoch))
   for phase in config.train.phases:
-    open_heldout(config, records, phase)  # now, not after days: there may be no held-out text
+    open_heldout(config, records, phase)  # now, not after days: it may be too short for a window
   return pipelines
 
 
@@ -376,8 +376,8 @@ def open_heldout(config: PretrainRun, records, phase: Phase) -> dict[int, Window
     meta, split = read_meta(folder), 'heldout'
     if config.mode == 'evaluate':
       split = meta.evaluation_split
-    elif not meta.heldout and not meta.heldout_share:
-      continue  # as its user wanted it
+    elif not meta.heldout:
+      continue  # as its user wanted it, or there is but one document: `preflight.check_heldout` warns
     opened[corpus] = Windows(
         folder, split, rule.length, rule.assembly, rule.target_tokens, rule.separators)
   return opened

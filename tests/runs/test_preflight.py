@@ -10,7 +10,6 @@ from plm_jax.cli.run import parse
 from plm_jax.config.run import ConfigError, Phase, TrainConfig
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.prepare_config import TextConfig
-from plm_jax.data.records import RecordsError
 from plm_jax.errors import option_scope
 from plm_jax.report import hints
 from plm_jax.runs import conclude, preflight
@@ -115,8 +114,9 @@ def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkp
   # Of one document nothing is held out, although it should be.
   (tmp_path / 'one.txt').write_text('The cat sat on the mat.')
   prepare(PrepareConfig(source=f'{tmp_path}/one.txt', kind='bytes', workers=1), tmp_path / 'one')
-  with pytest.raises(RecordsError, match='Were they one document'):
-    feed.open_heldout(config, [tmp_path / 'one'], phase)
+  assert feed.open_heldout(config, [tmp_path / 'one'], phase) == {}
+  assert preflight.check_heldout(config, [tmp_path / 'one']).startswith(
+      'no text is held out, as there is but one document, or copies of one, so the run is not evaluated')
 
 
 def test_the_summary_names_the_held_out_text_and_counts_finished_steps(monkeypatch):
