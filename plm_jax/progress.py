@@ -61,9 +61,7 @@ class Progress:
   def format_line(self, seconds: float) -> str:
     """Format the progress after so many seconds as one line."""
     rate = self.done / max(seconds, 1e-9)
-    speed = f'{rate:.2g} per second'
-    if rate >= 10:
-      speed = f'{rate:,.0f} per second'
+    speed = f'{rate:,.0f} per second' if rate >= 10 else f'{rate:.2g} per second'
     if not self.total:
       return f'{COMMAND.get()}: {self.done:,} {self.unit}, {speed}'
     left = tqdm.format_interval(round(max(0, self.total - self.done) / max(rate, 1e-9)))

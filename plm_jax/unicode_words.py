@@ -89,9 +89,7 @@ def word_pattern(underscore: bool = False, divided: bool = False) -> str:
   >>> re.findall(word_pattern(), 'हिन्दी भाषा, e\u0301cole No. 3; 他走了')
   ['हिन्दी', 'भाषा', 'e\u0301cole', 'No', '3', '他', '走', '了']
   """
-  single = IDEOGRAPH
-  if divided:
-    single = UNSPACED_SCRIPTS
+  single = UNSPACED_SCRIPTS if divided else IDEOGRAPH
   return f'{letters_pattern(underscore, single)}|(?![\0-\x7f])[{single}][{MARK}]*'
 
 
@@ -102,9 +100,7 @@ def letters_pattern(underscore: bool = False, without: str = IDEOGRAPH) -> str:
     underscore: '_' counts as a letter.
     without: letters that are not part of it, as the content of a character class.
   """
-  excluded = without
-  if not underscore:
-    excluded = '_' + without
+  excluded = '_' + without if not underscore else without
   letter = rf'[^\W{excluded}]'
   # The look-ahead halves the time for English.
   return rf'{letter}+(?:(?![\0-\x7f])(?:[{MARK}]+{letter}*|[{IN_WORD}]+{letter}+))*'

@@ -102,9 +102,7 @@ def find_conflicts(found: Installed, names: Sequence[str] = PACKAGES) -> Iterato
       if needed.specifier.contains(found[other].version, prereleases=True):
         continue
       reported.add(other)
-      fix = f'{needed.name}{needed.specifier}'
-      if extra:
-        fix = f'{name}[{extra}]=={version}'
+      fix = f'{name}[{extra}]=={version}' if extra else f'{needed.name}{needed.specifier}'
       yield (f'{name} {version} needs {needed.name}{needed.specifier}, and {other} '
              f"{found[other].version} is installed: pip install '{fix}'")
 

@@ -186,9 +186,7 @@ def majority_baseline(train: TaggedSentences, test: TaggedSentences) -> float:
   (usual, _), = Counter(train.classes.tolist()).most_common(1)
   predicted = []
   for word in test.words:
-    tag = usual
-    if word in counts:
-      tag = counts[word].most_common(1)[0][0]
+    tag = counts[word].most_common(1)[0][0] if word in counts else usual
     predicted.append(tag)
   return float(np.mean(np.array(predicted) == test.classes))
 

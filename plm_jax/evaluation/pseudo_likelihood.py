@@ -131,9 +131,7 @@ class PseudoScorer:
       if not some:
         raise ConfigError(f'nothing to score: {short_repr(text)!r} has no token')
       if self.length and len(some) + self.specials > self.length:
-        extra = 'two special ones'
-        if self.shifted:
-          extra = 'a special one'
+        extra = 'a special one' if self.shifted else 'two special ones'
         raise ConfigError(f'{short_repr(text)!r} has {len(some)} tokens, and the model reads '
                           f'{self.length - self.specials} plus {extra}')
 
@@ -152,9 +150,7 @@ class PseudoScorer:
       (batch, target ids [rows]).
     """
     vocab = self.tokenizer.vocab
-    before = 1
-    if self.cls_last:
-      before = 0
+    before = 0 if self.cls_last else 1
     first = boundary_ids(vocab)[0] if self.shifted else vocab.cls
     last = [vocab.sep, vocab.cls][:self.specials - before]
     tokens = np.full((rows, length), max(vocab.pad, 0), np.int32)
@@ -223,9 +219,7 @@ def make_pseudo_scorer(trained: LoadedModel, how: MaskingMode = 'pll') -> Pseudo
   """
   tokenizer = trained.tokenizer
   if 'mlm' not in trained.heads or not tokenizer:
-    lacking = 'masked language model head'
-    if 'mlm' in trained.heads:
-      lacking = 'tokenizer'
+    lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
     raise CheckpointError(f'the model has no {lacking}: a pseudo-likelihood cannot be computed '
                           'without it')
   if lacking := prompts.missing_tokens(tokenizer.vocab, prompts.BERT_TOKENS):

@@ -195,9 +195,7 @@ class Scorer:
     by_memory = self.numbers // (most * vocab.size)
     largest = max(1, min(self.tokens // length, by_memory))
     batch = self.devices * bucket_rows(-(-len(groups) // self.devices), largest, row_steps())
-    sharding = None
-    if self.mesh:
-      sharding = batch_sharding(self.mesh)
+    sharding = batch_sharding(self.mesh) if self.mesh else None
     for begin in range(0, len(groups), batch):
       some = groups[begin:begin + batch]
       tokens = np.full((batch, length), max(vocab.pad, 0), np.int32)
@@ -336,9 +334,7 @@ def make_scorer(trained: LoadedModel, start: bool = True, mesh: Mesh | None = No
   """
   name = trained.lm_head_name
   if not name or not trained.tokenizer:
-    lacking = 'language model head'
-    if name:
-      lacking = 'tokenizer'
+    lacking = 'tokenizer' if name else 'language model head'
     raise CheckpointError(f'the model has no {lacking}: texts cannot be scored without it')
   if trained.model.kind == 'encoder-decoder':
     raise CheckpointError('an encoder-decoder reads a text and writes another: it does not '
