@@ -218,7 +218,7 @@ class MaskDecoderStack(nn.Module):
     if absolute is None:
       return x, None
 
-    query: Any = before
+    query: Any = before  # [batch, length or predictions, hidden]
     if positions is not None:
       context = {**context, 'places': positions}
       query = jnp.take_along_axis(before, positions[..., None], 1)

@@ -359,6 +359,7 @@ def format_report(report: CompileReport, phase: Phase, devices: int) -> str:
   """
   chip = CHIPS.get(report.kind)
 
+  # Memory and work.
   lines = ['HBM per device',
            *(f'  {name:38}{size / GIB:8.3f} GiB' for name, size in report.memory.items())]
   total = report.hbm_bytes / GIB
@@ -382,6 +383,7 @@ def format_report(report: CompileReport, phase: Phase, devices: int) -> str:
       f'{"host memory":40}{report.host_bytes / 2 ** 20:8,.2f} MiB  its rows of the batch, and '
       'buffers of the program']
 
+  # Communication.
   if report.collectives:
     lines.append('collectives per step')
   for (kind, overlapped), (count, size, sent) in report.collectives.items():
@@ -395,6 +397,7 @@ def format_report(report: CompileReport, phase: Phase, devices: int) -> str:
     lines.append(f'  {report.unknown_loops} loops are of unknown length: their bodies are counted '
                  'once')
 
+  # Lower bounds of the time per step.
   if chip:
     lines.append('roofline: bounds from data sheets, not measurements')
     for name, seconds in report.lower_bounds.items():

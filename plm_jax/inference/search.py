@@ -180,14 +180,14 @@ def advance_beams(
   logprobs = apply_constraints(config, ids, search, logprobs)
   prompts, vocab = len(going), logprobs.shape[-1]
 
-  # The best continuations of all beams of a prompt.
+  # The best continuations of all beams of a prompt: [prompts, beams, vocab] -> [prompts, examined].
   scores = logprobs.reshape(prompts, beams, vocab) + search['scores'][:, :, None]
   examined = min(max(2, 1 + len(ids.end_ids)) * beams, beams * vocab)
   scores, picked = jax.lax.top_k(scores.reshape(prompts, -1), examined)
   beam, token = picked // vocab, (picked % vocab).astype(jnp.int32)
   ended = is_end(token, ids) | (count == config.max_new)
 
-  # Merge the continuations that end with the best ended sequences.
+  # Merge the continuations that end with the best ended sequences: [prompts, beams, ...].
   added = search['tokens'][:, -config.max_new:].reshape(prompts, beams, -1)
   may_end = ended & (jnp.arange(token.shape[1]) < beams) & going[:, None]
   candidates = {
@@ -198,7 +198,7 @@ def advance_beams(
   order = jax.lax.top_k(merged['scores'], beams)[1]
   best = {name: gather_beams(x, order) for name, x in merged.items()}
 
-  # Continue the best sequences that have not ended.
+  # Continue the best sequences that have not ended: [prompts, beams], then rows [prompts * beams].
   scores, order = jax.lax.top_k(jnp.where(ended, scores + EMPTY_SCORE, scores), beams)
   beam, token = gather_beams(beam, order), gather_beams(token, order)
   origin = (beam + beams * jnp.arange(prompts)[:, None]).reshape(-1)

@@ -375,6 +375,7 @@ def multiply_query_key(q, k, axes='bkga'):
   groups = k.shape[axes.index('g')]
   if groups == q.shape[2]:
     return product(f'bqga,{axes}->bgqk', q, k)
+  # [batch, queries, key_heads, heads / key_heads, head_size]
   q = q.reshape(*q.shape[:2], groups, -1, q.shape[3])
   logits = product(f'bqgra,{axes}->bgrqk', q, k)
   return logits.reshape(logits.shape[0], -1, *logits.shape[3:])
@@ -389,6 +390,7 @@ def multiply_values(probs, v, axes='bkga'):
   groups = v.shape[axes.index('g')]
   if groups == probs.shape[1]:
     return jnp.einsum(f'bgqk,{axes}->bqga', probs, v)
+  # [batch, key_heads, heads / key_heads, queries, keys]
   probs = probs.reshape(probs.shape[0], groups, -1, *probs.shape[2:])
   y = jnp.einsum(f'bgrqk,{axes}->bqgra', probs, v)
   return y.reshape(*y.shape[:2], -1, y.shape[-1])

@@ -119,6 +119,7 @@ class Block(nn.Module):
         norm = lambda x, norm=norm: norm_unless(skip_norm, norm, x)
       has_dropout = name != 'mlp' or cfg.mlp.dropped
       dropout = Dropout(cfg.dropout if has_dropout else 0.0, name=f'{name}_dropout')
+      # [batch, queries, hidden]
       if pre_norm:
         y = x + dropout(sublayer(norm(x), norm), row_ids)
       else:
@@ -147,6 +148,7 @@ class Block(nn.Module):
     def attention_and_mlp(y, norm):
       return attention(y, norm) + mlp(y, norm)
 
+    # Parameters get the names of these sublayers: attention, cross and mlp, or parallel.
     if cfg.parallel:
       x = run_sublayer('parallel', attention_and_mlp, x)
     else:

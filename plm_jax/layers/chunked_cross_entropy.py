@@ -118,7 +118,7 @@ def backward(factor: float, chunks: int, residuals, grads: LogitStats):
 
   zeros = jnp.zeros(h.shape, jnp.float32)
   h_grad, chunk_grads = jax.lax.scan(add_chunk, zeros, split_table(table, bias, chunks))
-  table_grad, bias_grad = chunk_grads
+  table_grad, bias_grad = chunk_grads  # [chunks, chunk, width], [chunks, chunk]
   table_grad = table_grad.reshape(-1, h.shape[-1])[:size]
   return h_grad.astype(h.dtype), table_grad, bias_grad.reshape(-1)[:size], None
 

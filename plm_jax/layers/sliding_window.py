@@ -85,14 +85,14 @@ def neighbor_keys(x, window: SlidingWindow):
     [batch * blocks, span, ...]; zeros outside of the row.
   """
   blocks = split_queries(x, window)
-  own = blocks.reshape(x.shape[0], -1, *blocks.shape[1:])
+  own = blocks.reshape(x.shape[0], -1, *blocks.shape[1:])  # [batch, blocks, block_size, ...]
 
   def pad_blocks(part, before, after):
     return jnp.pad(part, [(0, 0), (before, after)] + [(0, 0)] * (part.ndim - 2))
 
   previous = pad_blocks(own[:, :-1, window.block_size - window.before:], 1, 0)
   following = pad_blocks(own[:, 1:, :window.after], 0, 1)
-  joined = jnp.concatenate([previous, own, following], 2)
+  joined = jnp.concatenate([previous, own, following], 2)  # [batch, blocks, span, ...]
   return joined.reshape(-1, window.span, *x.shape[2:])
 
 

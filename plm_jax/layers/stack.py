@@ -432,10 +432,10 @@ def scan_layers(bodies, x, scanned, number: int, scan: bool):
       outputs.append(output)
     return x, outputs
 
-  def fold(leaf):
+  def fold(leaf):  # [layers, ...] -> [periods, kinds, ...]
     return leaf[:periods * size].reshape(periods, size, *leaf.shape[1:])
 
-  def interleave(*leaves):
+  def interleave(*leaves):  # per kind [periods, ...] -> [layers, ...]
     return jnp.stack(leaves, 1).reshape(-1, *leaves[0].shape[1:])
 
   collected = []
