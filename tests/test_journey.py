@@ -107,6 +107,7 @@ def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, di
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_requests_that_fail_are_made_again_and_change_nothing(bucket, disk):
   """One in eleven, of every kind; and a decoder, which is asked for its perplexity of text in the bucket. Those after
   which a client waits for a second or more are fewer, for the sake of the test's time."""

@@ -54,6 +54,7 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_objectives(tmp_path, in_process, monkeypatch, capfd):
   """A decoder has no masked tokens to predict, but a likelihood, which judges pairs."""
   text = tmp_path / 'text.txt'

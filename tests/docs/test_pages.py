@@ -113,23 +113,29 @@ def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
     assert any(map(pattern.search, templates)), message
 
 
+# A newcomer's first pages are tried with every change, the others before a release: that takes a quarter of an hour.
 # The commands and blocks of Chinese pages are those of the English ones, with other names and texts.
-LANGUAGES = pytest.mark.parametrize('language', ['en', pytest.param('zh', marks=pytest.mark.release)])
+SECTIONS = pytest.mark.parametrize('section', [
+    'start', *(pytest.param(name, marks=pytest.mark.release) for name in ('', 'howto', 'explanation', 'coming', 'zh'))])
 
 
-def pages_of(language: str) -> list[pathlib.Path]:
-  """Return the pages in a language."""
-  return [path for path in PAGES if (language == 'zh') == (DOCS / 'zh' in path.parents)]
+def pages_of(section: str) -> list[pathlib.Path]:
+  """Return the pages of a section, or all in Chinese."""
+  return [path for path in PAGES if path.relative_to(DOCS).as_posix().rpartition('/')[0].split('/')[0] == section]
+
+
+def test_every_page_is_in_a_section():
+  assert sorted(path for mark in SECTIONS.args[1] for path in pages_of(getattr(mark, 'values', [mark])[0])) == PAGES
 
 
 @pytest.mark.slow
-@LANGUAGES
-def test_every_command_runs(tmp_path, monkeypatch, language):
+@SECTIONS
+def test_every_command_runs(tmp_path, monkeypatch, section):
   """In one folder, page by page; a run that a page before has made is gone on with."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed, done = World(), [], set()
-  for path in pages_of(language):
+  for path in pages_of(section):
     for line in commands_of(path):
       if line in done or (any(word in line for word in ELSEWHERE) and not line.startswith('scripts/')):
         continue
@@ -155,21 +161,25 @@ def rehearsed(line: str) -> None:
 
 
 @pytest.mark.slow
-def test_commands_of_compilation_are_understood():
+def test_commands_of_training_are_understood():
+  """Of all pages; only the first pages' commands run with every change."""
+  modes = set()
   for path in PAGES:
     for line in commands_of(path):
-      if '--mode=compile' in line:
-        name, *options = shlex.split(line.partition('-m plm_jax train ')[2])
-        assert parse(find_recipe(name), options).mode == 'compile'
+      command, found, rest = line.partition('-m plm_jax train ')
+      if found and not command.startswith('scripts/') and '...' not in rest:
+        name, *options = shlex.split(rest.partition(' > ')[0].partition(' | ')[0], comments=True)
+        modes.add(parse(find_recipe(name), options).mode)
+  assert {'train', 'compile'} <= modes
 
 
 @pytest.mark.slow
-@LANGUAGES
-def test_every_python_block_runs(tmp_path, monkeypatch, language):
+@SECTIONS
+def test_every_python_block_runs(tmp_path, monkeypatch, section):
   """The blocks of a page run one after another in a folder of the page, with runs of the smallest scale."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   real = plm_jax.recipe
-  for path in pages_of(language):
+  for path in pages_of(section):
     if not blocks_of(path) or path.name in BLOCKS_ELSEWHERE:
       continue
     folder = tmp_path / '-'.join(path.relative_to(DOCS).with_suffix('').parts)

@@ -53,20 +53,23 @@ How = Literal['disturbed', 'trained', 'traced']
 def different() -> list:
   """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often.
 
-  A recipe with the model and the objective of one before it is only traced, and only before a release.
+  A recipe whose model and objective are those of others before it waits for a release. It is only traced where one
+  recipe before it has both.
   """
   groups: dict[PretrainRun, list[str]] = {}
   for name in RECIPES:
     groups.setdefault(dataclasses.replace(smallest(name), name=''), []).append(name)
   wirings = {type(recipes.find_recipe(name)('test').model) for name in CONTINUED}
   kinds: set[tuple[type, type]] = set()
+  objectives: set[type] = set()
   params = []
   for config, names in groups.items():
     wiring, kind = type(config.model), (type(config.model), type(config.objective))
     how: How = 'disturbed' if wiring not in wirings else 'trained' if kind not in kinds else 'traced'
+    marks = [pytest.mark.release] * (wiring in wirings and kind[1] in objectives)
     wirings.add(wiring)
     kinds.add(kind)
-    marks = [pytest.mark.release] * (how == 'traced')
+    objectives.add(kind[1])
     params.append(pytest.param(names[0], how, id='='.join(names), marks=marks))
   return params
 

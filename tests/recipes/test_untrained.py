@@ -153,8 +153,21 @@ def folders(tmp_path_factory):
   return folders
 
 
-@pytest.mark.parametrize('name', [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in distinct_recipes()])
+def mark_recipes() -> list:
+  """Of each objective one recipe is slow; the others wait for a release."""
+  params, objectives = [], set()
+  for name in distinct_recipes():
+    objective = recipes.find_recipe(name)('test').objective
+    kind = type(objective), type(getattr(objective, 'pair', None))
+    marks = [] if name in QUICK else [pytest.mark.slow]
+    if marks and kind in objectives:
+      marks.append(pytest.mark.release)
+    objectives.add(kind)
+    params.append(pytest.param(name, marks=marks))
+  return params
+
+
+@pytest.mark.parametrize('name', mark_recipes())
 def test_an_epoch_trains_every_row(name, folders):
   """Tables of relative positions are left out: they have rows for distances of longer sequences. Frozen parameters and
   those of a teacher are, too."""
