@@ -21,13 +21,13 @@ def plm_jax(config: Any, objective: Any, rows: int) -> None:
   import numpy as np
 
   from plm_jax import sharding
-  from plm_jax.optim.optimizers import OptimConfig
+  from plm_jax.optim.optimizers import AdamW
   from plm_jax.optim.transformations import make_optimizer
   from plm_jax.tokenizers import Vocab
   from plm_jax.training.step import Learner, make_sharded_init, train_step
 
   frozen = objective.optimizer_hints.frozen
-  optimizer = make_optimizer(OptimConfig(bias_correction=True, eps=1e-8, warmup=10), 1000, frozen)
+  optimizer = make_optimizer(AdamW(bias_correction=True, eps=1e-8, warmup=10), 1000, frozen)
   vocab = Vocab(VOCAB, 0, 100, 101, 102, 103, eos=102, sentinel=VOCAB - 1)
   learner = Learner(objective.build(config, packed=False), objective, optimizer, vocab, 0)
   length, draw, number = objective.text_length(LENGTH), np.random.default_rng(0), np.arange(rows, dtype=np.int32)

@@ -136,7 +136,7 @@ def prepared(args):
   from plm_jax.data.prepare_config import TextConfig
   from plm_jax.models import transformer
   from plm_jax.objectives.text_to_text import TextToText
-  from plm_jax.optim.optimizers import OptimConfig
+  from plm_jax.optim.optimizers import AdamW
   from plm_jax.runs.pretrain import prepare_corpora
 
   model = transformer.make_config(args.layers, args.width, args.heads, 4 * args.width, dropout=args.dropout)
@@ -146,7 +146,7 @@ def prepared(args):
       'translation', model=dataclasses.replace(model, vocab=args.vocab, max_length=max(256, args.length)),
       objective=TextToText(smoothing=0.1, decoder_length=args.length),
       data=DataConfig(path=(f'task:columns-de-en:{file}',), prepare=text, assembly='examples'),
-      optim=OptimConfig(peak=args.peak, warmup=args.warmup, schedule='inverse_sqrt', b2=0.98, eps=1e-9,
+      optim=AdamW(peak=args.peak, warmup=args.warmup, schedule='inverse_sqrt', b2=0.98, eps=1e-9,
                         bias_correction=True, weight_decay=0.0),
       train=TrainConfig(phases=(Phase(1_000_000, args.length, args.batch),)))
   return config, *prepare_corpora(config)

@@ -20,12 +20,15 @@ import typing
 from typing import Any, Literal
 
 import plm_jax
+from plm_jax import validation
 from plm_jax.cli import catalog
 from plm_jax.cli.help import as_sentence
+from plm_jax.cli.signatures import describe_choice
 from plm_jax.config.run import FinetuneRun, Model, Objectives, PretrainRun, Tasks
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.validation import Choice
 from plm_jax.word_vectors.train import VectorRun
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -270,11 +273,14 @@ def option_list(kind: type, path: str) -> str:
 
   Nested configurations have sections of their own; their entry says what they configure.
   """
-  descriptions = field_docstrings(kind)
-  hints = typing.get_type_hints(kind)
-  limits = getattr(kind, 'limits', {})
   entries = []
-  for field in dataclasses.fields(kind):
+  if issubclass(kind, Choice):
+    kinds = ', '.join(f'`{name}`' for name in kind.kinds())
+    entries.append(f'**`--{path}.kind`** {kinds}\n: {escape_markdown(describe_choice(kind))}')
+  for name, owner in validation.offered_fields(kind).items():
+    field = next(one for one in dataclasses.fields(owner) if one.name == name)
+    descriptions, hints = field_docstrings(owner), typing.get_type_hints(owner)
+    limits = getattr(owner, 'limits', {})
     option = f'{path}.{field.name}'.lstrip('.').replace('_', '-')
     type_text = describe_annotation(hints[field.name], limits.get(field.name))
     default = format_default(field)

@@ -64,6 +64,55 @@ class ValidatedConfig:
     return None
 
 
+class Choice(ValidatedConfig):
+  """Base class of configurations of several kinds, such as optimizers, each with its own fields.
+
+  The command line and Python set `kind` as if it were a field: `optim.kind`.
+  """
+
+  title: ClassVar[str] = ''
+  """What is chosen, as its description begins."""
+
+  @classmethod
+  def kinds(cls) -> Mapping[str, type['Choice']]:
+    """Return the classes to choose from by their `kind`."""
+    raise NotImplementedError
+
+  @property
+  def kind(self) -> str:
+    """Name of the class in `kinds`."""
+    return {cls: name for name, cls in self.kinds().items()}[type(self)]
+
+
+def choose_kind(config: Choice, kind: Any, called: str = 'kind') -> Choice:
+  """Return a configuration of another kind with the values of the fields that both have.
+
+  Args:
+    config: the configuration.
+    kind: the other kind.
+    called: name of `kind` in messages.
+
+  Raises:
+    ConfigError: there is no such kind.
+  """
+  kinds = config.kinds()
+  check_value(kind, Literal[tuple(kinds)], None, lambda path: path, called)
+  shared = field_types(kinds[kind]).keys() & field_types(type(config)).keys()
+  return kinds[kind](**{name: getattr(config, name) for name in shared})
+
+
+def offered_fields(cls: type) -> dict[str, type]:
+  """Return the fields of a configuration's class, each with the class that has it.
+
+  Those of a choice include the fields of its other kinds, which the user can choose.
+  """
+  owners = {name: cls for name in field_types(cls)}
+  if issubclass(cls, Choice):
+    for other in cls.kinds().values():
+      owners |= {name: other for name in field_types(other) if name not in owners}
+  return owners
+
+
 def flag_name(path: str) -> str:
   """Return a field's name on the command line."""
   if path:
@@ -296,6 +345,8 @@ def with_paths(config: Any, values: Mapping[str, Any]) -> Any:
       nested.setdefault(name, {})[rest] = value
     else:
       fields[name] = value
+  if isinstance(config, Choice) and 'kind' in fields:
+    config = choose_kind(config, fields.pop('kind'))
   inner = {name: with_paths(getattr(config, name), nested[name]) for name in nested}
   return dataclasses.replace(config, **fields, **inner)
 
@@ -319,9 +370,9 @@ def field_paths(kind: Any, path: str = '') -> set[str]:
   """
   if not dataclasses.is_dataclass(kind):
     return {path}
-  paths = set()
-  for name, inner in field_types(kind).items():
-    paths |= field_paths(inner, f'{path}.{name}'.lstrip('.'))
+  paths = {f'{path}.kind'} if issubclass(kind, Choice) else set()
+  for name, owner in offered_fields(kind).items():
+    paths |= field_paths(field_types(owner)[name], f'{path}.{name}'.lstrip('.'))
   return paths
 
 
@@ -357,11 +408,15 @@ def with_overrides(config: Config, options: Mapping[str, Any]) -> Config:
   Raises:
     ConfigError: a field that does not exist, or a value that is wrong.
   """
+  if isinstance(config, Choice) and 'kind' in options:
+    config = choose_kind(config, options['kind'])
+    options = {name: value for name, value in options.items() if name != 'kind'}
   fields = dataclasses.fields(config)  # pyright: ignore
   known: Any = {field.name: getattr(config, field.name) for field in fields}
   values = {}
   for name, value in options.items():
     if name not in known:
+      check_unused(config, [name], lambda path: path)
       raise ConfigError(
           f'{type(config).__name__} has no field {name!r}: it has {", ".join(known)}')
     if isinstance(value, Mapping) and dataclasses.is_dataclass(known[name]):
@@ -399,7 +454,7 @@ def check_unused(config: Any, given: Iterable[str], named: FieldNamer = flag_nam
     for depth in range(len(parts)):
       outer = ''.join(f'{name}.' for name in parts[:depth])
       section = get_field(config, outer[:-1]) if outer else config
-      table = inherited_table(type(section), 'counts_with')
+      table = conditions(type(section))
       other, values = table.get('.'.join(parts[depth:]), ('', None))
       if not other or get_field(config, path) == '':
         continue
@@ -409,6 +464,18 @@ def check_unused(config: Any, given: Iterable[str], named: FieldNamer = flag_nam
       wanted = f', not {" or ".join(map(str, values))}' if isinstance(values, tuple) else ''
       raise ConfigError(f'{named(path)} would change nothing: {named(outer + other)} is '
                         f'{"empty" if value in ("", ()) else value}{wanted}')
+
+
+def conditions(cls: type) -> dict[str, Any]:
+  """Return `counts_with` of a class; a field of other kinds of a choice counts with these."""
+  table = inherited_table(cls, 'counts_with')
+  if not issubclass(cls, Choice):
+    return table
+  kinds = cls.kinds().items()
+  others = {}
+  for name in offered_fields(cls).keys() - field_types(cls).keys():
+    others[name] = 'kind', tuple(kind for kind, other in kinds if name in field_types(other))
+  return table | others
 
 
 def differences(old: Any, new: Any, free: Container[str] = (), path: str = '') -> list[str]:
@@ -422,12 +489,12 @@ def differences(old: Any, new: Any, free: Container[str] = (), path: str = '') -
   """
   if path in free:
     return []
-  if not dataclasses.is_dataclass(old) or type(old) is not type(new):
-    if old == new:
-      return []
-    return [f'{path}: {old} -> {new}']
+  names = ['kind'] if isinstance(old, Choice) and type(new) in old.kinds().values() else []
+  if not dataclasses.is_dataclass(old) or (type(old) is not type(new) and not names):
+    return [] if old == new else [f'{path}: {old} -> {new}']
+  names += [field.name for field in dataclasses.fields(old) if hasattr(new, field.name)]
   lines = []
-  for field in dataclasses.fields(old):
-    field_path = f'{path}.{field.name}'.lstrip('.')
-    lines += differences(getattr(old, field.name), getattr(new, field.name), free, field_path)
+  for name in names:
+    field_path = f'{path}.{name}'.lstrip('.')
+    lines += differences(getattr(old, name), getattr(new, name), free, field_path)
   return lines

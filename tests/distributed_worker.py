@@ -11,7 +11,7 @@ import numpy as np
 import tiny
 
 from plm_jax import sharding
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.sharding import MeshConfig
 from plm_jax.training.step import TrainState, init_state, train_step
 
@@ -21,7 +21,7 @@ ROWS = 16
 def train(mesh_shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
   """-> losses and parameters, whole on every process."""
   mesh = sharding.make_mesh(MeshConfig(*mesh_shape))
-  learner = tiny.learner(optim=OptimConfig(peak=1e-2, warmup=0, schedule='constant'))
+  learner = tiny.learner(optim=AdamW(peak=1e-2, warmup=0, schedule='constant'))
   windows = tiny.windows(ROWS)
   rows = sharding.host_rows(ROWS, mesh)
   with jax.set_mesh(mesh):

@@ -16,7 +16,7 @@ from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.kernels import tpu_attention
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW, OptimConfig
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.step import Learner, train_step
@@ -43,7 +43,7 @@ def config(layers=2, groups=0, scan=True, remat='none', **changes) -> EncoderCon
 def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimConfig | None = None, seed: int = 3,
             **changes) -> Learner:
   model = config(**changes)
-  optim = optim or OptimConfig(peak=1e-2, warmup=1, schedule='constant')
+  optim = optim or AdamW(peak=1e-2, warmup=1, schedule='constant')
   return Learner(objective.build(model, packed=False), objective, make_optimizer(optim, 10), VOCAB, seed,
                  accumulate)
 

@@ -115,6 +115,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     default = validation.with_paths(default, {
         'objective.reader.vectors': vectors, 'objective.reader.width': width})
 
+  default, rest = options.choose_kinds(default, rest)
   rest = options.normalize_booleans(rest, options.options_of_type(default, bool))
   rest = options.normalize_lists(rest, options.options_of_type(default, tuple))
   called = f'{environment.program()} finetune --task={task}'

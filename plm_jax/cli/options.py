@@ -171,15 +171,32 @@ def options_of_type(config: Any, kind: type, path: str = '') -> set[str]:
     for number, item in enumerate(config):
       found |= options_of_type(item, kind, f'{path}{number}.')
   elif dataclasses.is_dataclass(config):
-    for field in dataclasses.fields(config):
-      value = getattr(config, field.name)
-      name = path + field.name.replace('_', '-')
+    for field, owner in validation.offered_fields(type(config)).items():
+      value = getattr(config if owner is type(config) else owner(), field)
+      name = path + field.replace('_', '-')
       has_parts = isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
       if isinstance(value, kind) and not has_parts:
         found.add(name)
       else:
         found |= options_of_type(value, kind, f'{name}.')
   return found
+
+
+def choose_kinds(config: Any, args: Sequence[str]) -> tuple[Any, list[str]]:
+  """Read options such as --optim.kind=muon, which decide what other options there are.
+
+  Returns:
+    The configuration, and the other arguments.
+  """
+  rest = list(args)
+  for option in dict.fromkeys(arg.partition('=')[0] for arg in args):
+    path = option.removeprefix('--').replace('-', '_').removesuffix('.kind')
+    choice = validation.get_field(config, path)
+    if option.endswith('.kind') and isinstance(choice, validation.Choice):
+      kind, rest = pop_option(option, rest)
+      config = validation.with_paths(
+          config, {path: validation.choose_kind(choice, kind, option)})
+  return config, rest
 
 
 def option_value(name: str, args: list[str]) -> str:
@@ -282,6 +299,11 @@ def print_help(called: str, about: str, default: Any, args: Sequence[str]) -> bo
     return True
   known = {name for name, _, _ in signatures.option_fields(default)}
   suggestions.check_options(rest, known, f'{called} --help all')
+  paths = [path.rpartition('.') for path in given_fields(rest)]
+  # Fields that the configuration lacks are those of other kinds of a choice.
+  validation.check_unused(default, [
+      ''.join(path) for path in paths
+      if path[1] and not hasattr(validation.get_field(default, path[0]), path[2])])
   return False
 
 

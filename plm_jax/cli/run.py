@@ -68,6 +68,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   pair, args = options.pop_option('--pair', args)
   if pair:
     default = remove_pair_task(default, pair)
+  default, args = options.choose_kinds(default, args)
   args = options.normalize_booleans(args, options.options_of_type(default, bool))
   args = options.normalize_lists(args, options.options_of_type(default, tuple))
   called = options.program_name(recipe)

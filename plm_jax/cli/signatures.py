@@ -18,6 +18,9 @@ import types
 import typing
 from typing import Any, NamedTuple
 
+from plm_jax import validation
+from plm_jax.validation import Choice
+
 FILE = pathlib.Path(__file__).with_name('help.json')
 UNPREFIXED = 'settings', 'reading'
 """arguments of commands whose fields are options without a prefix"""
@@ -128,22 +131,40 @@ def config_options(config: Any, path: str = '') -> Iterator[Option]:
   """Yield the options of a configuration, with its values as defaults."""
   for name, owner, field in option_fields(config, path):
     texts, hints = field_texts(type(owner)), typing.get_type_hints(type(owner))
-    yield Option(name, describe_kind(hints[field]), format_default(getattr(owner, field)),
-                 texts.get(field, ''))
+    if isinstance(owner, Choice) and field == 'kind':
+      yield Option(name, ','.join(owner.kinds()), owner.kind, describe_choice(type(owner)))
+    else:
+      yield Option(name, describe_kind(hints[field]), format_default(getattr(owner, field)),
+                   texts.get(field, ''))
+
+
+def describe_choice(choice: type[Choice]) -> str:
+  """Describe the kinds of a choice by the first paragraphs of their docstrings."""
+  kinds = []
+  for kind, cls in choice.kinds().items():
+    text = ' '.join((inspect.getdoc(cls) or '').partition('\n\n')[0].split())
+    kinds.append(f'{kind}: {text.rstrip(".")}')
+  return f'{choice.title}. {"; ".join(kinds)}.'
 
 
 def option_fields(config: Any, path: str = '') -> Iterator[tuple[str, Any, str]]:
-  """Yield (name of the option, configuration that has it, its field) for each option."""
-  for field in dataclasses.fields(config):
-    name = f'{path}.{field.name}' if path else field.name
-    value = getattr(config, field.name)
+  """Yield (name of the option, configuration that has it, its field) for each option.
+
+  The fields of other kinds of a choice have these kinds' defaults.
+  """
+  if isinstance(config, Choice):
+    yield f'{path}.kind', config, 'kind'
+  for field, cls in validation.offered_fields(type(config)).items():
+    name = f'{path}.{field}' if path else field
+    owner = config if cls is type(config) else cls()
+    value = getattr(owner, field)
     if dataclasses.is_dataclass(value):
       yield from option_fields(value, name)
     elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
       for number, item in enumerate(value):
         yield from option_fields(item, f'{name}.{number}')
     else:
-      yield name.replace('_', '-'), config, field.name
+      yield name.replace('_', '-'), owner, field
 
 
 @functools.cache

@@ -36,7 +36,7 @@ from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW, OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.kinds import Tasks
@@ -228,7 +228,7 @@ class RunConfig(ValidatedConfig):
   model: Model = EncoderConfig()
   objective: Any = None
   data: Any = None
-  optim: OptimConfig = OptimConfig()
+  optim: OptimConfig = AdamW()
   train: TrainConfig = TrainConfig()
   tuning: TuningConfig = TuningConfig()
   mesh: MeshConfig = MeshConfig()
@@ -343,9 +343,10 @@ def check_optimizer(config: RunConfig) -> None:
   if optim.warmup > length and config.mode == 'train' and optim.schedule != 't5':
     raise ConfigError(f'--optim.warmup is {optim.warmup:,} {optim.clock}, and the run has '
                       f'{length:,}: its learning rate would never reach --optim.peak')
-  if optim.eps < 1e-30 and optim.kind != 'adafactor':
+  eps = getattr(optim, 'eps', 1.0)
+  if eps < 1e-30:
     raise ConfigError(
-        f'--optim.eps is 1e-30 or more, got {optim.eps}: where a gradient is 0, as that of tokens '
+        f'--optim.eps is 1e-30 or more, got {eps}: where a gradient is 0, as that of tokens '
         'that do not come, 0 would be divided by 0')
 
 

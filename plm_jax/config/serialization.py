@@ -4,6 +4,10 @@ A dataclass is written with its class under 'is', and the whole with a format nu
 
     {"format": 7, "is": "plm_jax.config.run:PretrainRun", "name": "bert_base", ...}
 
+A choice of several kinds is written with its base class and its kind:
+
+    {"is": "plm_jax.optim.optimizers:OptimConfig", "kind": "adamw", "peak": 0.0001, ...}
+
 plm_jax 0.1.0 wrote `FIRST_FORMAT`. A file with an older format number than `FORMAT` is migrated
 before it is read, one format after another, by `MIGRATIONS`. Add the next format number when you
 move or rename a class or a field, or add a field whose default differs from earlier behavior. An
@@ -22,11 +26,11 @@ from collections.abc import Callable, Mapping
 import dataclasses
 import importlib
 import json
-from typing import Any
+from typing import Any, Literal
 
 from plm_jax import validation
 from plm_jax.errors import ConfigError
-from plm_jax.validation import ValidatedConfig
+from plm_jax.validation import Choice, ValidatedConfig
 
 SavedConfig = dict[str, Any]
 """a dataclass as JSON: its fields, and its class under 'is'"""
@@ -67,7 +71,12 @@ def to_json(config: Any) -> SavedConfig:
 def to_plain(value: Any) -> Any:
   """Convert the value of a field to JSON values; each dataclass has its class under 'is'."""
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
-    saved = {'is': f'{type(value).__module__}:{type(value).__qualname__}'}
+    cls = type(value)
+    if isinstance(value, Choice):
+      cls = next(base for base in cls.__mro__ if Choice in base.__bases__)
+    saved = {'is': f'{cls.__module__}:{cls.__qualname__}'}
+    if isinstance(value, Choice):
+      saved['kind'] = value.kind
     for field in dataclasses.fields(value):
       saved[field.name] = to_plain(getattr(value, field.name))
     return saved
@@ -168,6 +177,12 @@ def build_config(value: Any, where: str, path: str = '') -> Any:
   cls = find_class(value.get('is'), place, value)
   fields = {
       key: build_config(item, where, f'{path}.{key}') for key, item in value.items() if key != 'is'}
+  if issubclass(cls, Choice):
+    kind, kinds = fields.pop('kind', None), cls.kinds()
+    validation.check_value(kind, Literal[tuple(kinds)], None, str, f'{place}: kind')
+    # Files of earlier versions have the fields of all kinds.
+    others = validation.offered_fields(cls).keys() - validation.field_types(kinds[kind]).keys()
+    cls, fields = kinds[kind], {key: fields[key] for key in fields if key not in others}
   known = {field.name: field for field in dataclasses.fields(cls)}
   if unknown := set(fields) - set(known):
     raise ConfigError(f'{place}: {cls.__name__} has no field '

@@ -24,7 +24,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import albert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import SentenceOrder
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Lamb
 from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -64,7 +64,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       f'albert_{size}', family='albert',
       model=albert.make_v2(row.make_model(dropout=0.0, attention_dropout=0.0)), objective=objective,
       data=DataConfig(prepare=text),
-      optim=OptimConfig(
-          kind='lamb', peak=row.peak, warmup=3125, schedule='bert', weight_decay=0.01),
+      optim=Lamb(
+          peak=row.peak, warmup=3125, schedule='bert', weight_decay=0.01),
       train=row.make_train_config()), scale)
   return limit_chinese_vocab(run) if size == 'chinese' else run

@@ -28,7 +28,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, WordMasking
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -59,7 +59,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=1000, schedule='cosine', floor=0.01, weight_decay=0.01,
       bias_correction=True)
   # Room for the ends of sentences; at the smaller scales a sequence holds few sentences.

@@ -31,7 +31,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -50,11 +50,11 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a stage."""
   row = SIZES[size]
   if size == 'source':
-    optim = OptimConfig(
+    optim = AdamW(
         peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-8,
         bias_correction=True, weight_decay=0.0, only=bart.SOURCE_STAGE)
   else:
-    optim = OptimConfig(
+    optim = AdamW(
         peak=row.peak, warmup=500, schedule='linear', b2=0.98, eps=1e-8, bias_correction=True,
         weight_decay=0.01)
   data = DataConfig(

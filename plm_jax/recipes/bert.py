@@ -29,7 +29,7 @@ from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -97,7 +97,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   run = apply_scale(PretrainRun(
       f'bert_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(duplicates=10, pooled='whole'), data=data,
-      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
+      optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
       train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
       scale)
   return limit_chinese_vocab(run) if size == 'chinese' else run

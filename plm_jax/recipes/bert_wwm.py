@@ -38,14 +38,13 @@ numbers of steps are an assumption: they are those of roberta_ext and roberta_ex
 README of ymcui/MacBERT gives none and no training code was released.
 """
 import dataclasses
-from typing import Literal
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence, SentenceOrder
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW, Lamb
 from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -66,7 +65,7 @@ class ChineseBERTSize(RecipeSize):
   one phase"""
   long_steps: int = 0
   """updates of that second phase"""
-  kind: Literal['adamw', 'lamb'] = 'adamw'
+  optimizer: type[AdamW] = AdamW
 
 
 # Parameters of transformers' BertForPreTraining, or BertForMaskedLM without an objective for
@@ -74,10 +73,10 @@ class ChineseBERTSize(RecipeSize):
 SIZES = {
     'base': ChineseBERTSize(
         model=set_chinese_vocab(bert.base), parameters=102_882_442, short_steps=100_000,
-        long_steps=100_000, batch=2560, kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
+        long_steps=100_000, batch=2560, optimizer=Lamb, pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
     'ext': ChineseBERTSize(
         model=set_chinese_vocab(bert.base), parameters=102_882_442, short_steps=1_000_000,
-        long_steps=400_000, batch=2560, kind='lamb', pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
+        long_steps=400_000, batch=2560, optimizer=Lamb, pod='v3:8x8', mesh=MeshConfig(fsdp=32)),
     'roberta_ext': ChineseBERTSize(
         name='roberta_wwm_ext', model=set_chinese_vocab(bert.base), parameters=102_290_312,
         pair=FullSentences(), steps=1_000_000, batch=384, pod='v3:8x8',
@@ -105,8 +104,8 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   else:
     phases = Phase(row.short_steps, 128, row.batch), Phase(row.long_steps, 512, 384)
     train = TrainConfig(phases=phases)
-  optim = OptimConfig(
-      kind=row.kind, peak=row.peak, warmup=10_000, schedule='bert',
+  optim = row.optimizer(
+      peak=row.peak, warmup=10_000, schedule='bert',
       weight_decay=0.01)
   text = TextConfig(segmenter='jieba') if scale == 'paper' else TextConfig()
   return limit_chinese_vocab(apply_scale(PretrainRun(

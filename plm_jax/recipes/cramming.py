@@ -25,7 +25,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
 from plm_jax.models import crammed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -42,7 +42,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, clock='tokens', warmup=TOKENS * 3 // 4, warmup_start=0.25, schedule='linear',
       b2=0.98, eps=1e-12, bias_correction=True, weight_decay=0.01, clip=0.5)
   phases = batch_size_ramp(TOKENS, row.length, row.batch, 128, TOKENS * 6 // 10)

@@ -14,7 +14,7 @@ and CC-News, 160 GB. Masking and packing follow version 1.
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import deberta_v2
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.deberta import MASKS
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -40,5 +40,5 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   return apply_scale(PretrainRun(
       f'deberta_v2_{size}', family='deberta-v2',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=MASKS, data=TEXT,
-      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
+      optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
       train=row.make_train_config()), scale)

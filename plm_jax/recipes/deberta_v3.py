@@ -33,7 +33,7 @@ from plm_jax.models import deberta_v2
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.deberta_v2 import TEXT
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -71,5 +71,5 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   return apply_scale(PretrainRun(
       row.name or f'deberta_v3_{size}', family='deberta-v2',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=OBJECTIVE, data=data,
-      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', b2=0.98, weight_decay=0.01),
+      optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', b2=0.98, weight_decay=0.01),
       train=row.make_train_config()), scale)

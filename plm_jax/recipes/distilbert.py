@@ -43,7 +43,7 @@ from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -89,7 +89,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
     objective = dataclasses.replace(objective, task=CausalLM(isolated=False))
     text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
     family, data = 'gpt2', DataConfig(prepare=text, assembly='packed')
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.steps // 20, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.0, clip=5.0)
   run = apply_scale(PretrainRun(

@@ -30,7 +30,7 @@ from plm_jax.models import electra
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Consecutive
 from plm_jax.objectives.rtd import ReplacedTokenDetection
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -74,6 +74,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   run = apply_scale(PretrainRun(
       f'electra_{size}', family='electra', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=ReplacedTokenDetection(mlm=mlm, width=row.width),
-      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='electra', weight_decay=0.01),
+      optim=AdamW(peak=row.peak, warmup=10_000, schedule='electra', weight_decay=0.01),
       train=row.make_train_config()), scale)
   return limit_chinese_vocab(run) if size == 'chinese' else run

@@ -25,7 +25,7 @@ from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfi
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Adagrad
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.sharding import MeshConfig
 
@@ -48,9 +48,8 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   text = TextConfig(kind='words', lowercase=False, sentences='line', sample=10 ** 15)
-  optim = OptimConfig(
-      kind='adagrad', peak=row.peak, warmup=0, schedule='constant', eps=1e-30, weight_decay=0.0,
-      clip=10.0)
+  optim = Adagrad(
+      peak=row.peak, warmup=0, schedule='constant', eps=1e-30, weight_decay=0.0, clip=10.0)
   paper = PretrainRun(
       f'elmo_{size}', family='elmo', model=dataclasses.replace(row.model('bfloat16'), dropout=0.1),
       objective=BidirectionalLM(),

@@ -19,7 +19,7 @@ from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfi
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import ernie
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -39,6 +39,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   return limit_chinese_vocab(apply_scale(PretrainRun(
       f'ernie_{size}', family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(unit='either', pooled='whole'), data=DataConfig(prepare=text),
-      optim=OptimConfig(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
+      optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
       train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
       scale))

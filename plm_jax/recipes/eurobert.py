@@ -42,7 +42,7 @@ from plm_jax.layers.rope import Rope
 from plm_jax.models import eurobert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -71,7 +71,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=2000, schedule='constant', b2=0.95, eps=1e-5, bias_correction=True,
       weight_decay=0.1, exempt=())
   pair, assembly, mask_rate, theta = FullSentences(), 'packed', 0.5, 10_000.0

@@ -22,7 +22,7 @@ from plm_jax.conversion import sentence_transformers
 from plm_jax.layers.recurrent_heads import ReaderConfig
 from plm_jax.loading.loaded_model import read_config, read_model_config
 from plm_jax.models import bert
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes import sentence_vectors
 from plm_jax.recipes.scale_presets import resize_run, unroll_layers
@@ -47,7 +47,7 @@ HEAD_RATE = 3e-3
 benchmarks/results/quality.md"""
 TEXT_HEADS = 'label', 'choice'
 """heads that read one vector per text"""
-OPTIM_FIELDS = {field.name for field in dataclasses.fields(OptimConfig)}
+OPTIM_FIELDS = {field.name for field in dataclasses.fields(AdamW)}
 
 
 class InitialModel(NamedTuple):
@@ -138,7 +138,7 @@ def recipe(
     run_name += f'-{start.name}'
   config = FinetuneRun(
       run_name, family=start.family, warm_start=start.folder, model=model, objective=learned,
-      tuning=tuning, data=data, optim=OptimConfig(**optim),
+      tuning=tuning, data=data, optim=AdamW(**optim),
       train=TrainConfig(phases=(phase,), log_every=50, best='main', early=values.get('early', 0)))
   return shrink_run(limit_length(config), scale, fresh=start.model is None)
 

@@ -44,7 +44,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.row_builders import FullSentences
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -102,7 +102,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.warmup, horizon=row.warmup + row.cosine, schedule='cosine',
       floor=row.floor, b2=0.98, weight_decay=row.weight_decay, bias_correction=True)
   if size == '10b':

@@ -20,7 +20,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -36,7 +36,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   # Warmup over the first 2,000 updates, and a cosine to 0, as in the released code.
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=2000, schedule='gpt1', eps=1e-8, bias_correction=True,
       weight_decay=0.01)
   return apply_scale(PretrainRun(

@@ -31,7 +31,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes import llama
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
@@ -69,7 +69,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   if size == 'chinese':
     text = llama.TEXT
   # The warmup of 375 million tokens is 715 updates with batch size 512 at sequence length 1,024.
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=715, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8,
       bias_correction=True, weight_decay=0.1)
   run = apply_scale(PretrainRun(

@@ -26,7 +26,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -74,7 +74,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine',
       floor=0.1, b2=0.95, eps=1e-8, bias_correction=True, weight_decay=0.1)
   phases = batch_size_ramp(300_000_000_000, row.length, row.batch, row.first_batch, row.ramp_tokens)

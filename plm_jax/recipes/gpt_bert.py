@@ -37,7 +37,7 @@ from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfi
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.mntp import MaskedNextToken
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Lamb, OptimConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -71,8 +71,8 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
 def make_optimizer(row: RecipeSize) -> OptimConfig:
   """Make the optimizer of a size: LAMB with an EMA, warmup and cooldown over 1.6% of the steps."""
   ends = row.steps * 16 // 1000
-  return OptimConfig(
-      kind='lamb', peak=row.peak, warmup=ends, schedule='cosine', floor=0.1, cooldown=ends, b2=0.98,
+  return Lamb(
+      peak=row.peak, warmup=ends, schedule='cosine', floor=0.1, cooldown=ends, b2=0.98,
       eps=1e-8, bias_correction=True, weight_decay=0.1, clip=2.0, ema=0.999)
 
 

@@ -22,7 +22,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -52,7 +52,7 @@ TEXT = TextConfig(kind='sentencepiece-bpe', layout='llama', lowercase=False, sen
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8,
       bias_correction=True, weight_decay=0.1)
   return apply_scale(PretrainRun(

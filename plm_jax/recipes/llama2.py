@@ -20,7 +20,7 @@ import dataclasses
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.llama import TEXT
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -54,7 +54,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-5,
       bias_correction=True, weight_decay=0.1)
   return apply_scale(PretrainRun(

@@ -24,7 +24,7 @@ from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfi
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -50,7 +50,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=8000, schedule='cosine', horizon=1_200_000, floor=0.01, b2=0.95,
       eps=1e-8, bias_correction=True, weight_decay=0.1)
   text = TextConfig(kind='byte-bpe', layout='gpt2', lowercase=False, sentences='none')

@@ -28,7 +28,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import ltg_bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Lamb
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -51,8 +51,8 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
-      kind='lamb', peak=row.peak, warmup=WARMUP, schedule='cosine', floor=0.1, b2=0.98,
+  optim = Lamb(
+      peak=row.peak, warmup=WARMUP, schedule='cosine', floor=0.1, b2=0.98,
       bias_correction=True, weight_decay=0.1, clip=2.0,
       exempt=('bias', 'scale', 'tokens', 'relative'))
   phases = Phase(STEPS - LONG, 128, row.batch), Phase(LONG, 512, row.batch // 4)

@@ -33,7 +33,7 @@ from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.layer_distillation import Relations
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -97,7 +97,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   objective = Distillation(
       model=teacher, soft=0.0, hard=0.0, cosine=0.0, inner=inner,
       task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0), copied=False)
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=4000, schedule='linear', weight_decay=0.01, bias_correction=True)
   run = apply_scale(PretrainRun(
       f'minilm_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),

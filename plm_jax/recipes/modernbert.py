@@ -47,7 +47,7 @@ from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import StableAdamW
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
@@ -146,8 +146,8 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
   model = validation.with_paths(row.make_model(dropout=0.0, attention_dropout=0.0), {
       'block.attention.out_dropout': 0.1,
       'block.attention.position': TwoRopes(Rope(whole), Rope(band))})
-  optim = OptimConfig(
-      kind='stable_adamw', peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown,
+  optim = StableAdamW(
+      peak=row.peak, clock='tokens', warmup=row.warmup, cooldown=row.cooldown,
       floor=row.floor, schedule=row.schedule, b2=row.b2, eps=row.eps, bias_correction=True,
       weight_decay=row.decay / row.peak, clip=0.0)
   if row.phases:

@@ -20,7 +20,7 @@ from plm_jax.config.run import PretrainRun, Scale
 from plm_jax.models import mosaicbert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -36,7 +36,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.steps * 6 // 100, floor=0.02, schedule='linear', b2=0.98, eps=1e-6,
       bias_correction=True, weight_decay=DECAY / row.peak, exempt=(), clip=0.0)
   return apply_scale(PretrainRun(

@@ -23,7 +23,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import mpnet
 from plm_jax.objectives.masked_permuted import MaskedPermutedLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -37,7 +37,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=24_000, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
   return apply_scale(PretrainRun(

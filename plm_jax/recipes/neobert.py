@@ -28,7 +28,7 @@ from plm_jax.config.run import PretrainRun, Scale
 from plm_jax.models import neobert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -45,7 +45,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=2000, horizon=900_000, floor=0.1, schedule='cosine', b2=0.95, eps=1e-8,
       bias_correction=True, weight_decay=0.01, exempt=())
   if size == 'base_long':

@@ -25,7 +25,7 @@ import dataclasses
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.models import palm
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Adafactor
 from plm_jax.recipes.llama import TEXT
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
@@ -61,8 +61,8 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
-      kind='adafactor', peak=row.peak, warmup=10_000, schedule='t5', weight_decay=1.0,
+  optim = Adafactor(
+      peak=row.peak, warmup=10_000, schedule='t5', weight_decay=1.0,
       decay_power=2.0, factored=0, momentum=0.9)
   phases = tuple(Phase(steps, row.length, batch) for steps, batch in row.phases)
   return apply_scale(PretrainRun(

@@ -38,7 +38,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -95,7 +95,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   text = TextConfig(kind='byte-bpe', lowercase=False)
   # fairseq's Adam corrects the bias of its means, and decays all parameters; table 9 has no
   # clipping.
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
   assembly = 'document' if one_document else 'sentences'

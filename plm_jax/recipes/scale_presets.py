@@ -9,7 +9,7 @@ from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Adafactor, Lamb, OptimConfig
 
 Size = TypeVar('Size', bound=RunConfig)
 MINUTES_PER_1000_STEPS = {
@@ -65,10 +65,10 @@ def make_laptop_run(paper: PretrainRun) -> PretrainRun:
     small = resize_run(paper, layers=2, width=128, heads=2, vocab=4096, max_length=32)
     optim, phase = dict(peak=2e-3, warmup=60, b2=0.98), Phase(2000, 32, 64)
     init_std = 0.08
-  if paper.optim.kind == 'adafactor':  # whose learning rate is relative to the parameters
+  if isinstance(paper.optim, Adafactor):  # whose learning rate is relative to the parameters
     peak = 0.01 if paper.optim.schedule == 'constant' else 0.03
     optim = dict(peak=peak, warmup=100)
-  if paper.optim.kind == 'lamb':  # this one, too
+  if isinstance(paper.optim, Lamb):  # this one, too
     optim['peak'] = max(optim['peak'], paper.optim.peak)
 
   # No dropout, and initialization for this width.

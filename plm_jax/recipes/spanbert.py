@@ -21,7 +21,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import spanbert
 from plm_jax.objectives.sbo import SpanBoundary
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -39,7 +39,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   # Section 4.2: decoupled weight decay of 0.1, epsilon 1e-8, BERT's warmup and peak learning rate.
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=10_000, schedule='linear', eps=1e-8, weight_decay=0.1, exempt=(),
       bias_correction=True)
   return apply_scale(PretrainRun(

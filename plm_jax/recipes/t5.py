@@ -26,7 +26,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Adafactor
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -56,8 +56,8 @@ SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 # Shared with the descendants of T5.
 TEXT = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False)
-OPTIM = OptimConfig(
-    kind='adafactor', peak=0.01, warmup=10_000, schedule='t5', clip=0.0, weight_decay=0.0,
+OPTIM = Adafactor(
+    peak=0.01, warmup=10_000, schedule='t5', clip=0.0, weight_decay=0.0,
     heads='joined')
 
 

@@ -29,7 +29,7 @@ from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.layer_distillation import Layerwise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -65,7 +65,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       model=teacher, soft=0.0, hard=0.0, cosine=0.0,
       inner=Layerwise(), task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0),
       copied=False)
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.steps // 10, schedule='linear', weight_decay=0.01,
       clip_by='parameter')
   run = apply_scale(PretrainRun(

@@ -21,7 +21,7 @@ import dataclasses
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import transformer
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.recipes.t5 import TEXT
@@ -48,7 +48,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-9, bias_correction=True,
       weight_decay=0.0, clip=0.0)
   data = DataConfig(

@@ -44,7 +44,7 @@ from plm_jax.models import xlm
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.objectives.translation_rows import Translations
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -62,7 +62,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-8, bias_correction=True,
       weight_decay=0.0, clip=5.0)
   pair = Translations() if size.endswith('tlm') else FullSentences()

@@ -23,7 +23,7 @@ from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import xlm_roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.roberta import RoBERTaSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
@@ -42,7 +42,7 @@ SIZES = {
 def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
   text = TextConfig(kind='sentencepiece-unigram', layout='xlm-r', lowercase=False)

@@ -27,7 +27,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import xlnet
 from plm_jax.objectives.plm import PermutationLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 
@@ -59,7 +59,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   text = TextConfig(kind='sentencepiece-unigram', layout='xlnet', lowercase=False)
   # Epsilon of 1e-6 and weight decay of 0.01 as in BERT; the final learning rate is that of the
   # released train.py.
-  optim = OptimConfig(
+  optim = AdamW(
       peak=row.peak, warmup=row.warmup, schedule='linear', floor=0.001, weight_decay=0.01)
   return apply_scale(PretrainRun(
       f'xlnet_{size}', family='xlnet', model=model, objective=PermutationLM(),

@@ -24,7 +24,7 @@ def make_learner(config: RunConfig, vocab: Vocab) -> Learner:
   model, objective = build_model(config, vocab), phase_objective(config, config.train.phases[-1])
   select = make_selection(config)
   matrices = None
-  if config.optim.kind == 'muon':
+  if config.optim.uses_matrices:
     matrices = muon.matrix_dimensions(parameter_shapes(config, model))
   optimizer = make_optimizer(
       config.optim, config.train.steps, pace=config.train.steps_and_tokens,

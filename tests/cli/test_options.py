@@ -24,7 +24,7 @@ from plm_jax.data.prepare_config import PrepareConfig, TextConfig
 from plm_jax.errors import UserError, option_scope
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.objectives.row_builders import FullSentences
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.sharding import MeshConfig
 
 RECIPES = [recipes.find_recipe(name) for name in (
@@ -32,7 +32,7 @@ RECIPES = [recipes.find_recipe(name) for name in (
 NUMBERS = (
     -1, 0, 1, 2**31, 2**63, 10**40, -10**40, float('nan'), float('inf'), -float('inf'), 1e308, -1e-300, 0.5, True)
 TEXTS = ('', '\0', '~nobody', '\ud800', 'x' * (1 + validation.MAX_TEXT_LENGTH), '../..', '中文', 'nan', '-1')
-OTHERS = (None, (), ((),), (1, 'a'), ('',), 7, 'a', 1.5, OptimConfig(), {}, b'a')
+OTHERS = (None, (), ((),), (1, 'a'), ('',), 7, 'a', 1.5, AdamW(), {}, b'a')
 
 
 def leaves(config, path=''):

@@ -22,10 +22,10 @@ from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.recipe_size import batch_size_ramp
 
-TINY = PretrainRun('tiny', optim=OptimConfig(warmup=2), train=TrainConfig(phases=(Phase(6, 32, 8), Phase(2, 64, 8))))
+TINY = PretrainRun('tiny', optim=AdamW(warmup=2), train=TrainConfig(phases=(Phase(6, 32, 8), Phase(2, 64, 8))))
 
 
 def changed(config, path, value):

@@ -10,7 +10,7 @@ from plm_jax.config.run import FinetuneRun, Phase, TrainConfig
 from plm_jax.finetuning.feed import LabeledFeed, backbone_frozen
 from plm_jax.finetuning.setup import resolve_run
 from plm_jax.models import bert, eurobert, modernbert, t5
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.sequence_classification import SequenceTask
@@ -30,7 +30,7 @@ def run(tmp_path, task, source, name, pooling='first', **data):
   config = FinetuneRun(
       name, model=model, objective=task, output=str(tmp_path / name), tuning=TuningConfig(top=0),
       data=LabeledConfig(train=(str(source),), dev=(str(source),), epochs=2, **data),
-      optim=OptimConfig(peak=0.05, warmup=0), train=TrainConfig(phases=(Phase(1, 16, 2),)))
+      optim=AdamW(peak=0.05, warmup=0), train=TrainConfig(phases=(Phase(1, 16, 2),)))
   ready = resolve_run(config, tokenizer)
   return train(ready.config, ready.open_feed, tokenizer)
 

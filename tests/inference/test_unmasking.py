@@ -23,7 +23,7 @@ from plm_jax.inference import generate, unmasking
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.masked_diffusion import MaskedDiffusion
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import init_state, train_step
 from tests.objectives import test_masked_diffusion as enumerated
@@ -188,7 +188,7 @@ def test_a_language_that_was_learned_is_sampled_as_often_as_it_was_read():
   objective = MaskedDiffusion()
   texts, shares = np.array(list(LANGUAGE), np.int32), np.array(list(LANGUAGE.values()))
   model = tiny.config(dropout=0.0, attention={'dropout': 0.0})
-  optim = OptimConfig(peak=3e-3, warmup=20, schedule='cosine')
+  optim = AdamW(peak=3e-3, warmup=20, schedule='cosine')
   learner = dataclasses.replace(
       tiny.learner(), model=objective.build(model, packed=False), objective=objective, steps=STEPS,
       optimizer=make_optimizer(optim, STEPS))

@@ -15,7 +15,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.models import bart
 from plm_jax.objectives.seq2seq import SequenceToSequence
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, init_state, train_step
 
@@ -50,13 +50,13 @@ def batch(seed=0):
 
 @pytest.fixture(scope='module')
 def params():
-  learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(OptimConfig(), 10), None, 0)
+  learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(AdamW(), 10), None, 0)
   return tiny.random_params(jax.eval_shape(lambda: init_state(learner, batch()).params))
 
 
 def after(params, only, steps=3):
   """-> the parameters that have other bits: names, and where there are layers which."""
-  optim = OptimConfig(peak=1e-2, warmup=0, schedule='constant', only=only)
+  optim = AdamW(peak=1e-2, warmup=0, schedule='constant', only=only)
   learner = Learner(ByHand().build(CONFIG, False), ByHand(), make_optimizer(optim, 10), None, 0)
   zero = jnp.zeros((), jnp.int32)
   state = TrainState(zero, params, learner.optimizer.init(params), zero, zero)

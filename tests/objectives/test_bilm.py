@@ -17,7 +17,7 @@ from plm_jax.layers.sampled_softmax import SampledWords
 from plm_jax.models import elmo
 from plm_jax.objectives import bilm
 from plm_jax.objectives.bilm import BidirectionalLM
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Adagrad
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.recipes import elmo as recipes
 from plm_jax.tokenizers.whole_words import WordTokenizer
@@ -50,7 +50,7 @@ def windows(number):
 
 def learner(accumulate=1, samples=4, fresh=0.0):
   objective = BidirectionalLM(samples=samples, fresh=fresh)
-  optim = OptimConfig(kind='adagrad', peak=0.2, warmup=0, schedule='constant', eps=1e-30, weight_decay=0.0, clip=10.0)
+  optim = Adagrad(peak=0.2, warmup=0, schedule='constant', eps=1e-30, weight_decay=0.0, clip=10.0)
   return Learner(objective.build(MODEL, True), objective, make_optimizer(optim, 10), WORDS.vocab, 0, accumulate,
                  carry=objective.carry(MODEL, 2))
 

@@ -10,7 +10,7 @@ from plm_jax.models.distilbert import student
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, init_state, train_step
 
@@ -21,7 +21,7 @@ OBJECTIVE = Distillation(teacher='somewhere', model=TEACHER)
 @pytest.fixture(scope='module')
 def learner():
   frozen = OBJECTIVE.optimizer_hints.frozen
-  optimizer = make_optimizer(OptimConfig(peak=1e-2, warmup=0, schedule='constant'), 10, frozen)
+  optimizer = make_optimizer(AdamW(peak=1e-2, warmup=0, schedule='constant'), 10, frozen)
   return Learner(OBJECTIVE.build(student(TEACHER), packed=False), OBJECTIVE, optimizer, tiny.VOCAB, 3)
 
 

@@ -18,8 +18,9 @@ from plm_jax.models import deberta_v2, electra
 from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection, fill_masks, sample_ids
-from plm_jax.optim.optimizers import OptimConfig
-from plm_jax.optim.transformations import decay_mask, make_optimizer, scale_by_plain_adam
+from plm_jax.optim.directions import decay_mask, scale_by_plain_adam
+from plm_jax.optim.optimizers import AdamW
+from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, compute_gradient, init_state, train_step
 
 LENGTH = tiny.LENGTH
@@ -38,7 +39,7 @@ def setting(sharing, model=BERT):
   model = dataclasses.replace(
     model, block=validation.with_paths(model.block, {'dropout': 0.0, 'attention.dropout': 0.0})
   )
-  learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 3)
+  learner = Learner(objective.build(model, False), objective, make_optimizer(AdamW(), 10), tiny.VOCAB, 3)
   windows = tiny.windows(8, objective.text_length(LENGTH))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   batch = jax.jit(lambda w: objective.corrupt(learner.key('corruption'), w, tiny.VOCAB))(windows)
@@ -245,7 +246,7 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators():
   times its own, each clipped at 1 by itself; written out with optax for each network alone."""
   one, params, _ = setting('disentangled', DEBERTA)
   objective = dataclasses.replace(one.objective, optimizers='two', weight=10.0)
-  config = OptimConfig(peak=1e-2, warmup=0, schedule='constant', eps=0.1)  # with which sizes matter
+  config = AdamW(peak=1e-2, warmup=0, schedule='constant', eps=0.1)  # with which sizes matter
   windows = tiny.windows(8, objective.text_length(LENGTH))
   learner = dataclasses.replace(
       one, objective=objective, optimizer=make_optimizer(config, 10, parts=objective.optimizer_hints.groups))
@@ -259,7 +260,7 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators():
     own, grads = ({name: tree[name] for name in names if name in tree} for tree in (params, grads))
     plain = optax.chain(
         optax.clip_by_global_norm(1.0), scale_by_plain_adam(0.9, 0.999, 0.1),
-        optax.add_decayed_weights(0.01, decay_mask), optax.scale(-1e-2))
+        optax.add_decayed_weights(0.01, lambda params: decay_mask(params, config.exempt)), optax.scale(-1e-2))
     grads = jax.tree.map(lambda x: factor * x, grads)
     assert optax.tree.norm(grads) > 1  # so that clipping matters
     updates, _ = plain.update(grads, plain.init(own), own)

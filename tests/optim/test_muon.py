@@ -9,7 +9,7 @@ import tiny
 import plm_jax
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.optim.muon import Sides, find_sides, matrix_dimensions, scale_by_muon_and_adam
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import Lion, Muon
 from plm_jax.optim.trainable import path_names
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.sharding import MeshConfig, make_mesh
@@ -161,7 +161,7 @@ def test_eight_devices_make_the_update_of_one(mesh, layers):
 @pytest.mark.parametrize('rate', [0.5, 1.0])
 def test_the_rate_of_matrices_multiplies_their_weight_decay(rate):
   """Without gradients, only the decay is left: learning rate x factor x weight decay x parameter."""
-  config = OptimConfig(kind='muon', muon_rate=rate, peak=0.1, warmup=0, schedule='constant', weight_decay=0.2, exempt=())
+  config = Muon(muon_rate=rate, peak=0.1, warmup=0, schedule='constant', weight_decay=0.2, exempt=())
   params = {'kernel': jnp.full((4, 4), 2.0), 'table': jnp.full((4, 4), 2.0)}
   optimizer = make_optimizer(config, 10, matrices={('kernel',): Sides((0,), (1,))})
   updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
@@ -184,7 +184,7 @@ def test_the_optimizer_of_a_run():
 
 
 def test_lion_takes_the_sign_of_a_mean():
-  config = OptimConfig(kind='lion', peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, b1=0.9, b2=0.99)
+  config = Lion(peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, b1=0.9, b2=0.99)
   optimizer = make_optimizer(config, 10)
   params = {'kernel': jnp.zeros(3)}
   state = optimizer.init(params)

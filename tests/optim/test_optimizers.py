@@ -1,3 +1,9 @@
+import dataclasses
+import importlib
+import json
+import pathlib
+import re
+
 from flax.linen import unbox
 import jax
 import jax.numpy as jnp
@@ -6,10 +12,25 @@ import optax
 import pytest
 import tiny
 
+import plm_jax
+from plm_jax import recipes
+from plm_jax.cli import signatures
+from plm_jax.cli.run import parse
+from plm_jax.config import serialization
+from plm_jax.errors import ConfigError
 from plm_jax.models import bart, deberta_v2, gpt2, llama, t5, xlnet
-from plm_jax.optim.optimizers import OptimConfig, make_schedule
+from plm_jax.optim.directions import decay_mask
+from plm_jax.optim.optimizers import (
+  OPTIMIZERS,
+  Adafactor,
+  Adagrad,
+  AdamW,
+  Lamb,
+  StableAdamW,
+  make_schedule,
+)
 from plm_jax.optim.trainable import ParameterError, match_parameters
-from plm_jax.optim.transformations import clip_gradients, decay_mask, make_optimizer
+from plm_jax.optim.transformations import clip_gradients, make_optimizer
 
 
 def run(config, params, grads, steps=20):
@@ -24,6 +45,11 @@ def run(config, params, grads, steps=20):
       return (params, state), params
     return jax.lax.scan(step, (params, optimizer.init(params)), grads)[1]
   return jax.device_get(all_steps(params, grads))
+
+
+def make_config(kind, **fields):
+  """Make the configuration of a kind; Adafactor's factors matrices of any size."""
+  return OPTIMIZERS[kind](**fields, **({'factored': 2} if kind == 'adafactor' else {}))
 
 
 def stacked(leaves):
@@ -44,7 +70,7 @@ def test_each_layer_of_a_stack_is_a_tensor_of_its_own(kind):
   grads = draw.normal(size=(4, 3, 6, 5)).astype(np.float32) / scale
   rows, alone = stacked(np.moveaxis(grads, 1, 0))
   rows = {**rows, 'layers': jax.tree.map(lambda x: np.moveaxis(x, 0, 1), rows['layers'])}
-  config = OptimConfig(kind=kind, peak=0.1, warmup=0, schedule='constant', clip=0.0, factored=2)
+  config = make_config(kind, peak=0.1, warmup=0, schedule='constant', clip=0.0)
   got, want = run(config, params[0], rows, 4), run(config, params[1], alone, 4)
   for n in range(3):
     np.testing.assert_allclose(got['layers']['block']['many']['kernel'][:, n], want[str(n)]['kernel'], rtol=1e-5)
@@ -54,8 +80,8 @@ def test_each_layer_of_a_stack_is_a_tensor_of_its_own(kind):
 
 def test_stable_adamw_against_numpy():
   """Algorithm 2 of Wortsman et al. 2023: gradients that grow by 100 are shortened, decay with them; a gain has none."""
-  config = OptimConfig(
-      kind='stable_adamw', peak=0.1, warmup=0, schedule='constant', weight_decay=0.5, clip=0.0, b2=0.98, eps=1e-6,
+  config = StableAdamW(
+      peak=0.1, warmup=0, schedule='constant', weight_decay=0.5, clip=0.0, b2=0.98, eps=1e-6,
       bias_correction=True)
   draw = np.random.default_rng(0)
   grads = {'kernel': draw.normal(size=(6, 3, 4)), 'scale': draw.normal(size=(6, 4))}
@@ -79,7 +105,7 @@ def test_stable_adamw_against_numpy():
 def test_lamb_moves_by_the_learning_rate_times_the_size_of_the_tensor():
   params = {'a': {'kernel': jnp.full((2, 2), 3.0), 'bias': jnp.full(2, 3.0)}}
   grads = jax.tree.map(lambda x: jnp.ones((1, *x.shape)), params)
-  config = OptimConfig(kind='lamb', peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, eps=0.0)
+  config = Lamb(peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, eps=0.0)
   after = run(config, params, grads)['a']
   np.testing.assert_allclose(after['kernel'][0], 3 - 0.1 * 3, rtol=1e-6)
   # No ratio: the plain update of a bias, 0.1 / sqrt(0.001).
@@ -88,13 +114,13 @@ def test_lamb_moves_by_the_learning_rate_times_the_size_of_the_tensor():
 
 def test_adafactor_keeps_rows_and_columns_of_large_matrices_only():
   params = {'layers': {'block': {'kernel': jnp.ones((3, 256, 128))}}, 'head': {'kernel': jnp.ones((256, 64))}}
-  sizes = {x.size for x in jax.tree.leaves(make_optimizer(OptimConfig(kind='adafactor'), 10).init(params))}
+  sizes = {x.size for x in jax.tree.leaves(make_optimizer(Adafactor(), 10).init(params))}
   assert max(sizes) == 256 * 64 and {3 * 256, 3 * 128} <= sizes
 
 
 def test_what_is_frozen_stays_and_has_no_state():
   params = {'student': {'kernel': jnp.ones(3)}, 'teacher': {'kernel': jnp.ones(7)}}
-  optimizer = make_optimizer(OptimConfig(peak=0.1, warmup=0, schedule='constant'), 10, frozen=('teacher',))
+  optimizer = make_optimizer(AdamW(peak=0.1, warmup=0, schedule='constant'), 10, frozen=('teacher',))
   state = optimizer.init(params)
   assert not any(x.shape == (7,) for x in jax.tree.leaves(state))
   updates, _ = optimizer.update(params, state, params)
@@ -131,7 +157,7 @@ def moved(config, frozen=()):
 @pytest.mark.parametrize('kind', ['adamw', 'lamb', 'adafactor'])
 def test_only_some_parameters_move(kind):
   only = ('backbone/tokens', 'backbone/encoder/stack/layers/block/attention/query[1]', 'backbone/*/*/*/*/norm[2]')
-  optim = OptimConfig(kind=kind, peak=0.1, warmup=0, schedule='constant', factored=2, only=only)
+  optim = make_config(kind, peak=0.1, warmup=0, schedule='constant', only=only)
   changed = moved(optim)
   first = {name: x.any(tuple(range(1, x.ndim))).tolist() for name, x in changed.items()}
   layers = 'stack/layers/block'
@@ -151,7 +177,7 @@ def test_only_some_parameters_move(kind):
 def test_what_stays_does_not_count_in_the_clipped_norm():
   params = {'a': {'layers': {'block': jnp.zeros((2, 1))}}, 'b': jnp.zeros(1)}
   grads = {'a': {'layers': {'block': jnp.array([[3.0], [100.0]])}}, 'b': jnp.array([1000.0])}
-  config = OptimConfig(kind='adafactor', clip=1.0, only=('a[0]',))
+  config = Adafactor(clip=1.0, only=('a[0]',))
   optimizer = make_optimizer(config, 10)
   _, state = optimizer.update(grads, optimizer.init(params), params)
   sizes = [x for x in jax.tree.leaves(state) if getattr(x, 'shape', None) == (2, 1)]
@@ -163,7 +189,7 @@ def test_what_stays_does_not_count_in_the_clipped_norm():
 def test_a_pattern_of_nothing_says_what_there_is():
   for pattern in ('backbone/encode', 'encoder', 'backbone/tokens[0]', 'backbone/encoder/stack/layers/block/norm[3]'):
     with pytest.raises(ParameterError) as error:
-      make_optimizer(OptimConfig(only=(pattern,)), 10).init(net())
+      make_optimizer(AdamW(only=(pattern,)), 10).init(net())
     assert repr(pattern) in str(error.value)
     assert '  backbone/tokens' in str(error.value) and 'block/norm/scale[0..2]' in str(error.value)
   found = tiny.flat(match_parameters(('backbone/encoder[0]',), net()))
@@ -172,15 +198,15 @@ def test_a_pattern_of_nothing_says_what_there_is():
 
 def test_an_exempt_name_of_nothing_says_what_there_is():
   """Default names are excepted: a model without biases is no error, with or without frozen parameters."""
-  for config in (OptimConfig(exempt=('bias', 'scales')), OptimConfig(exempt=('scales',), only=('backbone/tokens',))):
+  for config in (AdamW(exempt=('bias', 'scales')), AdamW(exempt=('scales',), only=('backbone/tokens',))):
     with pytest.raises(ParameterError, match=r"^optim\.exempt: no parameter has the name 'scales' .*: .*\bscale\b"):
       make_optimizer(config, 10).init(net())
-  make_optimizer(OptimConfig(exempt=('bias', 'scale', 'encoder'), only=('backbone/tokens',)), 10).init(net())
-  make_optimizer(OptimConfig(), 10).init({'kernel': jnp.ones(2)})
+  make_optimizer(AdamW(exempt=('bias', 'scale', 'encoder'), only=('backbone/tokens',)), 10).init(net())
+  make_optimizer(AdamW(), 10).init({'kernel': jnp.ones(2)})
 
 
 def test_the_paper_s_schedule():
-  rate = make_schedule(OptimConfig(), 1_000_000)
+  rate = make_schedule(AdamW(), 1_000_000)
   assert [round(float(rate(step)) * 1e6, 3) for step in (0, 5000, 9999, 10_000, 500_000, 999_999)] == [
       0, 50, 99.99, 99, 50, 0]
 
@@ -188,7 +214,7 @@ def test_the_paper_s_schedule():
 def test_tokens_that_no_int32_holds():
   """ModernBERT's: 3 billion up, flat, 50 billion of 1,700 down."""
   billion = 1_000_000_000
-  config = OptimConfig(peak=1.0, warmup=3 * billion, cooldown=50 * billion, clock='tokens', schedule='wsd')
+  config = AdamW(peak=1.0, warmup=3 * billion, cooldown=50 * billion, clock='tokens', schedule='wsd')
   rate = jax.jit(make_schedule(config, 400_000, ((400_000, 4_250_000),)))
   tokens = np.array([0, 1.5, 3, 850, 1650, 1662.5, 1687.5]) * billion
   np.testing.assert_allclose([rate(int(n / 4_250_000)) for n in tokens], [0, 0.5, 1, 1, 1, 0.5, 1 - 0.75 ** 0.5],
@@ -196,17 +222,17 @@ def test_tokens_that_no_int32_holds():
 
 
 def test_no_warmup_starts_at_the_peak():
-  assert float(make_schedule(OptimConfig(peak=0.5, warmup=0), 10)(0)) == 0.5
+  assert float(make_schedule(AdamW(peak=0.5, warmup=0), 10)(0)) == 0.5
 
 
 def test_biases_and_norms_do_not_decay():
   params = {'block': {'query': {'kernel': 1, 'bias': 1}, 'norm': {'scale': 1, 'bias': 1}}, 'tokens': 1}
-  assert decay_mask(params) == {
+  assert decay_mask(params, AdamW.exempt) == {
       'block': {'query': {'kernel': True, 'bias': False}, 'norm': {'scale': False, 'bias': False}}, 'tokens': True}
 
 
 def test_which_parameters_of_bert_decay(params):
-  decay = tiny.flat(decay_mask(params))
+  decay = tiny.flat(decay_mask(params, AdamW.exempt))
   plain = {name for name, value in decay.items() if value}
   assert {name.rsplit('/', 1)[1] for name in plain} == {'kernel', 'tokens', 'positions', 'types'}
   assert all(name.endswith(('bias', 'scale')) for name in set(decay) - plain)
@@ -223,7 +249,7 @@ def test_which_parameters_decay_in_each_architecture(config, kinds):
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'types', 'ranks')}
   batch |= {'decoder_tokens': batch['tokens'], 'decoder_segments': batch['segments'], 'positions': batch['tokens']}
   params = unbox(jax.eval_shape(lambda: config.backbone(False).init(jax.random.key(0), batch)['params']))
-  decay = tiny.flat(decay_mask(params))
+  decay = tiny.flat(decay_mask(params, AdamW.exempt))
   assert {name.rsplit('/', 1)[-1] for name, value in decay.items() if value} == kinds
   assert {name.rsplit('/', 1)[-1] for name, value in decay.items() if not value} <= {'bias', 'scale'}
 
@@ -231,7 +257,7 @@ def test_which_parameters_decay_in_each_architecture(config, kinds):
 def test_decay_and_nothing_else_where_the_gradient_is_zero():
   params = {'a': {'kernel': jnp.full(3, 2.0), 'bias': jnp.full(3, 2.0)}}
   grads = jax.tree.map(lambda x: jnp.zeros((1, *x.shape)), params)
-  config = OptimConfig(peak=0.5, warmup=0, weight_decay=0.1, schedule='constant')
+  config = AdamW(peak=0.5, warmup=0, weight_decay=0.1, schedule='constant')
   after = run(config, params, grads)['a']
   np.testing.assert_allclose(after['kernel'][0], 2 - 0.5 * 0.1 * 2)
   np.testing.assert_array_equal(after['bias'][0], 2)
@@ -240,11 +266,11 @@ def test_decay_and_nothing_else_where_the_gradient_is_zero():
 def test_first_step_by_hand():
   """Without bias correction the first update is 0.1 g / (sqrt(0.001) |g| + eps), of the clipped gradient."""
   params, grads = {'a': {'bias': jnp.zeros(2)}}, {'a': {'bias': jnp.array([[30.0, -40.0]])}}
-  config = OptimConfig(peak=1.0, warmup=0, schedule='constant')
+  config = AdamW(peak=1.0, warmup=0, schedule='constant')
   clipped = np.array([0.6, -0.8])
   want = -0.1 * clipped / (np.sqrt(0.001) * np.abs(clipped) + 1e-6)
   np.testing.assert_allclose(run(config, params, grads)['a']['bias'][0], want, rtol=1e-5)
-  free = OptimConfig(peak=1.0, warmup=0, schedule='constant', clip=0.0, bias_correction=True)
+  free = AdamW(peak=1.0, warmup=0, schedule='constant', clip=0.0, bias_correction=True)
   np.testing.assert_allclose(run(free, params, grads)['a']['bias'][0], [-1, 1], rtol=1e-5)
 
 
@@ -252,7 +278,7 @@ def test_decay_by_the_square_of_the_learning_rate():
   """Chowdhery et al. 2022, section 5: with a gradient of zero, lr^2 of the parameter is subtracted."""
   params = {'a': {'kernel': jnp.full(3, 2.0), 'bias': jnp.full(3, 2.0)}}
   grads = jax.tree.map(lambda x: jnp.zeros((2, *x.shape)), params)
-  config = OptimConfig(peak=0.5, warmup=1, weight_decay=1.0, decay_power=2.0, schedule='linear', clip=0.0)
+  config = AdamW(peak=0.5, warmup=1, weight_decay=1.0, decay_power=2.0, schedule='linear', clip=0.0)
   after = run(config, params, grads, steps=3)['a']
   rates = [float(make_schedule(config, 3)(step)) for step in (0, 1)]
   assert rates == [0, 0.5]
@@ -264,7 +290,7 @@ def test_adafactor_with_a_mean_of_updates_and_nothing_factored():
   """PaLM's: an update is g / |g| times the size of the parameter at first, of which the mean takes a tenth."""
   params = {'a': {'kernel': jnp.full((2, 2), 3.0)}}
   grads = jax.tree.map(lambda x: jnp.ones((2, *x.shape)), params)
-  config = OptimConfig(kind='adafactor', peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0,
+  config = Adafactor(peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0,
                        factored=0, momentum=0.9)
   after = run(config, params, grads)['a']['kernel']
   first = 3 - 0.1 * 0.1 * 3
@@ -276,7 +302,7 @@ def test_adafactor_with_a_mean_of_updates_and_nothing_factored():
 
 def test_a_clock_of_tokens():
   """Two phases, of 10 steps with 2 tokens each and of 20 with 4: the warmup ends at step 5, the cosine at step 20."""
-  config = OptimConfig(peak=1.0, warmup=10, horizon=60, clock='tokens', schedule='cosine', floor=0.1)
+  config = AdamW(peak=1.0, warmup=10, horizon=60, clock='tokens', schedule='cosine', floor=0.1)
   rate = jax.vmap(make_schedule(config, 30, ((10, 2), (20, 4))))(jnp.arange(30))
   want = [n / 5 for n in range(5)]
   seen = np.array([*range(10, 20, 2), *range(20, 60, 4), *[60] * 10])
@@ -288,7 +314,7 @@ def test_in_fairseq_all_parameters_decay():
   params = {'a': {'kernel': jnp.full(3, 2.0), 'bias': jnp.full(3, 2.0), 'scale': jnp.full(3, 2.0)}}
   grads = jax.tree.map(lambda x: jnp.zeros((1, *x.shape)), params)
   for power in (1.0, 2.0):
-    config = OptimConfig(
+    config = AdamW(
         peak=0.5, warmup=0, weight_decay=0.1, decay_power=power, schedule='constant', exempt=())
     after = run(config, params, grads)['a']
     assert {name: x[0].tolist() for name, x in after.items()} == dict.fromkeys(
@@ -299,20 +325,20 @@ def test_in_fairseq_all_parameters_decay():
 @pytest.mark.parametrize(('config', 'steps', 'points'), [
     # THUDM/GLM, config/ds_block_large.sh: --lr-decay-iters 160000 --lr-decay-ratio 0.05 --warmup .05 (of these), and
     # ds_block_large_chinese.sh; learning_rates.py subtracts the warmup from where the cosine ends.
-    (OptimConfig(peak=2e-4, warmup=8000, schedule='cosine', horizon=160_000, floor=0.05), 200_000,
+    (AdamW(peak=2e-4, warmup=8000, schedule='cosine', horizon=160_000, floor=0.05), 200_000,
      {4000: 1e-4, 8000: 2e-4, 84_000: 1.05e-4, 160_000: 1e-5, 199_999: 1e-5}),
-    (OptimConfig(peak=4e-4, warmup=8000, schedule='cosine', horizon=200_000, floor=0.1), 250_000,
+    (AdamW(peak=4e-4, warmup=8000, schedule='cosine', horizon=200_000, floor=0.1), 250_000,
      {8000: 4e-4, 104_000: 2.2e-4, 200_000: 4e-5, 249_999: 4e-5}),
     # google-research/electra, model/optimization.py: the warmup is a factor of the line from step 0 on.
-    (OptimConfig(peak=2e-4, warmup=10_000, schedule='electra'), 766_000,
+    (AdamW(peak=2e-4, warmup=10_000, schedule='electra'), 766_000,
      {0: 0, 5000: 1e-4 * 761 / 766, 10_000: 2e-4 * 756 / 766, 383_000: 1e-4}),
     # AnswerDotAI/ModernBERT, src/scheduler.py: OneMinusSqrtScheduler and WarmupStableDecayScheduler.
-    (OptimConfig(peak=4e-4, warmup=0, schedule='wsd', cooldown=100, floor=0.04), 100,
+    (AdamW(peak=4e-4, warmup=0, schedule='wsd', cooldown=100, floor=0.04), 100,
      {0: 4e-4, 25: 2.08e-4, 49: 4e-4 * (0.04 + 0.96 * 0.3)}),
-    (OptimConfig(peak=8e-4, warmup=10, schedule='trapezoid', cooldown=50, floor=0.02), 100,
+    (AdamW(peak=8e-4, warmup=10, schedule='trapezoid', cooldown=50, floor=0.02), 100,
      {5: 4e-4, 10: 8e-4, 50: 8e-4, 75: 8e-4 * 0.51, 99: 8e-4 * (1 - 0.98 * 0.98)}),
     # JonasGeiping/cramming, backend/optimizers/schedulers.py: get_budget_triangle, from 0.25, falling over 0.25.
-    (OptimConfig(peak=1e-3, warmup=75, warmup_start=0.25, schedule='linear'), 100,
+    (AdamW(peak=1e-3, warmup=75, warmup_start=0.25, schedule='linear'), 100,
      {0: 2.5e-4, 30: 5.5e-4, 75: 1e-3, 80: 8e-4, 95: 2e-4})],
     ids=['glm', 'glm_chinese', 'electra', 'one_minus_sqrt', 'warmup_stable_decay', 'triangle'])
 def test_schedules_of_released_code(config, steps, points):
@@ -345,15 +371,15 @@ def test_adafactor_sees_the_heads_of_attention_as_one_matrix(layers):
     kernels = {'attention': {name: {'kernel': jnp.asarray(x, jnp.float32)} for name, x in arrays.items()}}
     return {'layers': {'block': kernels}} if layers else {'block': kernels}
   params = tree({name: np.ones(x.shape[1:]) for name, x in grads.items()})
-  config = OptimConfig(
-      kind='adafactor', peak=1.0, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, factored=12,
+  config = Adafactor(
+      peak=1.0, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, factored=12,
       heads='joined')
   optimizer = make_optimizer(config, 10)
   state = optimizer.init(params)
   sizes = sorted(x.size for x in jax.tree.leaves(state) if x.size >= 12)
   assert sizes == [12 * max(layers, 1)] * 4  # rows and columns of two kernels
   assert max(x.size for x in jax.tree.leaves(make_optimizer(
-      OptimConfig(kind='adafactor', factored=12), 10).init(params))) == 144 * max(layers, 1)
+      Adafactor(factored=12), 10).init(params))) == 144 * max(layers, 1)
   for t in range(3):
     updates, state = optimizer.update(tree({name: x[t] for name, x in grads.items()}), state, params)
   got = updates['layers' if layers else 'block']
@@ -392,7 +418,7 @@ def test_each_parameter_is_clipped_by_itself():
 
 def test_clipping_by_parameter_reaches_the_optimizer():
   """Adagrad's first step is g / sqrt(1 + g^2): of clipped gradients 1 and 0.5, each alone."""
-  config = OptimConfig(kind='adagrad', peak=1.0, warmup=0, schedule='constant', weight_decay=0.0, clip=1.0, eps=0.0,
+  config = Adagrad(peak=1.0, warmup=0, schedule='constant', weight_decay=0.0, clip=1.0, eps=0.0,
                        clip_by='parameter')
   params = {'a': jnp.zeros(1), 'b': jnp.zeros(1)}
   got = run(config, params, {'a': jnp.array([[7.0]]), 'b': jnp.array([[0.5]])})
@@ -401,7 +427,7 @@ def test_clipping_by_parameter_reaches_the_optimizer():
 
 def test_lamb_of_ltg_bert_against_numpy():
   """ltgoslo/ltg-bert, babylm/train/lamb.py: bias correction; a ratio, with the decay, for what decays alone."""
-  config = OptimConfig(kind='lamb', peak=0.1, warmup=0, schedule='constant', b2=0.98, eps=1e-6, bias_correction=True,
+  config = Lamb(peak=0.1, warmup=0, schedule='constant', b2=0.98, eps=1e-6, bias_correction=True,
                        weight_decay=0.1, clip=0.0)
   draw = np.random.default_rng(0)
   start = {'kernel': draw.normal(size=(3, 4)), 'bias': draw.normal(size=4)}
@@ -417,3 +443,30 @@ def test_lamb_of_ltg_bert_against_numpy():
         update *= np.linalg.norm(x) / np.linalg.norm(update)
       x = x - 0.1 * update
       np.testing.assert_allclose(got[name][t], x, rtol=1e-4, atol=1e-6)
+
+
+def test_an_optimizer_is_one_file_and_one_line(tmp_path, monkeypatch):
+  """The example of docs/howto/adding.md: its options, help, stored configuration and updates."""
+  page = (pathlib.Path(__file__).parents[2] / 'docs/howto/adding.md').read_text()
+  block = next(one for one in re.findall(r'```python\n(.*?)```', page, re.S) if 'OptimConfig' in one)
+  (tmp_path / 'signum.py').write_text(block)
+  monkeypatch.syspath_prepend(tmp_path)
+  signum = importlib.import_module('signum').Signum
+  recipe = recipes.find_recipe('bert_base')
+  with pytest.raises(ConfigError, match=r'--optim\.kind is adamw, .* or muon, got'):
+    parse(recipe, ['--optim.kind=signum'])
+
+  monkeypatch.setitem(OPTIMIZERS, 'signum', signum)
+  args = ['--scale=test', '--optim.kind=signum', '--optim.momentum=0.5', '--optim.peak=0.1']
+  config = parse(recipe, args)
+  assert config.optim == signum(momentum=0.5, peak=0.1, warmup=2, schedule='bert')
+  assert config == plm_jax.recipe('bert_base', 'test', optim={'kind': 'signum', 'momentum': 0.5, 'peak': 0.1})
+  assert serialization.from_json(json.loads(serialization.dump(config))) == config
+  shown = {option.name: option for option in signatures.config_options(config)}
+  assert 'signum: Sign of the momentum' in shown['optim.kind'].text
+  assert shown['optim.momentum'].default == '0.5'
+  with pytest.raises(ConfigError, match=r'--optim\.b2 would change nothing: --optim\.kind is signum, not adamw'):
+    parse(recipe, [*args, '--optim.b2=0.9'])
+  after = run(dataclasses.replace(config.optim, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0),
+              {'kernel': jnp.zeros(2)}, {'kernel': jnp.array([[4.0, -2.0], [-1.0, -1.0], [-8.0, 2.0]])})
+  np.testing.assert_allclose(after['kernel'], [[-0.1, 0.1], [-0.2, 0.2], [-0.1, 0.1]], rtol=1e-6)

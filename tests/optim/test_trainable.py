@@ -9,7 +9,7 @@ import tiny
 
 from plm_jax.models import bart, deberta_v2, xlnet
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.optim.optimizers import OptimConfig, make_schedule
+from plm_jax.optim.optimizers import AdamW, make_schedule
 from plm_jax.optim.trainable import (
   ParameterError,
   ParameterSelection,
@@ -42,7 +42,7 @@ def factors(config, params):
 
 def test_learning_rates_fall_towards_the_text_as_electra_has_them():
   """_get_layer_lrs of three layers: heads are at depth 5, layers at 3, 2, 1, embeddings at 0."""
-  got = factors(OptimConfig(layer_decay=0.5), tree())
+  got = factors(AdamW(layer_decay=0.5), tree())
   layers = 'backbone/stack/layers/block/attention/query'
   assert got == {
       'heads_label/dense/bias': [1, 1], 'backbone/pooler/bias': [1],
@@ -95,7 +95,7 @@ def test_layers_that_are_shared_count_for_the_last_that_has_them():
 
 def test_layers_learn_one_after_another_from_the_top():
   params = tree()
-  optimizer = make_optimizer(OptimConfig(peak=0.1, warmup=0, schedule='constant', unfreeze=2), 20)
+  optimizer = make_optimizer(AdamW(peak=0.1, warmup=0, schedule='constant', unfreeze=2), 20)
   state, grads, moved = optimizer.init(params), jax.tree.map(np.ones_like, params), []
   update = jax.jit(optimizer.update)
   for _ in range(9):
@@ -111,7 +111,7 @@ def test_layers_learn_one_after_another_from_the_top():
 
 def test_the_slanted_triangle_of_ulmfit():
   """Equation 3 with T 100, cut_frac 0.1, ratio 32."""
-  config = OptimConfig(peak=0.01, schedule='slanted', warmup=10, floor=1 / 32)
+  config = AdamW(peak=0.01, schedule='slanted', warmup=10, floor=1 / 32)
   def theirs(t):
     cut = 10
     p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / 0.1 - 1))

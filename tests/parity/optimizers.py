@@ -10,8 +10,9 @@ import numpy as np
 import optax
 
 from parity.shared import Unsupported
-from plm_jax.optim.optimizers import OptimConfig, make_schedule
+from plm_jax.optim.optimizers import Adafactor, AdamW, Lamb, OptimConfig, make_schedule
 from plm_jax.optim.transformations import make_optimizer
+from plm_jax.validation import choose_kind
 
 # Our fields, and what cases call them. What none of them is called is left, and makes the case an unsupported one.
 NAMES = {
@@ -32,13 +33,13 @@ CONSTANTS = dict(decay_rate=0.8, clipping_threshold=1.0, clip_threshold=1.0, eps
 
 
 def bert_adamw(case) -> dict[str, np.ndarray]:
-  return adam(case, OptimConfig(schedule='bert'))
+  return adam(case, AdamW(schedule='bert'))
 
 
 def torch_adamw(case) -> dict[str, np.ndarray]:
   """Where the case says its hyper-parameters in words, they are these."""
   case.about['hparams'].only(amsgrad=False, maximize=False)
-  return adam(case, OptimConfig(peak=0.01, warmup=5, schedule='linear', eps=1e-8, bias_correction=True))
+  return adam(case, AdamW(peak=0.01, warmup=5, schedule='linear', eps=1e-8, bias_correction=True))
 
 
 def adam(case, default: OptimConfig) -> dict[str, np.ndarray]:
@@ -52,7 +53,7 @@ def adam(case, default: OptimConfig) -> dict[str, np.ndarray]:
 
 def lamb_albert(case) -> dict[str, np.ndarray]:
   config = configured(
-      case.about['hparams'], NAMES, OptimConfig(kind='lamb', warmup=0, schedule='constant', clip=0.0))
+      case.about['hparams'], NAMES, Lamb(warmup=0, schedule='constant', clip=0.0))
   got = trace(case, config)
   return {**got, **trust_ratios(case, config, got)}
 
@@ -62,15 +63,15 @@ def lamb_apex(case) -> dict[str, np.ndarray]:
   hyper = case.about['hparams']
   hyper.only(adam_w_mode=True, grad_averaging=True, use_nvlamb=False, amsgrad=False)
   config = configured(
-      hyper, NAMES, OptimConfig(kind='lamb', warmup=0, schedule='constant', bias_correction=True))
-  return trace(case, config if config.weight_decay else dataclasses.replace(config, kind='adamw'))
+      hyper, NAMES, Lamb(warmup=0, schedule='constant', bias_correction=True))
+  return trace(case, config if config.weight_decay else choose_kind(config, 'adamw'))
 
 
 def adafactor(case) -> dict[str, np.ndarray]:
   hyper = case.about['hparams']
   hyper.only(**CONSTANTS)
-  return trace(case, configured(hyper, ADAFACTOR, OptimConfig(
-      kind='adafactor', warmup=0, schedule='constant', weight_decay=0.0, clip=0.0)))
+  return trace(case, configured(hyper, ADAFACTOR, Adafactor(
+      warmup=0, schedule='constant', weight_decay=0.0, clip=0.0)))
 
 
 def adafactor_t5(case) -> dict[str, np.ndarray]:
@@ -78,8 +79,8 @@ def adafactor_t5(case) -> dict[str, np.ndarray]:
   hyper = case.about['hparams']
   warmup = hyper.take(*NAMES['warmup'])
   hyper.only(**CONSTANTS)
-  config = configured(hyper, ADAFACTOR, OptimConfig(
-      kind='adafactor', peak=warmup ** -0.5, warmup=warmup, schedule='t5', weight_decay=0.0, clip=0.0))
+  config = configured(hyper, ADAFACTOR, Adafactor(
+      peak=warmup ** -0.5, warmup=warmup, schedule='t5', weight_decay=0.0, clip=0.0))
   params = {name.removeprefix('params/'): jnp.asarray(x) for name, x in case.inputs.items()}
   steps = next(len(x) for name, x in case.outputs.items() if name.startswith('rms_per_step/'))
   t = np.arange(float(steps))[:, None]
@@ -120,7 +121,7 @@ def factors(name: str, length: int) -> Any:
   shape, power, width, warmup, total, floor = found.groups()
   rise = max(1, int(warmup))
   peak = {'t5_rsqrt': rise ** -0.5, 'noam': (int(width or 512) * rise) ** -0.5}.get(shape, 1.0)
-  rate = make_schedule(OptimConfig(
+  rate = make_schedule(AdamW(
       peak=peak, warmup=int(warmup), schedule=SHAPES[shape], power=float(power or 1), floor=number(floor or '0'),
   ), int(total or length))
   first = 1 if shape == 'noam' else 0  # Vaswani et al. 2017 count from 1
@@ -153,7 +154,7 @@ def run(config: OptimConfig, params, grads, steps: int):
 
 def trust_ratios(case, config: OptimConfig, after: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """trust_ratio/NAME [T]: the length of each update by that of the same optimizer without ratios, at the same place."""
-  start, plain = tree(case.inputs, 'params/'), make_optimizer(dataclasses.replace(config, kind='adamw'), 20)
+  start, plain = tree(case.inputs, 'params/'), make_optimizer(choose_kind(config, 'adamw'), 20)
   names = named(case.inputs, 'params/')
   places = {name: np.concatenate([case.inputs[f'params/{name}'][None], after[f'params/{name}']]) for name in names}
   @jax.jit

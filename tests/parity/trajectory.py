@@ -14,7 +14,7 @@ from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, train_step
 
@@ -108,10 +108,10 @@ def train(kind, case) -> dict[str, np.ndarray]:
     raise Unsupported(f'training with inputs {sorted(unknown)}')
   b1, b2 = said.get('betas', (0.9, 0.999))
   said.only(optimizer='adamw', schedule='constant', warmup=0, accumulate=1)
-  optim = OptimConfig(
+  optim = AdamW(
       peak=said['lr'], warmup=0, schedule='constant', b1=b1, b2=b2, eps=said.get('eps', 1e-8), bias_correction=True,
       weight_decay=said.get('weight_decay', 0.01), clip=said.get('clip_norm') or 0.0,
-      exempt=OptimConfig.exempt if said.get('no_decay_norm_bias') else ())
+      exempt=AdamW.exempt if said.get('no_decay_norm_bias') else ())
   config = case.config
   objective = kind.of(imported, case.inputs)
   wiring = xlnet if imported.family == 'xlnet' else WIRINGS[imported.config.kind]

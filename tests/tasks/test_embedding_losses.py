@@ -10,7 +10,7 @@ import tiny
 
 from plm_jax import sharding
 from plm_jax.layers.pooling import VectorConfig
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks.embedding_losses import (
@@ -231,7 +231,7 @@ def batch_of(rows: int, texts: int = 3, length: int = 12):
 
 def learner_of(task: EmbeddingTask, accumulate: int = 1) -> Learner:
   model = tiny.config(layers=1, dropout=0.1)
-  return Learner(task.build(model, False), task, make_optimizer(OptimConfig(warmup=1), 10), tiny.VOCAB, 0, accumulate)
+  return Learner(task.build(model, False), task, make_optimizer(AdamW(warmup=1), 10), tiny.VOCAB, 0, accumulate)
 
 
 def gradients(learner: Learner, params, batch):

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from plm_jax.metrics.tasks import METRICS
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.tasks.hyperparameters import FAMILY_HYPERPARAMETERS, published_hyperparameters
 from plm_jax.tasks.registry import TASKS
 from plm_jax.tasks.sources import read_sources
@@ -151,7 +151,7 @@ def test_other_families_have_them_too():
 
 
 def test_settings_are_whole_and_those_of_the_optimizer_fit_it():
-  fields = {field.name for field in dataclasses.fields(OptimConfig)} - {'warmup'}
+  fields = {field.name for field in dataclasses.fields(AdamW)} - {'warmup'}
   for family in (*FAMILY_HYPERPARAMETERS, 'bert', 'llama'):
     for size in ('', 'small', 'large'):
       for task in TASKS:
@@ -161,4 +161,4 @@ def test_settings_are_whole_and_those_of_the_optimizer_fit_it():
         assert found['batch'] % 8 == 0 or found['batch'] == 12
         assert isinstance(found['warmup'], float) == (found['warmup'] < 1)
         assert ('stride' in found) == (TASKS[task].kind == 'answers')
-        with_paths(OptimConfig(), {name: x for name, x in found.items() if name in fields})  # checks them
+        with_paths(AdamW(), {name: x for name, x in found.items() if name in fields})  # checks them

@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from plm_jax.objectives import ForwardPass
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.tasks.regularizers import FGM, FreeLB, Plain, RDrop, ScaleInvariant, symmetric_kl
 from plm_jax.tasks.sequence_classification import SequenceTask
@@ -117,7 +117,7 @@ def test_micro_steps_change_nothing(regularizer):
   model, params, batch = setting()
   task = Task(regularizer=regularizer)
   def gradient(accumulate):
-    learner = Learner(model, task, make_optimizer(OptimConfig(), 10), None, 0, accumulate)
+    learner = Learner(model, task, make_optimizer(AdamW(), 10), None, 0, accumulate)
     def compute(params):
       return step.compute_gradient(learner, params, batch, jax.random.key(7))
     return jax.device_get(jax.jit(compute)(params))

@@ -12,7 +12,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives import window_shapes
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.metric_names import split_by_corpus
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.report import html
 from plm_jax.training import run_metrics
@@ -90,7 +90,7 @@ def test_bits_per_byte_are_those_of_all_labels():
   objective = CausalLM()
   model = DecoderConfig(
       vocab=tiny.VOCAB.size, block=tiny.block(norm_at='pre'), stack=StackConfig(1), max_length=tiny.LENGTH)
-  learner = Learner(objective.build(model, False), objective, make_optimizer(OptimConfig(), 10), tiny.VOCAB, 0)
+  learner = Learner(objective.build(model, False), objective, make_optimizer(AdamW(), 10), tiny.VOCAB, 0)
   shapes = jax.eval_shape(lambda w: init_state(learner, w), window_shapes(2, 32)).params
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), tiny.unbox(shapes))
   sizes, windows = np.arange(1, 1 + tiny.VOCAB.size), tiny.windows(6, length=32)

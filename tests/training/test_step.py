@@ -9,7 +9,7 @@ import numpy_bert
 import pytest
 import tiny
 
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.training import step
 from plm_jax.training.step import TrainState, init_state, train_step
 
@@ -140,7 +140,7 @@ def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windo
 def test_a_new_number_that_is_not_finite_is_not_kept():
   """Without eps Adam divides 0 by 0 where there is no gradient, as at positions behind every row; loss and gradient
   look as ever."""
-  learner = tiny.learner(optim=OptimConfig(warmup=0, schedule='constant', eps=0.0), layers=1)
+  learner = tiny.learner(optim=AdamW(warmup=0, schedule='constant', eps=0.0), layers=1)
   windows = tiny.windows(16, learner.objective.text_length(tiny.LENGTH - 8))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   state, numbers = update(learner)(fresh(learner, params), windows)

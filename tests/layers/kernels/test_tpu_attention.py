@@ -22,7 +22,7 @@ from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.kernels import hashed_dropout, tpu_attention, tpu_attention_blocks
 from plm_jax.layers.relative_logits import RelativeLogits, TransformerXLLogits
 from plm_jax.layers.sliding_window import SlidingWindow
-from plm_jax.optim.optimizers import OptimConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.training.step import init_state, train_step
 
 SMALL = 'TPU v4'
@@ -480,7 +480,7 @@ def test_disentangled_attention_with_it(position):
 def test_a_training_with_it_ends_alike(windows):
   """Fifty steps, without dropout of probabilities, whose bits are others there."""
   learner = tiny.learner.__wrapped__(  # a mapping has no place in a cache
-      optim=OptimConfig(peak=1e-3, warmup=1, schedule='constant'), dropout=0.0, attention={'dropout': 0.0})
+      optim=AdamW(peak=1e-3, warmup=1, schedule='constant'), dropout=0.0, attention={'dropout': 0.0})
   def trained():
     state, losses = unbox(jax.jit(functools.partial(init_state, learner))(windows)), []
     step = jax.jit(functools.partial(train_step, learner))
