@@ -36,6 +36,7 @@ from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.models import bert, gpt2
 from plm_jax.tasks.embedding_losses import InBatch
 from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
@@ -156,7 +157,7 @@ def write_models(folder: pathlib.Path, lines: list[str], layers: int, width: int
         'bert',
         encoder,
         task.heads(encoder),
-        random(task.build(encoder, False), task.shapes(2, 8)),
+        random(TaskObjective(task).build(encoder, False), TaskObjective(task).shapes(2, 8)),
         pieces,
         labels=task.labels,
         task=task,
@@ -165,7 +166,7 @@ def write_models(folder: pathlib.Path, lines: list[str], layers: int, width: int
       folder / kind,
     )
   task = EmbeddingTask(vector_loss=InBatch(), vector=VectorConfig(('mean',), normalize=True))
-  save(LoadedModel('bert', encoder, task.heads(encoder), random(task.build(encoder, False), task.shapes(2, 8)), pieces,
+  save(LoadedModel('bert', encoder, task.heads(encoder), random(TaskObjective(task).build(encoder, False), TaskObjective(task).shapes(2, 8)), pieces,
                task=task, length=LENGTH), folder / 'vectors')
   for kind, family, config, head, tokenizer in (
       ('masked', 'bert', encoder, 'mlm', pieces),

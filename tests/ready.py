@@ -23,6 +23,7 @@ from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.embedding_losses import InBatch
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import GLM_TOKENS
@@ -85,7 +86,8 @@ def embedding() -> LoadedModel:
 def of_task(task: Task, tokenizer: Tokenizer) -> LoadedModel:
   """Makes a small BERT with the head of a task."""
   config = validation.with_paths(tiny.config(), {'vocab': tokenizer.vocab.size, 'max_length': LENGTH})
-  shapes = jax.eval_shape(task.build(config, False).init, jax.random.key(0), task.shapes(2, 8))
+  objective = TaskObjective(task)
+  shapes = jax.eval_shape(objective.build(config, False).init, jax.random.key(0), objective.shapes(2, 8))
   return LoadedModel('bert', config, task.heads(config), on_host(shapes['params']), tokenizer, labels=task.labels,
                  task=task, length=LENGTH)
 

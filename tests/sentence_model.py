@@ -6,6 +6,7 @@ import tiny
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.embedding_losses import InBatch
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 
@@ -13,6 +14,7 @@ def trained_of(vector: VectorConfig, length: int = 12) -> LoadedModel:
   tokenizer = labelled.tokenizer()
   task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
   model = tiny.config()
-  shapes = jax.eval_shape(task.build(model, False).init, jax.random.key(0), task.shapes(2, 8))
+  objective = TaskObjective(task)
+  shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0), objective.shapes(2, 8))
   params = tiny.random_params(shapes)['params']
   return LoadedModel('bert', model, task.heads(model), params, tokenizer, task=task, length=length)

@@ -13,6 +13,7 @@ from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.multilabel import MultiLabelTask
 from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.reranking import RerankTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
@@ -41,7 +42,8 @@ def trained(kind: str) -> LoadedModel:
   """Makes the model of a kind of task."""
   task = TASKS[kind]
   model = validation.with_paths(tiny.config(layers=1), {'vocab': WIDTH})
-  shapes = jax.eval_shape(task.build(model, False).init, jax.random.key(0), task.shapes(2, 8))
+  objective = TaskObjective(task)
+  shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0), objective.shapes(2, 8))
   params = jax.tree_util.tree_map_with_path(filled, tiny.unbox(shapes)['params'])
   head = params[f'heads_{task.head}']['dense']
   for (word, place), value in SAID[kind].items():

@@ -184,7 +184,7 @@ def run_sweep(
       metric = config.train.best if config.train.best in metrics else next(iter(metrics))
       values[seed] = metrics[metric]
     results.append(sweep.SweepResult(combination.name, values))
-  reporting = base.objective.reporting
+  reporting = base.training_objective.reporting
   def format_value(value: float) -> str:
     return reporting.format_metric(metric, value)
   ranked = sweep.rank_results(results, reporting.higher_is_better(metric))

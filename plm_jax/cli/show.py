@@ -138,7 +138,7 @@ def tabulate_layers(config: PretrainRun, depth: int | None) -> tuple[str, int, i
     those that only training has, such as ELECTRA's generator.
   """
   learner = make_learner(config, placeholder_vocab(config))
-  objective = config.objective
+  objective = config.training_objective
   windows = objective.shapes(1, config.train.phases[0].length)
   batch = jax.eval_shape(
       lambda windows: objective.corrupt(learner.key('corruption'), windows, learner.vocab), windows)

@@ -51,7 +51,7 @@ def resume_obstacles(old: RunConfig, new: RunConfig, done: int) -> list[str]:
   if not schedule_changes:
     return others
   changed = ''
-  if new.objective.step_traits.changes_over_run and old.train.steps != new.train.steps:
+  if new.training_objective.step_traits.changes_over_run and old.train.steps != new.train.steps:
     changed = 'and another number of steps would change their mask rates'
   elif unimax_budget(old) != unimax_budget(new):
     changed = 'and another number of tokens would change the shares of the corpora'

@@ -22,6 +22,7 @@ from plm_jax.data.prepare_config import TextConfig, heldout_problem
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
 from plm_jax.errors import ConfigError
+from plm_jax.objectives import Objective
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
@@ -41,6 +42,7 @@ from plm_jax.optim.tuning import TuningConfig
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.kinds import Tasks
 from plm_jax.tasks.labeled_data import LabeledConfig
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -238,6 +240,11 @@ class RunConfig(ValidatedConfig):
   beginnings of texts"""
 
   @property
+  def training_objective(self) -> Objective:
+    """The objective of the training step: `objective`, or that which is made of its task."""
+    return self.objective
+
+  @property
   def folder(self) -> str:
     """Folder of the run: `output`, or runs/TITLE."""
     return os.fspath(storage.resolve_path(self.output)) if self.output else f'runs/{self.title}'
@@ -294,10 +301,14 @@ class FinetuneRun(RunConfig):
   objective: Tasks = SequenceTask()
   data: LabeledConfig = LabeledConfig()
 
+  @property
+  def training_objective(self):
+    return TaskObjective(self.objective)
+
 
 def phase_objective(config: RunConfig, phase: Phase) -> Any:
   """Return the objective of a run with the mask rate of a phase."""
-  objective, rate = config.objective, phase.mask_rate
+  objective, rate = config.training_objective, phase.mask_rate
   return objective if rate is None else set_mask_rate(objective, rate)
 
 
@@ -328,7 +339,7 @@ def check(config: RunConfig) -> None:
   check_lengths(config)
   check_mask_rates(config)
   check_optimizer(config)
-  masks = config.objective.mask_tokens(config.model)
+  masks = config.training_objective.mask_tokens(config.model)
   for prompt in config.prompts:
     if masks and not any(mark in prompt for mark in (*masks, '<mask>')):
       raise ConfigError(f'there is no {" or ".join(masks)} in --prompts {prompt!r}: put one in '
@@ -359,7 +370,7 @@ def check_lengths(config: RunConfig) -> None:
     advice = f'. {length_advice(config, max(lengths))}' if config.warm_start else ''
     raise ConfigError(f'sequences of {max(lengths)} tokens do not fit the model: '
                       f'--model.max-length is {config.model.max_length}{advice}')
-  if config.objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
+  if config.training_objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
     raise ConfigError(f'sequences of {min(lengths)} tokens leave no room for text: use 8 or more')
 
 

@@ -129,7 +129,7 @@ def compile_forward(learner: Learner) -> Callable[[Any, Any], Any]:
   def outputs(params, windows):
     batch = objective.corrupt(learner.key('evaluation'), windows, learner.vocab)
     found: Any = learner.model.apply({'params': params}, batch)
-    return objective.heldout(found, batch), objective.prediction_inputs(found)
+    return objective.heldout(found, batch), objective.task.prediction_inputs(found)
   return jax.jit(outputs)
 
 
@@ -185,7 +185,7 @@ def cache_features(
   task = config.objective
   @jax.jit
   def outputs(params, windows):
-    batch = task.corrupt(learner.key('evaluation'), windows, learner.vocab)
+    batch = learner.objective.corrupt(learner.key('evaluation'), windows, learner.vocab)
     output: Any = config.model.backbone(config.data.several_texts).apply({'params': params}, batch)
     if task.feature_cache.unit == 'token':
       return {}, task.feature_cache.states(output)

@@ -15,6 +15,7 @@ from plm_jax.loading.loaded_model import TASK_HEADS, LoadedModel
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
 from plm_jax.tasks.examples import Example
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.training import run_metrics
 from plm_jax.truncation import Truncation
 
@@ -69,8 +70,7 @@ def make_predictor(
   pack = pack and task.output_unit != 'row'
   pad = max(tokenizer.vocab.pad, 0)
   shape = BatchShape(batch, length, sharding.count_batch_shards(mesh), pad, pack)
-  heads = dataclasses.replace(task, auxiliary=0.0).heads(trained.model)
-  parts = ['backbone'] + [f'heads_{head}' for head in heads]
+  parts = ['backbone'] + [f'heads_{head}' for head in task.heads(trained.model)]
   params = trained.device_params(*parts)
   outputs = functools.partial(
       compute_head_outputs, task, trained.model, shape.pack, tokenizer.vocab)
@@ -93,8 +93,9 @@ def make_predictor(
 def compute_head_outputs(
     task: Task, model: Any, pack: bool, vocab: Any, params: Any, windows: Any) -> tuple[dict, Any]:
   """Compute the outputs of the task's head for a batch -> (no losses, outputs)."""
-  module: Any = dataclasses.replace(task, auxiliary=0.0).build(model, pack)
-  batch = task.corrupt(jax.random.key(0), windows, vocab)
+  objective = TaskObjective(dataclasses.replace(task, auxiliary=0.0))
+  module: Any = objective.build(model, pack)
+  batch = objective.corrupt(jax.random.key(0), windows, vocab)
   found: Any = module.apply({'params': params}, batch)
   return {}, task.prediction_inputs(found)
 

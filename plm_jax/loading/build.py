@@ -34,7 +34,7 @@ def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
     raise ConfigError(
         f'the tokenizer has {vocab.size} tokens, but the model has {config.model.vocab}: give '
         f'--model.vocab={vocab.size} or more, or prepare the records with the --scale of the run')
-  objective = config.objective
+  objective = config.training_objective
   lacking = [name for name in objective.requirements.special_tokens if getattr(vocab, name) < 0]
   if lacking:
     raise ConfigError(
@@ -64,7 +64,7 @@ def parameter_shapes(config: RunConfig, model: nn.Module) -> Any:
   optimizer. Includes the parameters of adapters. Training makes the same tree
   (`training.step.init_state`).
   """
-  family, objective = families.get_family(config.family), config.objective
+  family, objective = families.get_family(config.family), config.training_objective
   batch: dict[str, Any] = dict(families.dummy_inputs(family.input_shapes(config.model)))
   batch |= objective.module_inputs(config.model)
 

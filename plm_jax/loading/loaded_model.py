@@ -210,19 +210,19 @@ def load_model(
   layout = None if mesh is None else shardings(boxed, mesh)
   params = restore_params(
       find_run_checkpoints(folder, name=checkpoint), nn.unbox(boxed), layout)
-  objective = config.objective
+  task, objective = config.objective, config.training_objective
   loaded = LoadedModel(
       config.family, config.model, objective.heads(config.model),
       adapters.merge(objective.lifecycle.exported(params)), tokenizer, str(folder), mesh,
-      getattr(objective, 'labels', ()), generates_by_unmasking=objective.generates,
+      getattr(task, 'labels', ()), generates_by_unmasking=objective.generates,
       checkpoint=checkpoint)
   from plm_jax.tasks.contract import Task
-  if isinstance(objective, Task):
+  if isinstance(task, Task):
     length = config.train.phases[-1].length
     # Vectors are mostly of documents, which `search` compares with queries.
-    default = 'document' if objective.prompts.get('document') else ''
+    default = 'document' if task.prompts.get('document') else ''
     return dataclasses.replace(
-        loaded, task=decision.apply(folder, objective), length=length, prompts=objective.prompts,
+        loaded, task=decision.apply(folder, task), length=length, prompts=task.prompts,
         default_prompt=default)
   return dataclasses.replace(loaded, starts_every_row=True)
 

@@ -65,6 +65,8 @@ class BatchReader:
   objective: Any
   packed: bool
   """rows may hold several texts that do not attend to each other"""
+  labels: Sequence[str] = ()
+  """class names of a task"""
 
   def rows(
       self, windows: Mapping[str, Any], batch: Mapping[str, Any], filled: Any = None
@@ -154,7 +156,7 @@ class BatchReader:
     """Return the classes of tokens that have one, by position."""
     found: Targets = {}
     for place in np.flatnonzero(row['marks'] > 0):
-      found[int(place)] = self.objective.labels[row['tags'][place]], {}
+      found[int(place)] = self.labels[int(row['tags'][place])], {}
     return found
 
   def make_lane(
@@ -230,7 +232,7 @@ class BatchReader:
     """Return values of the whole row, or of each text in it."""
     if 'streams' in row:
       return {}
-    found, names = {}, getattr(self.objective, 'labels', ())
+    found, names = {}, self.labels
     for name, x in row.items():
       # A value per packed text has the shape of `extract`, the positions of their first tokens.
       per_text = (x.ndim == 1 and 'extract' in row and x.shape == row['extract'].shape[-1:]

@@ -76,7 +76,7 @@ def render_card(
   for name, value in heldout.items():
     if name.partition('/')[0] not in metric_names.REGULARIZERS:
       title = metric_names.display_name(name, heldout)
-      rows[f'Held-out {title}'] = run.objective.reporting.format_metric(name, value)
+      rows[f'Held-out {title}'] = run.training_objective.reporting.format_metric(name, value)
     for baseline, score in baselines.get(name, {}).items():
       rows[f'Baseline, {baseline}'] = f'{score:.2f} {name}'
   how = 'pre-trained' if pretrained else 'fine-tuned'

@@ -132,7 +132,7 @@ def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:
       return found
     raise ConfigError(f'{short_repr(place)} has no tokenizer: give --data.tokenizer, the folder of '
                       'one')
-  if config.objective.requirements.own_vocabulary:
+  if config.objective.own_vocabulary:
     task: Any = config.objective
     found = build_word_list(task, read_unlabeled_examples(config, data))
     print_on_leader(f'{found.vocab.size:,} words have a vector of their own')

@@ -80,7 +80,9 @@ def inspect_finetuning(config: FinetuneRun, rows: int, step: int) -> Inspection:
   windows, placed = feed.batches.batch(step)
   batch = make_batch(make_learner(config, tokenizer.vocab), windows, step)
   size = len(batch['tokens'])
-  reader = BatchReader(tokenizer, config.model, config.objective, config.data.several_texts)
+  reader = BatchReader(
+      tokenizer, config.model, config.training_objective, config.data.several_texts,
+      config.objective.labels)
   shown = reader.rows(first_rows(windows, rows), first_rows(batch, rows))
   features = feed.batches.features
   for number, row in enumerate(shown):

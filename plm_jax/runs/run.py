@@ -184,7 +184,7 @@ def train_prepared(prepared: PreparedRun, lock: Lock) -> TrainingResult:
 def print_metrics(config: RunConfig, values: Mapping[str, float]) -> None:
   """Print held-out metrics on process 0: one per line, and those of each corpus in one line."""
   def format_metric(name, value):
-    return config.objective.reporting.format_metric(name, value, digits=4)
+    return config.training_objective.reporting.format_metric(name, value, digits=4)
 
   whole, corpora = metric_names.split_by_corpus(values)
   for name, value in whole.items():

@@ -1,4 +1,7 @@
-"""The contract of downstream tasks: an objective over labeled examples, with a head and metrics."""
+"""The contract of downstream tasks: a reader of examples, a head, a loss, decoding and metrics.
+
+`tasks.objective` makes the objective of a training step from a task.
+"""
 import abc
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -6,48 +9,52 @@ from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
 from plm_jax.architectures import Output
-from plm_jax.objectives import Arrays, Losses, Objective, Reporting, StepTraits
-from plm_jax.objectives.mlm import classification_losses
+from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.objectives import Arrays, Losses
 from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.input_formats import InputFormat, Truncation, get_input_format
 from plm_jax.tasks.regularizers import Plain, Regularizer
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.validation import intervals
+from plm_jax.validation import ValidatedConfig, intervals
 
 OutputUnit = Literal['slot', 'token', 'row']
 """what a head has outputs for: texts, tokens, or whole rows"""
 DEFAULT_ROW_LENGTH = 512
 """maximum tokens per row for a model without a limit"""
+PER_TOKEN = -1
+"""axis of the tokens of a row, in `Task.loss_arrays`"""
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(Objective):
+class Task(ValidatedConfig, abc.ABC):
   """A kind of downstream task.
 
-  `tasks.batches` makes its windows from `Features`; nothing is corrupted. A batch holds tokens and
-  segments [B, L] (0 padding; equal numbers attend to each other) and the arrays of
-  `Features.aligned` [B, L]. A row has E slots, one segment each. Each slot has `extract` [B, E],
-  its summary position; `weight` [B, E], 0.0 for an empty slot; and the other `Features.values`.
-  Without packing, E is 1.
+  A new kind defines `example_format`, `head`, `features`, `loss`, `predict` and `scores`, and
+  overrides what differs from the defaults.
+
+  `tasks.batches` makes batches from `Features`. A batch holds tokens and segments [B, L] (0
+  padding; equal numbers attend to each other) and the arrays of `Features.aligned` [B, L]. A row
+  has E slots, one segment each. Each slot has `extract` [B, E], its summary position; `weight`
+  [B, E], 0.0 for an empty slot; and the other `Features.values`. Without packing, E is 1.
   """
 
   limits = intervals(auxiliary='[0, 1e6]', head_dropout='[-1, 1)')
 
   head: ClassVar[str]
   """name of the head among those of the family, such as label, tags, span or choice"""
-  output_unit: ClassVar[OutputUnit]
+  output_unit: ClassVar[OutputUnit] = 'slot'
   """what the head has outputs for"""
-
-  token_arrays: ClassVar[tuple[str, ...]] = ()
-  """arrays [B, L] that the loss reads"""
-  slot_arrays: ClassVar[tuple[str, ...]] = ('label',)
-  """arrays [B, E] that the loss reads"""
+  module_class: ClassVar[type[ModelWithHeads]] = ModelWithHeads
+  """module of backbone and heads"""
+  head_arrays: ClassVar[tuple[str, ...]] = ()
+  """arrays [B, L] that the head reads in addition to what the backbone returns"""
+  own_vocabulary: ClassVar[bool] = False
+  """whether the tokenizer is a word list of the task, which the backbone does not know"""
   resolved_fields: ClassVar[tuple[str, ...]] = ('labels', 'words')
   """fields that follow from the training examples if they are not given"""
   row_unit: ClassVar[str] = 'rows'
@@ -70,17 +77,21 @@ class Task(Objective):
   head_dropout: float = -1.0
   """dropout of the head's input. -1 means the dropout of the family."""
 
-  # Examples and features.
-
-  @property
-  def input_format(self) -> InputFormat:
-    """Input format of the family."""
-    return get_input_format(self.family)
+  # Reader: examples and features.
 
   @property
   @abc.abstractmethod
   def example_format(self) -> ExampleFormat:
     """Format of the examples that the task predicts."""
+
+  @abc.abstractmethod
+  def features(self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
+    """Make rows of at most `length` tokens. Raises ConfigError for an example that does not fit."""
+
+  @property
+  def input_format(self) -> InputFormat:
+    """Input format of the family."""
+    return get_input_format(self.family)
 
   @property
   def train_format(self) -> ExampleFormat:
@@ -92,37 +103,14 @@ class Task(Objective):
     """Name of `example_format`."""
     return self.example_format.name
 
-  @classmethod
-  def from_spec(cls, spec: Any, **fields: Any) -> 'Task':
-    """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut."""
-    return cls(**fields)
-
   def training_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
     """Convert training examples, unchanged by default. Raises ConfigError for an invalid one."""
     return examples
 
-  def fit_to_training(self, examples: Sequence[Example]) -> 'Task':
-    """Return the task with the fields that follow from the training examples."""
-    return self
-
-  @property
-  def fits_development(self) -> bool:
-    """Whether `fit_to_development` returns fields."""
-    return False
-
-  def fit_to_development(
-      self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, Any]:
-    """Return fields that are chosen on the first development set after training."""
-    return {}
-
-  @property
-  def prompts(self) -> dict[str, str]:
-    """Texts before each 'query' and each 'document', where the task has them."""
-    return {}
-
-  def export_attributes(self) -> dict[str, Any]:
-    """Return attributes of the task in the config.json of an export to transformers."""
-    return {}
+  def training_features(
+      self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
+    """Make the rows of training examples; by default, as `features` does."""
+    return self.features(examples, tokenizer, length)
 
   def describe_truncation(self, clipped: int) -> str:
     """Describe truncated examples and what helps; '': longer rows do, as for most tasks."""
@@ -133,61 +121,46 @@ class Task(Objective):
     """How to read long texts in windows; '': the task cannot, or does."""
     return ''
 
-  def limit_length(self, longest: int) -> 'Task':
-    """Return the task for a model whose rows have at most `longest` tokens."""
-    return self
+  # Head and loss.
 
   @property
-  @abc.abstractmethod
   def classes(self) -> int:
     """C, number of outputs of the head per row or token."""
-
-  @abc.abstractmethod
-  def features(self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
-    """Make rows of at most `length` tokens. Raises ConfigError for an example that does not fit."""
-
-  def training_features(
-      self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
-    """Make the rows of training examples; by default, as `features` does."""
-    return self.features(examples, tokenizer, length)
-
-  # Model and loss.
+    return max(2, len(self.labels))
 
   def heads(self, model: Any) -> dict[str, nn.Module]:
-    """Return the family's head for the task, and its LM head if there is an auxiliary loss."""
-    heads = {self.head: conversion.build_head(
+    """Return the heads that `loss` reads: that of the family, by default."""
+    return {self.head: conversion.build_head(
         self.family, self.head, model, self.classes, self.words)}
-    if self.auxiliary:
-      heads['lm'] = conversion.build_head(self.family, 'lm', model, self.classes, ())
-    if self.head_dropout >= 0 and hasattr(heads[self.head], 'dropout'):
-      heads[self.head] = heads[self.head].clone(dropout=self.head_dropout)
-    return heads
-
-  @property
-  def terms(self) -> Mapping[str, float]:
-    """The task's own loss with weight 1, and the auxiliary language-modeling loss."""
-    if self.auxiliary:
-      return {self.head: 1.0, 'lm': self.auxiliary}
-    return {self.head: 1.0}
 
   @abc.abstractmethod
-  def task_loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """Compute (sum, weight) of the task's loss, by the head's name, and of NAME_accuracy if any."""
+  def loss(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
+    """Compute (sum, weight) of the losses in `terms`, and of NAME_accuracy if any."""
 
-  def loss(self, outputs, batch):
-    """Compute the task's losses, and `lm`, next-token prediction within each text."""
-    losses = self.task_loss(outputs, batch)
-    if self.auxiliary:
-      segments = batch['segments']
-      next_segments = jnp.pad(segments[:, 1:], ((0, 0), (0, 1)))
-      next_tokens = jnp.pad(batch['tokens'][:, 1:], ((0, 0), (0, 1)))
-      weight = ((segments > 0) & (segments == next_segments)).astype(jnp.float32)
-      losses |= classification_losses('lm', outputs['lm'], next_tokens, weight)
-    return losses
+  @property
+  def terms(self) -> tuple[str, ...]:
+    """Names of the losses that training minimizes, with equal weights."""
+    return (self.head,)
 
-  def losses(self, passes, batch):
-    """Compute the losses of a training step, by the regularizer."""
-    return self.regularizer(self, passes, batch)
+  @property
+  def cross_row(self) -> bool:
+    """Whether the loss of an example depends on other examples of the batch."""
+    return False
+
+  @property
+  def has_heldout_loss(self) -> bool:
+    """Whether the training loss is computed on development sets, as the metric `loss`."""
+    return True
+
+  @property
+  def group_size(self) -> int:
+    """Rows per example in the batch from which shapes are computed; 1: there are no groups."""
+    return 1
+
+  @property
+  def loss_arrays(self) -> Mapping[str, tuple[int, ...]]:
+    """Arrays of a batch that the loss reads -> axes after that of the rows, without packing."""
+    return {'label': (1,)}
 
   def logits_and_weights(
       self, outputs: Mapping[str, jax.Array], batch: Arrays) -> tuple[jax.Array, jax.Array]:
@@ -195,11 +168,11 @@ class Task(Objective):
     return outputs[self.head], batch['marks' if self.output_unit == 'token' else 'weight']
 
   @property
-  def step_traits(self) -> StepTraits:
-    """Gradients of the embeddings, where the regularizer perturbs them."""
-    return StepTraits(perturbs_inputs=self.regularizer.perturbs_inputs)
+  def feature_cache(self) -> 'FeatureCache':
+    """What the head reads of a frozen backbone."""
+    return FeatureCache(self.output_unit)
 
-  # Prediction and metrics.
+  # Decoding and metrics.
 
   def prediction_inputs(self, outputs: Mapping[str, Any]) -> jax.Array:
     """Select the head outputs that `predict` gets, with the axes of `output_unit`."""
@@ -223,33 +196,43 @@ class Task(Objective):
     """Compute the task's metrics, in percent, the main metric first."""
 
   @property
-  @abc.abstractmethod
   def metric_names(self) -> tuple[str, ...]:
     """Metrics that `scores` may return; the first is the main metric, which selects checkpoints."""
+    return self.example_format.measures
+
+  # Runs and exports.
+
+  @classmethod
+  def from_spec(cls, spec: Any, **fields: Any) -> 'Task':
+    """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut."""
+    return cls(**fields)
+
+  def fit_to_training(self, examples: Sequence[Example]) -> 'Task':
+    """Return the task with the fields that follow from the training examples."""
+    return self
 
   @property
-  def has_heldout_loss(self) -> bool:
-    """Whether the training loss is computed on development sets, as the metric `loss`."""
-    return True
+  def fits_development(self) -> bool:
+    """Whether `fit_to_development` returns fields."""
+    return False
 
-  def heldout(self, outputs: Mapping[str, jax.Array], batch: Arrays) -> Losses:
-    """Compute (sum, weight) of the losses on development sets: those of training, or none."""
-    if not self.has_heldout_loss:
-      return {}
-    return self.loss(outputs, batch)
+  def fit_to_development(
+      self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, Any]:
+    """Return fields that are chosen on the first development set after training."""
+    return {}
 
-  @property
-  def reporting(self) -> Reporting:
-    return TaskReporting()
-
-  # Cached features of a frozen backbone.
+  def limit_length(self, longest: int) -> 'Task':
+    """Return the task for a model whose rows have at most `longest` tokens."""
+    return self
 
   @property
-  def feature_cache(self) -> 'FeatureCache':
-    """What the head reads of a frozen backbone."""
-    return FeatureCache(self.output_unit)
+  def prompts(self) -> dict[str, str]:
+    """Texts before each 'query' and each 'document', where the task has them."""
+    return {}
 
-  # Runs and batches.
+  def export_attributes(self) -> dict[str, Any]:
+    """Return attributes of the task in the config.json of an export to transformers."""
+    return {}
 
   def run_conflict(self, run: Any) -> str | None:
     """Describe options of a run (`config.FinetuneRun`) that the task does not support."""
@@ -257,23 +240,6 @@ class Task(Objective):
       return ('an ELMo learns tagging, and classification or regression of one text: '
               'RecurrentTagging, RecurrentSequence')
     return None
-
-  def shapes(self, rows, length, layout=None):
-    """Return the shapes of a batch, with one example per row."""
-    def shape(*size, dtype=jnp.int32):
-      return jax.ShapeDtypeStruct(size, dtype, sharding=layout)
-    shapes = dict.fromkeys(('tokens', 'segments', 'types', *self.token_arrays), shape(rows, length))
-    shapes |= dict.fromkeys(('extract', *self.slot_arrays), shape(rows, 1))
-    return shapes | {'weight': shape(rows, 1, dtype=jnp.float32)}
-
-  def corrupt(self, key: jax.Array, windows: Arrays, vocab: Any) -> Arrays:
-    """Add the inputs of the model family's format; nothing is corrupted."""
-    if 'output' in windows:
-      return windows
-    return self.input_format.add_model_inputs(windows, vocab)
-
-  def max_predictions(self, length: int) -> int:
-    return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,16 +256,6 @@ class FeatureCache:
   def make_output(self, kept: Any) -> Any:
     """Make a backbone output of cached states."""
     return Output(kept, None, None)  # pyright: ignore[reportArgumentType]
-
-
-class TaskReporting(Reporting):
-  """Metrics in percent, and losses."""
-
-  def higher_is_better(self, figure):
-    return not figure.endswith('loss')
-
-  def format_metric(self, figure, value, digits=3):
-    return f'{value:.{digits if figure.endswith("loss") else 2}f}'
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -5,9 +5,9 @@ Peters et al. 2018.
 from collections.abc import Sequence
 import dataclasses
 import itertools
+from typing import ClassVar
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,8 +16,7 @@ from plm_jax.architectures.elmo import CachedWordLayers
 from plm_jax.errors import ConfigError
 from plm_jax.layers import char_ids
 from plm_jax.layers.recurrent_heads import ReaderConfig, RecurrentClassifier, RecurrentTagger
-from plm_jax.objectives import Requirements
-from plm_jax.tasks.contract import FeatureCache, Task
+from plm_jax.tasks.contract import PER_TOKEN, FeatureCache, Task
 from plm_jax.tasks.examples import Example, Features, Ragged, row_offsets
 from plm_jax.tasks.input_formats import truncated_lengths
 from plm_jax.tasks.regularizers import Plain
@@ -52,6 +51,8 @@ class RecurrentTask(Task):
   `tokens` are ids of words, by which the head looks up its own word vectors.
   """
 
+  own_vocabulary: ClassVar = True
+
   reader: ReaderConfig = ReaderConfig()
   """word vectors and LSTMs between the ELMo and the task"""
 
@@ -67,24 +68,17 @@ class RecurrentTask(Task):
     return super().conflict(option)
 
   @property
-  def requirements(self):
-    """A vocabulary of its own: the task has its own word vectors."""
-    return Requirements(own_vocabulary=True)
-
-  @property
   def feature_cache(self):
     return WordLayerCache('token', self.reader.features)
 
   def heads(self, model) -> dict[str, nn.Module]:
     """Return the head, with a vector for each word of the tokenizer."""
     kind = RecurrentTagger if self.output_unit == 'token' else RecurrentClassifier
-    dropout = self.head_dropout if self.head_dropout >= 0 else DEFAULT_DROPOUT
-    return {self.head: kind(self.reader, model.vocab, self.classes, dropout)}
+    return {self.head: kind(self.reader, model.vocab, self.classes, DEFAULT_DROPOUT)}
 
-  def shapes(self, rows, length, layout=None):
-    size = rows, length, self.reader.longest
-    characters = jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
-    return {**super().shapes(rows, length, layout), 'characters': characters}
+  @property
+  def loss_arrays(self):
+    return {**super().loss_arrays, 'characters': (PER_TOKEN, self.reader.longest)}
 
   def run_conflict(self, run):
     tuning, optim, data = run.tuning, run.optim, run.data
@@ -131,6 +125,8 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
   (Peters et al. 2018, section 4; Lample et al. 2016). The loss is per word.
   """
 
+  head_arrays: ClassVar = ('tags',)
+
   def conflict(self, option):
     """Describe options that do not go with a CRF: rows are sentences, and tags have no logits."""
     if self.context != 'sentence':
@@ -146,10 +142,6 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
 
   def decisions(self, examples, predictions):
     """Return None: a CRF has probabilities of rows of tags."""
-
-  def module_inputs(self, model):
-    """Return the shape of the tags that the CRF scores."""
-    return {'tags': jax.ShapeDtypeStruct((1, 8), jnp.int32)}
 
   def features(self, examples, tokenizer, length):
     """Make a row per sentence; a sentence that is too long becomes several."""
@@ -172,7 +164,7 @@ class RecurrentTagging(RecurrentTask, TaggingTask):
     return Features(tokens, aligned, {'stand': np.zeros(len(parts), np.int32)},
                     np.array([number for number, _ in parts], np.int32))
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     """Compute the negative log-likelihood of rows of tags, and the number of their words."""
     marks = batch['marks'].sum(1)
     loss = -(outputs['tags'].log_likelihood * (marks > 0)).sum()

@@ -76,7 +76,6 @@ class AnswerTask(Task):
                      n_best='[1, 10000]', null_threshold='(-inf, inf)')
   head: ClassVar[str] = 'span'
   output_unit: ClassVar = 'token'
-  slot_arrays: ClassVar = ('start', 'end')
   row_unit: ClassVar = 'windows'
 
   stride: int = 128
@@ -126,6 +125,10 @@ class AnswerTask(Task):
   def classes(self):
     """Start and end logits."""
     return 2
+
+  @property
+  def loss_arrays(self):
+    return {'start': (1,), 'end': (1,)}
 
   def features(self, examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Features:
     """Make rows of at most `length` tokens, one or more per example: question and window.
@@ -225,7 +228,7 @@ class AnswerTask(Task):
       logits = jnp.where(own[:, :, None], logits, jnp.finfo(logits.dtype).min)
     return logits, weight[..., None] / 2
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     """Compute span, the mean cross-entropy of start and end, and span_accuracy (both correct).
 
     The softmax covers all of a row, with padding, as in BERT's code and in transformers. In packed

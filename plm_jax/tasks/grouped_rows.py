@@ -1,14 +1,12 @@
 """Tasks whose examples are groups of rows: choices of a question, related texts."""
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers.heads import ModelWithHeads
-from plm_jax.tasks.batches import PER_ROW_ARRAYS
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Features
 from plm_jax.tasks.input_formats import Truncation, collect_rows
@@ -52,47 +50,11 @@ class GroupedTask(Task):
   """A task whose examples are groups of C rows."""
 
   output_unit: ClassVar = 'row'
+  module_class: ClassVar = GroupedModel
 
   @property
-  def typical_group(self) -> int:
-    """C, rows per example, of the batch from which shapes are computed; 1: there are no groups."""
+  def group_size(self):
     return 4
-
-  def build(self, model, packed):
-    """Build the module, whose rows may come in groups."""
-    return GroupedModel(model.backbone(packed), self.heads(model))
-
-  def module_inputs(self, model):
-    """Return the shapes of a group of two rows."""
-    if self.typical_group == 1:
-      return super().module_inputs(model)
-    names = 'tokens', 'segments', 'decoder_tokens', 'decoder_segments'
-    return dict.fromkeys(names, jax.ShapeDtypeStruct((1, 2, 8), jnp.int32))
-
-  def shapes(self, rows, length, layout=None):
-    """Return the shapes of a batch, with `typical_group` rows per example."""
-    shapes = super().shapes(rows, length, layout)
-    if self.typical_group == 1:
-      return shapes
-    for name in shapes.keys() & {*PER_ROW_ARRAYS}:
-      x: Any = shapes[name]
-      shape = (rows, self.typical_group) + x.shape[1:]
-      shapes[name] = jax.ShapeDtypeStruct(shape, x.dtype, sharding=layout)
-    return shapes
-
-  def corrupt(self, key, windows, vocab):
-    """Add the inputs of the model family's format, row by row; nothing is corrupted."""
-    if windows['tokens'].ndim == 2:
-      return super().corrupt(key, windows, vocab)
-    groups, size = windows['tokens'].shape[:2]
-    rows = {}
-    for name in PER_ROW_ARRAYS:
-      if name in windows:
-        x = windows[name]
-        rows[name] = x.reshape((groups * size,) + x.shape[2:])
-    rows = self.input_format.add_model_inputs(rows, vocab)
-    grouped = {name: x.reshape((groups, size) + x.shape[1:]) for name, x in rows.items()}
-    return windows | grouped
 
   def make_groups(
       self, groups: Sequence[Sequence[Sequence[Sequence[int]]]], values: Mapping[str, np.ndarray],

@@ -248,12 +248,11 @@ class MultiLabelTask(SequenceTask):
     weights = np.where(positive > 0, (len(examples) - positive) / np.maximum(positive, 1), 1.0)
     return tuple(float(f'{weight:.6g}') for weight in weights)
 
-  def shapes(self, rows, length, layout=None):
-    shapes: Any = super().shapes(rows, length, layout)
-    label = jax.ShapeDtypeStruct((rows, 1, self.classes), jnp.float32, sharding=layout)
-    return shapes | {'label': label}
+  @property
+  def loss_arrays(self):
+    return {'label': (1, self.classes)}
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     logits, label = outputs['label'].astype(jnp.float32), batch['label']
     positive = jnp.asarray(self.class_weights or 1.0, jnp.float32)
     present, absent = jax.nn.softplus(-logits), jax.nn.softplus(logits)  # -log of probabilities

@@ -30,13 +30,12 @@ class ChoiceTask(GroupedTask):
   """
 
   head: ClassVar[str] = 'choice'
-  slot_arrays: ClassVar = ('label', 'real')
 
   cut: Truncation = 'first'
 
   @property
-  def metric_names(self):
-    return ('accuracy',)
+  def loss_arrays(self):
+    return {'label': (1,), 'real': (1,)}
 
   @property
   def example_format(self):
@@ -65,7 +64,7 @@ class ChoiceTask(GroupedTask):
     return self.make_groups(
         groups, values, range(len(examples)), tokenizer.vocab, length, self.cut)
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     scores = choice_scores(outputs, batch)
     return classification_losses('choice', scores, batch['label'][:, 0], batch['weight'][:, 0])
 

@@ -1,9 +1,9 @@
 """Regularizers of fine-tuning: R-Drop, adversarial training (FGM, FreeLB) and SiFT.
 
-Each is a value that a task may have. Called with the task, the forward passes
-(`objectives.ForwardPass`) and a batch, it returns the losses of a training step. What it adds
-goes into the sum of the task's loss, so that it has the weight of the batch. It is reported under
-its own name too. Inference never calls a regularizer.
+Each is a value that a task may have. Called with the objective (`tasks.objective`), the forward
+passes (`objectives.ForwardPass`) and a batch, it returns the losses of a training step. What it
+adds goes into the sum of the task's loss, so that it has the weight of the batch. It is reported
+under its own name too. Inference never calls a regularizer.
 
 Noise is added to token embeddings, in every architecture; SiFT's to normalized ones, which
 encoders have. Sizes of noise are per row, without padding, as in the papers, where a row holds
@@ -27,9 +27,9 @@ class Plain(ValidatedConfig):
 
   perturbs_inputs = False
 
-  def __call__(self, task: Any, passes: ForwardPass, batch: Arrays) -> Losses:
+  def __call__(self, objective: Any, passes: ForwardPass, batch: Arrays) -> Losses:
     """Compute the losses of the batch."""
-    return task.loss(passes(batch), batch)
+    return objective.loss(passes(batch), batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +45,15 @@ class RDrop(ValidatedConfig):
   alpha: float = 1.0
   """factor of the divergence (section 4.1 and appendix: 0.1 to 5)"""
 
-  def __call__(self, task: Any, passes: ForwardPass, batch: Arrays) -> Losses:
+  def __call__(self, objective: Any, passes: ForwardPass, batch: Arrays) -> Losses:
     """Compute the losses of the batch, and `rdrop`, the mean divergence."""
     outputs = [passes(batch), passes(batch, jax.random.fold_in(passes.key, 1))]
-    one, weight = task.logits_and_weights(outputs[0], batch)
-    other, _ = task.logits_and_weights(outputs[1], batch)
+    one, weight = objective.task.logits_and_weights(outputs[0], batch)
+    other, _ = objective.task.logits_and_weights(outputs[1], batch)
     divergence = (symmetric_kl(one, other) * weight).sum()
-    losses = mean_losses([task.loss(each, batch) for each in outputs])
-    total = add_to_task_loss(task, losses, self.alpha * divergence)
-    return total | {'rdrop': (divergence, losses[task.head][1])}
+    losses = mean_losses([objective.loss(each, batch) for each in outputs])
+    total = add_to_task_loss(objective, losses, self.alpha * divergence)
+    return total | {'rdrop': (divergence, losses[objective.task.head][1])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,22 +69,22 @@ class FGM(ValidatedConfig):
   epsilon: float = 1.0
   """norm of the perturbation of all token embeddings of a row together"""
 
-  def __call__(self, task: Any, passes: ForwardPass, batch: Arrays) -> Losses:
+  def __call__(self, objective: Any, passes: ForwardPass, batch: Arrays) -> Losses:
     """Compute the losses of the batch, and `fgm`, the task's loss of the perturbed batch."""
-    clean = task.loss(passes(batch), batch)
-    noise = self.make_noise(task, passes, batch)
-    perturbed = task.loss(passes({**batch, 'noise': noise}), batch)
+    clean = objective.loss(passes(batch), batch)
+    noise = self.make_noise(objective, passes, batch)
+    perturbed = objective.loss(passes({**batch, 'noise': noise}), batch)
     losses = {}
     for name, (total, weight) in clean.items():
-      if name in task.terms:
+      if name in objective.terms:
         total = total + perturbed[name][0]
       losses[name] = total, weight
-    return losses | {'fgm': perturbed[task.head]}
+    return losses | {'fgm': perturbed[objective.task.head]}
 
-  def make_noise(self, task: Any, passes: ForwardPass, batch: Arrays) -> jax.Array:
+  def make_noise(self, objective: Any, passes: ForwardPass, batch: Arrays) -> jax.Array:
     """Compute the perturbation of token embeddings [.., L, E], of norm epsilon in each row."""
     zeros = jnp.zeros((*batch['tokens'].shape, passes.width))
-    return self.epsilon * normalize_rows(make_input_gradient(task, passes, batch)(zeros))
+    return self.epsilon * normalize_rows(make_input_gradient(objective, passes, batch)(zeros))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +108,13 @@ class FreeLB(ValidatedConfig):
   init: float = 0.0
   """approximate norm of the initial random perturbation; 0: none"""
 
-  def __call__(self, task: Any, passes: ForwardPass, batch: Arrays) -> Losses:
+  def __call__(self, objective: Any, passes: ForwardPass, batch: Arrays) -> Losses:
     """Compute the mean losses over all steps."""
     losses = []
     noise = self.initial_noise(passes, batch, (*batch['tokens'].shape, passes.width))
-    gradient = make_input_gradient(task, passes, batch)
+    gradient = make_input_gradient(objective, passes, batch)
     for number in range(self.steps):
-      losses.append(task.loss(passes({**batch, 'noise': noise}), batch))
+      losses.append(objective.loss(passes({**batch, 'noise': noise}), batch))
       if number + 1 < self.steps:
         noise = self.clip_noise(noise + self.magnitude * normalize_rows(gradient(noise)))
     return mean_losses(losses)
@@ -145,20 +145,20 @@ class ScaleInvariant(Sift):
 
   perturbs_inputs = True
 
-  def __call__(self, task: Any, passes: ForwardPass, batch: Arrays) -> Losses:
+  def __call__(self, objective: Any, passes: ForwardPass, batch: Arrays) -> Losses:
     """Compute the losses of the batch, and `sift`, the mean divergence of the perturbed outputs."""
     outputs = []
     def logits(perturbation):
       outputs.append(passes({**batch, 'perturbation': perturbation}))
-      return task.logits_and_weights(outputs[-1], batch)[0]
+      return objective.task.logits_and_weights(outputs[-1], batch)[0]
     def row_key(row):
       return jax.random.fold_in(jax.random.fold_in(passes.key, 3), row)
     shape = (*batch['tokens'].shape[1:], passes.width)
     _, change = self.perturbed_divergence(logits, jax.vmap(row_key)(passes.row_ids), shape)
-    divergence = (change * task.logits_and_weights(outputs[0], batch)[1]).sum()
-    losses = task.loss(outputs[0], batch)
-    total = add_to_task_loss(task, losses, self.weight * divergence)
-    return total | {'sift': (divergence, losses[task.head][1])}
+    divergence = (change * objective.task.logits_and_weights(outputs[0], batch)[1]).sum()
+    losses = objective.loss(outputs[0], batch)
+    total = add_to_task_loss(objective, losses, self.weight * divergence)
+    return total | {'sift': (divergence, losses[objective.task.head][1])}
 
 
 Regularizer = Plain | RDrop | FGM | FreeLB | ScaleInvariant
@@ -168,12 +168,12 @@ REGULARIZERS: dict[str, Regularizer] = {
 
 
 def make_input_gradient(
-    task: Any, passes: ForwardPass, batch: Arrays) -> Callable[[jax.Array], jax.Array]:
+    objective: Any, passes: ForwardPass, batch: Arrays) -> Callable[[jax.Array], jax.Array]:
   """Make the gradient of the summed losses by noise [.., L, E] on embeddings; 0 on padding."""
   real = (batch['segments'] > 0)[..., None]
   def loss(noise):
-    losses = task.loss(passes({**batch, 'noise': noise}), batch)
-    return sum(factor * losses[name][0] for name, factor in task.terms.items())
+    losses = objective.loss(passes({**batch, 'noise': noise}), batch)
+    return sum(factor * losses[name][0] for name, factor in objective.terms.items())
   return lambda noise: jax.lax.stop_gradient(jnp.where(real, jax.grad(loss)(noise), 0))
 
 
@@ -205,7 +205,7 @@ def mean_losses(losses: list[Losses]) -> Losses:
           for name, (_, weight) in losses[0].items()}
 
 
-def add_to_task_loss(task: Any, losses: Losses, more: jax.Array) -> Losses:
+def add_to_task_loss(objective: Any, losses: Losses, more: jax.Array) -> Losses:
   """Add to the sum of the task's own loss."""
-  total, weight = losses[task.head]
-  return {**losses, task.head: (total + more, weight)}
+  total, weight = losses[objective.task.head]
+  return {**losses, objective.task.head: (total + more, weight)}

@@ -9,13 +9,12 @@ import dataclasses
 import itertools
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.ranking import RANKING_METRICS, ranking_metrics
+from plm_jax.metrics.ranking import ranking_metrics
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.grouped_rows import GroupedTask
@@ -58,7 +57,6 @@ class RerankTask(GroupedTask):
   """
 
   head: ClassVar[str] = 'label'
-  slot_arrays: ClassVar = ('real',)
   row_unit: ClassVar = 'pairs'
   limits = intervals(list_size='[2, 256]')
 
@@ -97,10 +95,6 @@ class RerankTask(GroupedTask):
     return self.score or self.ranking_loss.activation
 
   @property
-  def metric_names(self):
-    return RANKING_METRICS
-
-  @property
   def example_format(self):
     return RERANK
 
@@ -116,13 +110,12 @@ class RerankTask(GroupedTask):
     return 1
 
   @property
-  def typical_group(self):
+  def group_size(self):
     return self.list_size if self.compares else 1
 
-  def shapes(self, rows, length, layout=None):
-    shapes: Any = super().shapes(rows, length, layout)
-    size = (rows, 1, self.typical_group)
-    return shapes | {'label': jax.ShapeDtypeStruct(size, jnp.float32, sharding=layout)}
+  @property
+  def loss_arrays(self):
+    return {'label': (1, self.group_size), 'real': (1,)}
 
   def training_examples(self, examples):
     """Return the examples. Raises ConfigError for relevance that the loss cannot learn."""
@@ -217,7 +210,7 @@ class RerankTask(GroupedTask):
         groups, {'label': labels, 'weight': weight}, [one.example for one in lists],
         tokenizer.vocab, length, self.cut)
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     scores = outputs['label'].astype(jnp.float32)
     if not self.compares:  # every slot is a list of one document
       scores = scores.reshape(-1, 1)

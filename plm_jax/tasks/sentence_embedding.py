@@ -15,7 +15,6 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
 from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
 from plm_jax.metrics.nearest import Similarity, compare_pairs
-from plm_jax.objectives import StepTraits
 from plm_jax.tasks.embedding_losses import (
   CosineRegression,
   ExampleGroup,
@@ -92,7 +91,7 @@ class EmbeddingTask(GroupedTask):
   """
 
   head: ClassVar[str] = 'embedding'
-  slot_arrays: ClassVar = ('label', 'real')
+  module_class: ClassVar = SentenceEncoder
   limits = intervals(prefixes='[1, 1048576]')
 
   vector: VectorConfig = VectorConfig()
@@ -154,23 +153,22 @@ class EmbeddingTask(GroupedTask):
     return CLASSIFICATION if self.entailment else self.vector_loss.train_format
 
   @property
-  def step_traits(self):
-    return StepTraits(cross_row=self.vector_loss.cross_row)
+  def cross_row(self):
+    return self.vector_loss.cross_row
 
   @property
-  def classes(self):
-    return max(2, len(self.labels))
+  def loss_arrays(self):
+    return {'label': (1,), 'real': (1,)}
 
   @property
-  def typical_group(self):
+  def group_size(self):
     """Texts per example, at most three."""
     return max(2, min(3, self.vector_loss.texts[0]))
 
   @property
   def terms(self):
-    """The loss of the vectors and those of their prefixes, with equal weights."""
-    names = ['embedding'] + [f'embedding_{size}' for size in self.prefixes]
-    return dict.fromkeys(names, 1.0)
+    """The loss of the vectors and those of their prefixes."""
+    return ('embedding', *(f'embedding_{size}' for size in self.prefixes))
 
   def heads(self, model):
     """Return the pooling head, and the classifier of pairs if their classes are learned."""
@@ -183,9 +181,6 @@ class EmbeddingTask(GroupedTask):
       raise ConfigError(f'--objective.prefixes are shorter than the vector, which has {width} '
                         f'numbers, got {too_long}')
     return heads
-
-  def build(self, model, packed):
-    return SentenceEncoder(model.backbone(packed), self.heads(model))
 
   def training_examples(self, examples):
     """Return related texts, made of pairs with classes if `entailment` is set.
@@ -247,7 +242,7 @@ class EmbeddingTask(GroupedTask):
     """Whether an example may be a single text."""
     return self.vector_loss.texts[0] == 1
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     """Compute the loss of the vectors [B, C, W], and of each of their prefixes."""
     vectors, relation = outputs['embedding'].astype(jnp.float32), outputs.get('relation')
     texts = batch['texts'][:, 0] if 'texts' in batch else None

@@ -37,7 +37,6 @@ class SequenceTask(CalibratedTask):
   """Sequence classification or regression of one text or two, by the row's summary token."""
 
   head: ClassVar[str] = 'label'
-  output_unit: ClassVar = 'slot'
 
   known_measures: ClassVar[tuple[str, ...]] = tuple(METRICS)
   """names of metrics that `measures` may have"""
@@ -103,9 +102,7 @@ class SequenceTask(CalibratedTask):
 
   @property
   def classes(self):
-    if self.regression:
-      return 1
-    return max(2, len(self.labels))
+    return 1 if self.regression else super().classes
 
   def features(self, examples, tokenizer, length):
     """Make a row per example. Raises ConfigError for an example of more than two texts."""
@@ -182,7 +179,7 @@ class SequenceTask(CalibratedTask):
     weights = np.where(counts, len(labels) / (self.classes * np.maximum(counts, 1)), 1.0)
     return tuple(float(f'{weight:.6g}') for weight in weights)
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     """Compute cross-entropy and accuracy of the slots [B, E], or their squared error.
 
     With class weights the loss is the weighted mean, as CrossEntropyLoss of PyTorch.

@@ -15,6 +15,7 @@ from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tag_schemes import find_invalid_tag
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.tasks.calibration import CalibratedTask, Decisions
+from plm_jax.tasks.contract import PER_TOKEN
 from plm_jax.tasks.examples import Example, Features, Ragged, row_offsets
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.tokenizers import Tokenizer
@@ -52,8 +53,6 @@ class TaggingTask(CalibratedTask):
 
   head: ClassVar[str] = 'tags'
   output_unit: ClassVar = 'token'
-  token_arrays: ClassVar = ('tags', 'marks')
-  slot_arrays: ClassVar = ()
 
   context: Literal['sentence', 'document'] = 'sentence'
   """contents of a row: one sentence, or as many consecutive sentences of a document as fit, which
@@ -79,8 +78,8 @@ class TaggingTask(CalibratedTask):
     return cls(**fields, metric=spec.measures[0])
 
   @property
-  def classes(self):
-    return max(2, len(self.labels))
+  def loss_arrays(self):
+    return {'tags': (PER_TOKEN,), 'marks': (PER_TOKEN,)}
 
   def training_examples(self, examples):
     """Return the examples. Raises ConfigError if entity F1 is asked of tags without a scheme."""
@@ -131,7 +130,7 @@ class TaggingTask(CalibratedTask):
         np.array([row_parts[0].example for row_parts in rows], np.int32),
         {'words': Ragged.concat(words)}, skipped=tuple(skipped))
 
-  def task_loss(self, outputs, batch):
+  def loss(self, outputs, batch):
     return classification_losses('tags', outputs['tags'], batch['tags'], batch['marks'])
 
   def predict(self, examples, features, outputs):

@@ -25,7 +25,7 @@ class BestCheckpoint:
   def __init__(self, config: RunConfig, folder: epath.Path):
     self.config, self.folder = config, folder / 'best'
     self.name = config.train.best
-    self.sign = 1 if config.objective.reporting.higher_is_better(self.name) else -1
+    self.sign = 1 if config.training_objective.reporting.higher_is_better(self.name) else -1
     self.checkpoints = Checkpoints(self.folder, keep=1) if self.name else None
     self.step: int | None = None
     self.values: dict[str, float] = {}

@@ -62,7 +62,7 @@ def make_updates(config: RunConfig, learner: Learner, layout) -> Callable[[Phase
 def make_selection(config: RunConfig) -> ParameterSelection:
   """Select the trainable parameters of a run."""
   tuning = config.tuning
-  frozen = config.objective.optimizer_hints.frozen + getattr(config.model, 'frozen', ())
+  frozen = config.training_objective.optimizer_hints.frozen + getattr(config.model, 'frozen', ())
   return ParameterSelection(
       config.optim.only, frozen, tuning.adapter.kind != 'none', tuning.top)
 
@@ -73,7 +73,7 @@ def state_shapes(config: RunConfig, learner: Learner):
   Modules raise a UserError for options that they cannot work with. Any other exception is a bug,
   and passes through with its traceback.
   """
-  windows = config.objective.shapes(2, config.train.phases[0].length)
+  windows = config.training_objective.shapes(2, config.train.phases[0].length)
   return jax.eval_shape(lambda w: init_state(learner, w), windows)
 
 

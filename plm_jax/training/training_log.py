@@ -179,7 +179,7 @@ class TrainingLog:
   def format_loss(self, values: Mapping[str, Any]) -> str:
     """Format the training loss, next to the held-out loss of the same objective if there is one."""
     if self.heldout is None:
-      name = next(iter(self.config.objective.terms), '')
+      name = next(iter(self.config.training_objective.terms), '')
       text = ''
     else:
       name, text = self.heldout
@@ -202,7 +202,7 @@ class TrainingLog:
     """Write the held-out metrics after `done` steps."""
     if self.writer and values:
       self.writer.write(done, 'heldout', values)
-    format_metric = self.config.objective.reporting.format_metric
+    format_metric = self.config.training_objective.reporting.format_metric
     for name in list(values)[:1]:
       self.heldout = name, format_metric(name, values[name])
     if not self.leads or not values:  # a run without held-out data has no metrics

@@ -49,7 +49,7 @@ def resolve_teacher(config: RunConfig) -> RunConfig:
     if conversion.is_checkpoint(folder):
       return conversion.load(folder, heads=(), lazy=True).config
     return read_config(folder).model
-  objective = config.objective.lifecycle.resolve_teacher(describe) or config.objective
+  objective = config.training_objective.lifecycle.resolve_teacher(describe) or config.objective
   return dataclasses.replace(config, objective=objective)
 
 
@@ -150,12 +150,12 @@ def has_token_params(config: RunConfig) -> bool:
   Most have. Of a backbone that reads words by their characters, only the task of a run that has
   learned one has.
   """
-  if not config.objective.requirements.own_vocabulary:
+  if not config.training_objective.requirements.own_vocabulary:
     return True
   folder = config.warm_start
   if not folder or conversion.is_checkpoint(folder):
     return False
-  return read_config(folder).objective.requirements.own_vocabulary
+  return read_config(folder).training_objective.requirements.own_vocabulary
 
 
 def reinitialize_top(params, fresh, layers: int) -> Any:
@@ -293,7 +293,7 @@ def open_warm_start(folder: str, mesh) -> tuple[Any, Any]:
   other, _, boxed = read_run(folder)
   shapes: Any = nn.unbox(boxed)
   def export(params):
-    return adapters.merge(other.objective.lifecycle.exported(params))
+    return adapters.merge(other.training_objective.lifecycle.exported(params))
   exported = jax.eval_shape(export, shapes)
   if not shape_differences(shapes['backbone'], exported['backbone']):
     return None, shapes

@@ -17,6 +17,7 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.models import gpt2, llama, t5
 from plm_jax.tasks.input_formats import get_input_format
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
 from plm_jax.tokenizers import train_byte_bpe, train_sentencepiece, train_wordpiece
@@ -189,7 +190,8 @@ def test_an_exported_sentencepiece_gives_segment_types(tmp_path, family):
 
 def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():
   model = tiny.config()
-  assert TaggingTask(family='gpt2').heads(gpt2.small())['tags'].dropout == 0.1
-  assert TaggingTask(family='gpt2', head_dropout=0.3).heads(gpt2.small())['tags'].dropout == 0.3
-  assert SequenceTask(head_dropout=0.0, auxiliary=0.5, family='gpt2').heads(gpt2.small())['label'].dropout == 0.0
+  assert TaskObjective(TaggingTask(family='gpt2')).heads(gpt2.small())['tags'].dropout == 0.1
+  assert TaskObjective(TaggingTask(family='gpt2', head_dropout=0.3)).heads(gpt2.small())['tags'].dropout == 0.3
+  task = SequenceTask(head_dropout=0.0, auxiliary=0.5, family='gpt2')
+  assert TaskObjective(task).heads(gpt2.small())['label'].dropout == 0.0
   assert SequenceTask().heads(model)['label'].dropout is None  # the block's

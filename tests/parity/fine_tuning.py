@@ -1,6 +1,6 @@
 """Downstream tasks as transformers' classes compute them: the tasks of plm_jax, of rows that are made already.
 
-Module and loss are the task's own (`Task.build`, `Task.judged`), in one pass for cases with outputs of a head, and step
+Module and loss are the task's own (`TaskObjective.build`, `Task.loss`), in one pass for cases with outputs of a head, and step
 by step in `trajectory`.
 """
 import dataclasses
@@ -13,12 +13,17 @@ from plm_jax.tasks.contract import Task
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.multilabel import MultiLabelTask
 from plm_jax.tasks.multiple_choice import ChoiceTask
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
 
 LABELS = {'labels', 'start_positions'}
 ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids', 'decoder_attention_mask',
         'langs', 'lengths', 'task_type_ids'}
+
+
+class GivenRows(Given, TaskObjective):
+  """The objective of a task whose rows are arranged already."""
 
 
 class GivenTask(Given, Task):
@@ -34,7 +39,11 @@ class GivenTask(Given, Task):
     return cls(family=imported.family, labels=names, head_dropout=0.0)
 
   def module(self, imported):
-    return self.build(imported.config, False)
+    return self.objective.build(imported.config, False)
+
+  @property
+  def objective(self):
+    return GivenRows(self)
 
   def batch(self, inputs, config, make_batch):
     """Rows as their wiring makes them, the token that stands for each, and what the loss reads."""
@@ -61,7 +70,7 @@ class GivenTask(Given, Task):
     given = self.called(outputs[self.head])
     if not LABELS & {*inputs}:
       return given
-    total, weight = self.task_loss(outputs, self.labelled(inputs))[self.head]
+    total, weight = self.loss(outputs, self.labelled(inputs))[self.head]
     return given | {'loss': total / weight}
 
   def called(self, logits):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from plm_jax import conversion
 from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.tasks.objective import TaskObjective
 
 Outputs = dict[str, jax.Array]
 
@@ -63,6 +64,11 @@ class Given:
   def module(self, imported):
     return imported.model()
 
+  @property
+  def objective(self):
+    """What the training step learns."""
+    return self
+
 
 class Opened(NamedTuple):
   """A case that goes through a model once."""
@@ -92,7 +98,7 @@ def opened(reading, case, known: Collection[str], make_batch: Callable[[Outputs,
     batch = make_batch(inputs, case.config)
   def build(config):
     if task:
-      return task.build(config, False)
+      return TaskObjective(task).build(config, False)
     heads: Any = {**imported.heads, 'all': Everything()}
     return ModelWithHeads(conversion.get_family(imported.family).backbone(config), heads)
   return Opened(imported, inputs, batch, build, lambda outputs: reading(outputs, inputs, case.config))

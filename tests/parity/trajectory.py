@@ -118,7 +118,7 @@ def train(kind, case) -> dict[str, np.ndarray]:
   heads = {name: head.clone(**{field: off(field, getattr(head, field)) for field in ('cfg', 'dropout')
                                if hasattr(head, field)}) for name, head in imported.heads.items()}
   imported = dataclasses.replace(imported, config=without_dropout(imported.config), heads=heads)
-  learner = Learner(objective.module(imported), objective, make_optimizer(optim, said['steps']), None, 0)
+  learner = Learner(objective.module(imported), objective.objective, make_optimizer(optim, said['steps']), None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
   state: Any = TrainState(zero, params, learner.optimizer.init(params), zero, zero)

@@ -32,6 +32,7 @@ from plm_jax.tasks.contract import Task
 from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.extractive_qa import AnswerTask
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.regularizers import REGULARIZERS
 from plm_jax.tokenizers import train_wordpiece
 from plm_jax.tokenizers.whole_words import WordTokenizer
@@ -48,10 +49,10 @@ SENTENCES = [Example(('ana', 'came', 'zz')), Example(('qq', 'home')), Example(()
 
 
 def trained(task: Task) -> LoadedModel:
-  shapes = jax.eval_shape(lambda: task.build(ELMO, packed=False).init(jax.random.key(0), {
-      name: np.zeros(x.shape, x.dtype) for name, x in task.shapes(1, 8).items()})['params'])
+  shapes = jax.eval_shape(lambda: TaskObjective(task).build(ELMO, packed=False).init(jax.random.key(0), {
+      name: np.zeros(x.shape, x.dtype) for name, x in TaskObjective(task).shapes(1, 8).items()})['params'])
   params = tiny.random_params(shapes, std=0.5)
-  return LoadedModel('elmo', ELMO, task.heads(ELMO), params, WORDS, task=task, length=8)
+  return LoadedModel('elmo', ELMO, TaskObjective(task).heads(ELMO), params, WORDS, task=task, length=8)
 
 
 @pytest.fixture(scope='module')
@@ -69,7 +70,7 @@ def test_loss_and_answers_are_those_of_all_rows_of_tags(tagger):
     for name, of in {'tokens': features.tokens, **features.aligned}.items():
       batch[name][row, :len(of[row])] = of[row]
   batch['segments'] = np.arange(4) < np.array([[3], [2]])
-  outputs, seen = jax.jit(lambda params, batch: TAGGING.build(ELMO, False).apply(
+  outputs, seen = jax.jit(lambda params, batch: TaskObjective(TAGGING).build(ELMO, False).apply(
       {'params': params}, batch, capture_intermediates=lambda module, _: module.name == 'dense', mutable='intermediates'
   ))(tagger.params, batch)
   scores = np.asarray(jax.tree.leaves(seen)[0])

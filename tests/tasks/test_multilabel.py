@@ -20,6 +20,7 @@ from plm_jax.tasks import baselines
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelPrediction, MultiLabelTask
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.outputs import Labels, StreamingMetrics, name_labels
 from plm_jax.tasks.regularizers import RDrop
 from plm_jax.tasks.row_readers import Columns
@@ -135,10 +136,10 @@ def test_the_loss_is_binary_cross_entropy_by_hand():
       {'focal': 2.0}, np.ones(3), 2), ({'focal': 1.5, 'class_weights': (2.0, 1.0, 1.0)}, np.array([2, 1, 1]), 1.5)):
     each = -(positive * label * (1 - p) ** gamma * np.log(p) + (1 - label) * p ** gamma * np.log(1 - p)).mean(-1)
     task = MultiLabelTask(labels=NAMES, **fields)
-    loss, weight = task.task_loss({'label': jnp.asarray(logits)}, batch)['label']
+    loss, weight = task.loss({'label': jnp.asarray(logits)}, batch)['label']
     assert float(loss) == pytest.approx((each * batch['weight']).sum(), rel=1e-5) and weight == 3
     # The gradient by differences in double precision.
-    gradient = jax.grad(lambda x, task=task: task.task_loss({'label': x}, batch)['label'][0])(jnp.asarray(logits))
+    gradient = jax.grad(lambda x, task=task: task.loss({'label': x}, batch)['label'][0])(jnp.asarray(logits))
     def total(x, positive=positive, gamma=gamma):
       q = 1 / (1 + np.exp(-x))
       some = -(positive * label * (1 - q) ** gamma * np.log(q) + (1 - label) * q ** gamma * np.log(1 - q)).mean(-1)
@@ -150,7 +151,7 @@ def test_the_loss_is_binary_cross_entropy_by_hand():
   extreme = MultiLabelTask(labels=NAMES, focal=2.0)
   for value in (-1e4, 1e4):
     x = jnp.full((4, 1, 3), value)
-    assert np.isfinite(jax.grad(lambda x: extreme.task_loss({'label': x}, batch)['label'][0])(x)).all()
+    assert np.isfinite(jax.grad(lambda x: extreme.loss({'label': x}, batch)['label'][0])(x)).all()
 
 
 def test_class_weights_and_focal_loss_of_single_labels():
@@ -163,13 +164,13 @@ def test_class_weights_and_focal_loss_of_single_labels():
   for fields, scale, gamma in (({'class_weights': (0.5, 2.0, 1.0)}, weights, 0), ({'focal': 2.0}, np.ones(3), 2), (
       {'class_weights': (0.5, 2.0, 1.0), 'focal': 2.0}, weights, 2)):
     task = SequenceTask(labels=NAMES, **fields)
-    found = task.task_loss({'label': jnp.asarray(logits)}, batch)
+    found = task.loss({'label': jnp.asarray(logits)}, batch)
     own = scale[label] * batch['weight']
     assert float(found['label'][0]) == pytest.approx((-own * (1 - p) ** gamma * np.log(p)).sum(), rel=1e-5)
     assert float(found['label'][1]) == pytest.approx(own.sum()) and found['label_accuracy'][1] == 4
   certain = jnp.full((5, 1, 3), -1e4).at[:, :, 0].set(1e4)
   task = SequenceTask(labels=NAMES, focal=0.5)
-  assert np.isfinite(jax.grad(lambda x: task.task_loss({'label': x}, batch)['label'][0])(certain)).all()
+  assert np.isfinite(jax.grad(lambda x: task.loss({'label': x}, batch)['label'][0])(certain)).all()
 
 
 @pytest.mark.parametrize('factor', [1.0, 0.01])
@@ -182,10 +183,10 @@ def test_the_loss_is_a_mean_also_of_small_weights(factor):
   weighted = SequenceTask(labels=('a', 'b'), class_weights=(factor, 3 * factor))
   windows = {**batch, 'weight': factor * jnp.array([[0.1], [0.3]])}
   for task, some in ((weighted, batch), (SequenceTask(labels=('a', 'b')), windows)):
-    loss = step.total_loss(task.terms, task.task_loss({'label': logits}, some))
+    loss = step.total_loss(TaskObjective(task).terms, task.loss({'label': logits}, some))
     assert float(loss) == pytest.approx((first + 3 * second) / 4, rel=1e-5)
   empty = {**batch, 'weight': jnp.zeros((2, 1))}
-  assert step.total_loss(weighted.terms, weighted.task_loss({'label': logits}, empty)) == 0
+  assert step.total_loss(TaskObjective(weighted).terms, weighted.loss({'label': logits}, empty)) == 0
 
 
 def test_balanced_weights_come_from_the_training_examples():
@@ -225,10 +226,10 @@ def test_batches_have_the_shapes_of_the_task(trained):
     features = task.features(examples, trained.tokenizer, 16)
     batch, placement = FeatureBatches(features, BatchShape(4, 16, pack=pack)).batch(0)
     if not pack:
-      assert {name: x.shape[2:] for name, x in batch.items() if name in task.shapes(4, 16)} == {
-          name: x.shape[2:] for name, x in task.shapes(4, 16).items()}
+      assert {name: x.shape[2:] for name, x in batch.items() if name in TaskObjective(task).shapes(4, 16)} == {
+          name: x.shape[2:] for name, x in TaskObjective(task).shapes(4, 16).items()}
     assert batch['label'][placement.row, placement.slot].tolist() == task.label_values(examples)[placement.number].tolist()
-    loss, weight = task.task_loss({'label': 8.0 * (2 * batch['label'] - 1)}, batch)['label']
+    loss, weight = task.loss({'label': 8.0 * (2 * batch['label'] - 1)}, batch)['label']
     assert weight == 4 and loss / weight < 0.001
   outputs = {'label': jnp.ones((4, 1, 3))}
   logits, weight = task.logits_and_weights(outputs, {'weight': jnp.ones((4, 1))})

@@ -9,6 +9,7 @@ import tiny
 from plm_jax.objectives import ForwardPass
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
+from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.regularizers import FGM, FreeLB, Plain, RDrop, ScaleInvariant, symmetric_kl
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.training import step
@@ -24,7 +25,7 @@ Task = functools.partial(SequenceTask, labels=('a', 'b', 'c'))
 @functools.cache
 def setting(rate=0.1):
   """-> (model, parameters, batch of four rows)."""
-  model = Task().build(tiny.config(layers=1, dropout=rate, attention=dict(dropout=rate)), False)
+  model = TaskObjective(Task()).build(tiny.config(layers=1, dropout=rate, attention=dict(dropout=rate)), False)
   draw = np.random.default_rng(0)
   segments = (np.arange(LENGTH) < np.array([[8], [5], [8], [7]])).astype(np.int32)
   batch = {'tokens': draw.integers(5, 90, (4, LENGTH)).astype(np.int32) * segments, 'segments': segments,
@@ -42,7 +43,7 @@ def passes(rate=0.1, params=None):
 @functools.cache
 def losses(regularizer, rate=0.1):
   task, (_, params, batch) = Task(regularizer=regularizer), setting(rate)
-  return jax.device_get(jax.jit(lambda params: task.losses(passes(rate, params), batch))(params))
+  return jax.device_get(jax.jit(lambda params: TaskObjective(task).losses(passes(rate, params), batch))(params))
 
 
 def test_divergence_by_hand():
@@ -117,7 +118,7 @@ def test_micro_steps_change_nothing(regularizer):
   model, params, batch = setting()
   task = Task(regularizer=regularizer)
   def gradient(accumulate):
-    learner = Learner(model, task, make_optimizer(AdamW(), 10), None, 0, accumulate)
+    learner = Learner(model, TaskObjective(task), make_optimizer(AdamW(), 10), None, 0, accumulate)
     def compute(params):
       return step.compute_gradient(learner, params, batch, jax.random.key(7))
     return jax.device_get(jax.jit(compute)(params))

@@ -215,7 +215,7 @@ def test_rows_and_groups_of_batches(trained):
     assert features.group == 1 and len(features) == 5
     batch, _ = FeatureBatches(features, BatchShape(8, 16, pack=pack)).batch(0)
     outputs = {'label': jnp.zeros((*batch['weight'].shape, 1))}
-    loss, weight = task.task_loss(outputs, batch)['label']
+    loss, weight = task.loss(outputs, batch)['label']
     assert weight == 5 and loss / weight == pytest.approx(np.log(2))
   grouped = dataclasses.replace(task, ranking_loss=ListNet())
   features = grouped.training_features(examples, trained.tokenizer, 16)
