@@ -1,7 +1,7 @@
 """The kinds of downstream tasks, registered by name; and the task of a released checkpoint.
 
-A new kind needs a line in `KINDS` and its class in `Tasks`. These places may know it by name, where
-it differs from other kinds:
+A new kind needs a line in `KINDS`. These places may know it by name, where it differs from other
+kinds:
 
     tasks/hyperparameters    KIND_SETTINGS and the functions of families: published settings
     tasks/baselines          MAJORITY_BASELINES and SIMPLE_BASELINES: without, there are none
@@ -12,7 +12,9 @@ it differs from other kinds:
     recipes/sentence_vectors published losses of sentence embeddings
 """
 from collections.abc import Mapping
-from typing import NamedTuple
+import functools
+import operator
+from typing import TYPE_CHECKING, NamedTuple
 
 from plm_jax.conversion import ImportedCheckpoint
 from plm_jax.metrics.tag_schemes import is_scheme
@@ -53,9 +55,11 @@ KINDS: Mapping[str, TaskKind] = {kind.format.name: kind for kind in (
     TaskKind(CHOICE, ChoiceTask),
     TaskKind(RERANK, RerankTask),
     TaskKind(example_formats.EMBEDDING, EmbeddingTask))}
-Tasks = (
-    SequenceTask | MultiLabelTask | TaggingTask | AnswerTask | ChoiceTask | RerankTask |
-    EmbeddingTask | RecurrentTagging | RecurrentSequence)
+if TYPE_CHECKING:
+  Tasks = Task
+else:
+  Tasks = functools.reduce(operator.or_, (
+      task for kind in KINDS.values() for task in (kind.task, kind.recurrent) if task))
 """classes of tasks that a run may have"""
 HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
 """names of the heads of downstream tasks"""

@@ -1,0 +1,130 @@
+"""A kind of task needs one file and one line in the registry: a toy kind is read, trained, evaluated and printed."""
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import labelled
+import numpy as np
+import pytest
+
+from plm_jax.finetuning.predict import make_predictor
+from plm_jax.finetuning.setup import resolve_run
+from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.objectives import Objective
+from plm_jax.sharding import make_mesh
+from plm_jax.tasks import kinds
+from plm_jax.tasks.contract import Task
+from plm_jax.tasks.example_formats import ExampleFormat
+from plm_jax.tasks.input_formats import collect_rows
+from plm_jax.tasks.kinds import KINDS, TaskKind
+from plm_jax.tasks.outputs import StreamingMetrics, Value, name_labels
+from plm_jax.tasks.row_readers import Columns
+from plm_jax.training.learner import make_learner, state_shapes
+from plm_jax.training.step import init_state, train_step
+from plm_jax.validation import defer_checks
+
+REQUIRED = {'example_format', 'features', 'head', 'loss', 'predict', 'scores'}
+"""members of `Task` without a default"""
+
+
+# The file of the kind.
+
+
+class Lengths(ExampleFormat):
+  """A text and a number, its length."""
+
+  name = 'length'
+  columns = Columns('text', label='length')
+  expected_input = 'a text'
+  has_class_names = False
+  measures = ('mean_error',)
+
+  def name_prediction(self, task, example, prediction, text, starts):
+    return prediction
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthTask(Task):
+  """Learns how long a text is, by the absolute error."""
+
+  head: ClassVar[str] = 'label'
+  example_format = Lengths()
+
+  def features(self, examples, tokenizer, length):
+    ids = tokenizer.encode_batch([example.texts[0] for example in examples])
+    rows = [self.input_format.make_row([some], tokenizer.vocab, length) for some in ids]
+    values = {'label': np.array([example.label or 0 for example in examples], np.int32),
+              'weight': np.ones(len(rows), np.float32)}
+    return collect_rows(rows, values, np.arange(len(rows), dtype=np.int32))
+
+  def loss(self, outputs, batch):
+    errors = jnp.abs(outputs['label'][..., 0] - batch['label'])
+    return {'label': ((errors * batch['weight']).sum(), batch['weight'].sum())}
+
+  def predict(self, examples, features, outputs):
+    return [Value(float(x[0])) for x in outputs]
+
+  def scores(self, examples, predictions):
+    pairs = zip(examples, predictions, strict=True)
+    return {'mean_error': float(np.mean([abs(one.label - found.value) for one, found in pairs]))}
+
+
+# The line in the registry.
+
+
+@pytest.fixture
+def toy_kind(monkeypatch):
+  monkeypatch.setitem(KINDS, 'length', TaskKind(LengthTask.example_format, LengthTask))
+
+
+def test_the_contract_is_small():
+  assert Task.__abstractmethods__ | {'head'} == REQUIRED
+  assert not issubclass(Task, Objective)
+  assert set(kinds.Tasks.__args__) == {
+      task for kind in KINDS.values() for task in (kind.task, kind.recurrent) if task}
+
+
+def test_a_toy_kind_is_trained_and_predicts(tmp_path, toy_kind):
+  files = tmp_path / 'train.tsv', tmp_path / 'dev.tsv'
+  for file, count in zip(files, (16, 4), strict=True):
+    rows = [f'{"the film " * (1 + number % 3)}\t{1 + number % 3}' for number in range(count)]
+    file.write_text('\n'.join(['text\tlength', *rows]) + '\n')
+  with defer_checks():  # the configuration of runs was made without the toy
+    config = labelled.run(
+        tmp_path, 'length', steps=2, data__train=(str(files[0]),), data__dev=(str(files[1]),))
+    tokenizer = labelled.tokenizer()
+    ready = resolve_run(config, tokenizer)
+    learner = make_learner(ready.config, tokenizer.vocab)
+  assert ready.config.train.best == 'mean_error'
+  reporting = ready.config.training_objective.reporting
+  assert not reporting.higher_is_better('mean_error')
+  assert reporting.format_metric('mean_error', 0.5) == '0.500'
+
+  # Training.
+  mesh = make_mesh(ready.config.mesh)
+  windows = ready.open_feed(mesh).first_window()
+  assert jax.tree.leaves(state_shapes(ready.config, learner).params)
+  state, metrics = jax.jit(lambda windows: train_step(
+      learner, jax.tree.map(lambda x: x, unbox(init_state(learner, windows))), windows))(windows)
+  assert np.isfinite(metrics['loss']) and metrics['grad_norm'] > 0
+
+  # Prediction, metrics and printed values.
+  task = ready.config.objective
+  trained = LoadedModel(
+      'bert', ready.config.model, task.heads(ready.config.model), state.params, tokenizer, task=task, length=16)
+  examples = ready.dev[''].examples
+  predictions = make_predictor(trained)(examples)
+  metrics = StreamingMetrics(task)
+  metrics.add(examples, predictions)
+  assert metrics.compute() == task.scores(examples, predictions)
+  named = name_labels(task, examples[0], predictions[0])
+  assert task.example_format.json_fields(
+      task.example_format.parse_input(examples[0], ''), named, {'truth': 1}) == {
+          'text': 'the film', 'value': named.value, 'truth': 1}
+
+
+def unbox(state):
+  """Return a training state without the boxes of logical axes."""
+  return jax.tree.map(
+      lambda x: getattr(x, 'value', x), state, is_leaf=lambda x: hasattr(x, 'unbox'))
