@@ -3,7 +3,6 @@
     examples, row_readers, class_names, sources   labeled examples and their sources
     example_formats, tagging_format, ranking_format
                                                   how the examples of a kind are read and printed
-    builtin_tasks                                 tasks made of installed packages, for tests
     labeled_data                                  data sets: examples with features
     registry, hyperparameters                     published tasks and settings, as data
     contract                                      what a task is

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 from typing import Any, Literal, NamedTuple
 
-from plm_jax.data import charsets, labeled_files, tfds
+from plm_jax.data import builtin_tasks, charsets, labeled_files, tfds
 from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.data.lines import (
   OnError,
@@ -26,7 +26,7 @@ from plm_jax.data.lines import (
 )
 from plm_jax.data.source_files import find_files
 from plm_jax.errors import ConfigError, format_option
-from plm_jax.tasks import builtin_tasks, row_readers
+from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import Classes, get_classes, is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.examples import Example
