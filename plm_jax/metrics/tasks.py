@@ -5,7 +5,6 @@ field uses. Empty input or sides of different lengths raise UserError. A metric 
 for its input is 0.0, as its docstring says; no metric returns NaN.
 """
 from collections.abc import Callable, Sequence
-import math
 import re
 from typing import Any, Literal, NamedTuple
 import warnings
@@ -58,9 +57,10 @@ def f1(truth: Any, predicted: Any) -> float:
 
 
 def macro_f1(truth: Any, predicted: Any) -> float:
-  """Compute macro F1: the mean F1 of all classes that occur or were predicted (scikit-learn)."""
-  table = confusion_matrix(truth, predicted)
-  return float(np.mean([score.f1 for score in scores_from_confusion(table)]))
+  """Compute macro F1: the mean F1 of all classes that occur or were predicted."""
+  from sklearn.metrics import f1_score  # takes a while to import
+  sides = as_label_arrays(truth, predicted)
+  return 100 * float(f1_score(*sides, average='macro', zero_division=0))
 
 
 def matthews(truth: Any, predicted: Any) -> float:
@@ -68,14 +68,11 @@ def matthews(truth: Any, predicted: Any) -> float:
 
   It is 0 if all labels or all predictions are equal.
   """
-  table = confusion_matrix(truth, predicted).astype(float)
-  count, true_counts, predicted_counts = table.sum(), table.sum(1), table.sum(0)
-  spread = (count ** 2 - true_counts @ true_counts) * (
-      count ** 2 - predicted_counts @ predicted_counts)
-  if spread <= 0:
-    return 0.0
-  covariance = np.trace(table) * count - true_counts @ predicted_counts
-  return 100 * float(covariance / math.sqrt(spread))
+  from sklearn.metrics import matthews_corrcoef
+  sides = as_label_arrays(truth, predicted)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # of a single label
+    return 100 * float(matthews_corrcoef(*sides))
 
 
 def pearson(truth: Any, predicted: Any) -> float:
@@ -100,23 +97,19 @@ def spearman(truth: Any, predicted: Any) -> float:
   return pearson(stats.rankdata(truth), stats.rankdata(predicted))
 
 
-def confusion_matrix(truth: Any, predicted: Any, classes: int = 0) -> np.ndarray:
+def confusion_matrix(truth: Any, predicted: Any, classes: int) -> np.ndarray:
   """Compute the confusion matrix of labels [N]: counts [C, C], rows true, columns predicted.
 
   Args:
-    truth: labels [N].
+    truth: labels [N], integers below C.
     predicted: labels [N].
-    classes: C, if labels are integers below C; 0: the distinct labels that occur, sorted.
+    classes: C.
 
   Raises:
     UserError: a label is outside [0, C).
   """
   truth, predicted = as_label_arrays(truth, predicted)
-  if not classes:
-    names, numbers = np.unique(np.concatenate([truth, predicted]), return_inverse=True)
-    classes = len(names)
-    truth, predicted = np.split(numbers, 2)
-  elif min(truth.min(), predicted.min()) < 0 or max(truth.max(), predicted.max()) >= classes:
+  if min(truth.min(), predicted.min()) < 0 or max(truth.max(), predicted.max()) >= classes:
     raise UserError(f'labels are numbers below {classes}, got {truth.min()} to {truth.max()} and '
                     f'{predicted.min()} to {predicted.max()}')
   pairs = truth.astype(np.int64) * classes + predicted
@@ -127,13 +120,8 @@ def per_class_scores(
     truth: Any, predicted: Any, names: Sequence[str]) -> dict[str, ClassScore]:
   """Compute precision, recall and F1 per class; labels [N] are indices into `names`."""
   table = confusion_matrix(truth, predicted, len(names))
-  return dict(zip(names, scores_from_confusion(table), strict=True))
-
-
-def scores_from_confusion(table: np.ndarray) -> list[ClassScore]:
-  """Compute precision, recall and F1 of each class from a confusion matrix [C, C]."""
-  counts = zip(table.diagonal(), table.sum(0), table.sum(1), strict=True)
-  return [precision_recall_f1(*some) for some in counts]
+  counts = zip(names, table.diagonal(), table.sum(0), table.sum(1), strict=True)
+  return {name: precision_recall_f1(*some) for name, *some in counts}
 
 
 def precision_recall_f1(right: int, predicted: int, true: int) -> ClassScore:

@@ -26,6 +26,7 @@ OutputUnit = Literal['slot', 'token', 'row']
 """what a head has outputs for: texts, tokens, or whole rows"""
 DEFAULT_ROW_LENGTH = 512
 """maximum tokens per row for a model without a limit"""
+SPEC_FIELDS = 'measures', 'unanswerable', 'script'
 PER_TOKEN = -1
 """axis of the tokens of a row, in `Task.loss_arrays`"""
 
@@ -204,7 +205,12 @@ class Task(ValidatedConfig, abc.ABC):
 
   @classmethod
   def from_spec(cls, spec: Any, **fields: Any) -> 'Task':
-    """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut."""
+    """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut.
+
+    A kind that has the fields `measures`, `unanswerable` or `script` takes them from `spec`.
+    """
+    for name in {field.name for field in dataclasses.fields(cls)}.intersection(SPEC_FIELDS):
+      fields[name] = getattr(spec, name)
     return cls(**fields)
 
   def fit_to_training(self, examples: Sequence[Example]) -> 'Task':

@@ -105,10 +105,6 @@ class AnswerTask(Task):
   def example_format(self):
     return ANSWERS
 
-  @classmethod
-  def from_spec(cls, spec, **fields):
-    return cls(**fields, unanswerable=spec.unanswerable, script=spec.script)
-
   def describe_truncation(self, clipped):
     """Describe truncated questions; contexts are read in windows."""
     size = self.question_length

@@ -221,10 +221,6 @@ class MultiLabelTask(SequenceTask):
   def example_format(self):
     return MULTILABEL
 
-  @classmethod
-  def from_spec(cls, spec, **fields):
-    return cls(**fields, measures=spec.measures)
-
   @property
   def classes(self):
     return max(1, len(self.labels))

@@ -97,8 +97,7 @@ class SequenceTask(CalibratedTask):
 
   @classmethod
   def from_spec(cls, spec, **fields):
-    regression = spec.kind == REGRESSION.name
-    return cls(**fields, regression=regression, measures=spec.measures)
+    return super().from_spec(spec, **fields, regression=spec.kind == REGRESSION.name)
 
   @property
   def classes(self):

@@ -52,7 +52,7 @@ def test_nothing_to_compare_is_refused(sides):
 
 
 def test_confusion_and_scores_of_each_class():
-  assert tasks.confusion_matrix(TRUTH, SAID).tolist() == [[2, 1, 0], [1, 3, 1], [0, 1, 1]]
+  assert tasks.confusion_matrix(TRUTH, SAID, 3).tolist() == [[2, 1, 0], [1, 3, 1], [0, 1, 1]]
   found = tasks.per_class_scores(TRUTH, SAID, ['a', 'b', 'c', 'never'])
   assert found['a'] == pytest.approx((200 / 3, 200 / 3, 200 / 3, 3))
   assert found['b'] == pytest.approx((60, 60, 60, 5))
