@@ -60,7 +60,7 @@ def macro_f1(truth: Any, predicted: Any) -> float:
   """Compute macro F1: the mean F1 of all classes that occur or were predicted."""
   from sklearn.metrics import f1_score  # takes a while to import
   sides = as_label_arrays(truth, predicted)
-  return 100 * float(f1_score(*sides, average='macro', zero_division=0))
+  return 100 * float(f1_score(*sides, average='macro', zero_division=0))  # pyright: ignore
 
 
 def matthews(truth: Any, predicted: Any) -> float:
