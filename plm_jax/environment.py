@@ -23,7 +23,7 @@ DEFAULTS = {
 # With its default, jaxlib 0.10 sometimes computes wrong results for what it fuses on the CPU,
 # except for products alone: a vmapped pullback of attention was off by more than its size. 0.12 is
 # correct. Products alone are what fusion speeds up.
-CPU_FUSION_FLAG = '--xla_cpu_experimental_ynn_fusion_type'
+CPU_FUSION_FLAG = 'xla_cpu_experimental_ynn_fusion_type'
 CPU_FUSION_VALUE = 'LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT'
 
 # Options of mallopt (glibc's malloc.h) and values: freed memory stays with the process, in one
@@ -38,13 +38,18 @@ def program() -> str:
   return 'plm-jax' if typed == 'plm-jax' else 'python -m plm_jax'
 
 
+def option(name: str, value: str = '') -> str:
+  """Write an option of a command that a message recommends, such as --for=bert_base."""
+  return f'--{name}={value}' if value else f'--{name}'
+
+
 def set_defaults() -> None:
   """Set environment variables that are not set; warn where JAX has read its flags already."""
   for name, value in DEFAULTS.items():
     os.environ.setdefault(name, value)
   flags = os.environ.get('XLA_FLAGS', '')
   if importlib.metadata.version('jaxlib').startswith('0.10.') and CPU_FUSION_FLAG not in flags:
-    os.environ['XLA_FLAGS'] = f'{flags} {CPU_FUSION_FLAG}={CPU_FUSION_VALUE}'.strip()
+    os.environ['XLA_FLAGS'] = f'{flags} --{CPU_FUSION_FLAG}={CPU_FUSION_VALUE}'.strip()
     if is_jax_initialized():
       warnings.warn(
           'JAX was used before plm_jax was imported, which on a CPU with jaxlib 0.10 may compute '

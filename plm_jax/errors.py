@@ -1,8 +1,7 @@
 """Errors that users can fix: printed as one line, without a traceback; and interruption by
 signals."""
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 import contextlib
-import contextvars
 import logging
 import os
 import re
@@ -19,6 +18,14 @@ class UserError(ValueError):
   user can fix is a UserError; all others show their traceback.
   """
 
+  @property
+  def marked(self) -> str:
+    """The message with marked fields (`name_field`)."""
+    return str(self.args[0]) if self.args else ''
+
+  def __str__(self) -> str:
+    return write_plain(self.marked)
+
 
 EXIT_USAGE = 2
 """exit status for an unknown command or option, as argparse has it"""
@@ -31,116 +38,128 @@ schedulers before a time limit (Slurm, LSF, Grid Engine); a limit of CPU time. T
 stops (`training.interrupts`), other commands are interrupted (`handle_signals`)."""
 
 
-class OfferedOptions(NamedTuple):
-  """The options that the reader of a message can set."""
-
-  paths: Container[str] | None = None
-  """Fields that the running command or function has, such as 'data.on_error'; None: any."""
-  python: bool = True
-  """A Python function was called, and options are its arguments."""
-  given: Container[str] = ()
-  """Fields that the reader has set."""
+# Marks around the names of fields, and around advice, in messages. They are noncharacters, which
+# Unicode keeps free for uses such as this one (section 23.7): text does not contain them.
+FIELD = re.compile('\ufdd0([^\ufdd1]*)\ufdd1')
+ADVICE = re.compile('\ufdd2([^\ufdd2-\ufdd4]*)\ufdd3([^\ufdd2-\ufdd4]*)\ufdd4')
 
 
-OFFERED_OPTIONS: contextvars.ContextVar[OfferedOptions] = contextvars.ContextVar(
-    'options', default=OfferedOptions())  # noqa: B039  immutable
-# Sections of a configuration with options for reading text and rows.
-OPTION_SECTIONS = '', 'data.', 'data.prepare.'
+def name_field(path: str) -> str:
+  """Name a field of a configuration, or an argument, in a message.
 
-
-def format_option(setting: str) -> str:
-  """Format an option for reading text or rows as the reader of the message would type it.
-
-  >>> with option_scope({'data.on_error'}):
-  ...   format_option('on-error=skip'), format_option('text-field=NAME')
-  ('--data.on-error=skip', '')
-  >>> format_option('on-error=skip'), format_option('coverage=1')
-  ("on_error='skip'", 'coverage=1')
-  >>> format_option('strip-accents=False')
-  'strip_accents=False'
+  `UserError`, `warn` and `print_line` show the name alone. The command line shows its option.
 
   Args:
-    setting: 'on-error=skip', or a name alone
-
-  Returns:
-    The option of the running command, or the argument of the Python function; '' where it has none.
+    path: the field, such as 'optim.peak'. One that several configurations have at different places,
+      such as 'on_error', has no path.
   """
-  offered = OFFERED_OPTIONS.get()
-  name, equals, value = setting.partition('=')
-  field, path = name.replace('-', '_'), ''
-  for section in OPTION_SECTIONS:
-    if offered.paths is None or section + field in offered.paths:
-      path = section + field
-      break
-  if not path:
-    return ''
-  if not offered.python:
-    return f'--{path.replace("_", "-")}{equals}{value}'
-  if not equals:
-    return path
-  outer, *inner = path.split('.')
-  literal = repr(value)
-  if value in ('True', 'False') or value.isdigit():
-    literal = value
-  for name in reversed(inner):
-    literal = f'{{{name!r}: {literal}}}'
-  return f'{outer}={literal}'
+  return f'\ufdd0{path}\ufdd1'
 
 
-def is_given(field: str) -> bool:
-  """Tell whether the reader of a message has set a field, such as 'optim.peak'.
+def add_advice(text: str, otherwise: str = '') -> str:
+  """Mark a part of a message that a command without the fields in it leaves out.
 
-  >>> with option_scope({'optim.peak'}, given={'optim.peak', 'task'}):
-  ...   is_given('optim.peak'), is_given('task')
-  (True, False)
+  Args:
+    text: the part, with names of fields.
+    otherwise: replaces it.
   """
-  offered = OFFERED_OPTIONS.get()
-  return field in offered.given and (offered.paths is None or field in offered.paths)
+  return f'\ufdd2{text}\ufdd3{otherwise}\ufdd4'
 
 
-def vocab_option() -> str:
-  """Return the option for the vocabulary size: --vocab of `prepare`, --model.vocab of a run."""
-  offered = OFFERED_OPTIONS.get()
-  path = 'model.vocab'
-  if offered.paths is None or 'vocab' in offered.paths:
-    path = 'vocab'
-  if offered.python:
-    return path
-  return f'--{path}'
+def named_fields(text: str) -> list[str]:
+  """Return the fields that a message names."""
+  return FIELD.findall(text)
+
+
+def spell_fields(
+    text: str, spell: Callable[[str], str], offers: Callable[[str], Any] = bool) -> str:
+  """Write the fields in a message as its reader types them.
+
+  >>> spell_fields(f'give {name_field("optim.peak")}=1', lambda path: f'--{path}')
+  'give --optim.peak=1'
+
+  Args:
+    text: the message.
+    spell: field -> how it is typed.
+    offers: whether the reader can set a field.
+  """
+  def choose(match):
+    return match[1] if all(map(offers, named_fields(match[1]))) else match[2]
+  for _ in range(text.count('\ufdd2')):  # advice may be in the place of other advice
+    text = ADVICE.sub(choose, text)
+  return FIELD.sub(lambda match: spell(match[1]), text)
+
+
+def write_plain(text: str) -> str:
+  """Write the fields in a message by their names, for callers of Python functions."""
+  return spell_fields(text, str)
+
+
+class Caller(NamedTuple):
+  """Who starts a run."""
+
+  given: Container[str] = ()
+  """fields that are set, such as 'optim.peak'"""
+  spell: Callable[[str], str] = write_plain
+  """writes the fields in the text of a report"""
+
+
+class LineHandler(logging.Handler):
+  """Prints messages on standard output, or on the file of the record."""
+
+  def emit(self, record: logging.LogRecord) -> None:
+    print(self.format(record), file=getattr(record, 'file', None), flush=True)
+
+
+LOG = logging.getLogger('plm_jax')
+LINES = logging.getLogger('plm_jax.lines')
+LINES.addHandler(LineHandler())
+LINES.setLevel(logging.INFO)
+LINES.propagate = False
+
+
+def warn(text: str) -> None:
+  """Log a warning that may name fields."""
+  LOG.warning('%s', write_plain(text), extra={'marked': text})
+
+
+def print_line(text: str, file: Any = None) -> None:
+  """Print a line that may name fields. file: None: standard output."""
+  LINES.info('%s', write_plain(text), extra={'marked': text, 'file': file})
 
 
 @contextlib.contextmanager
-def option_scope(
-    paths: Container[str] | None, python: bool = False, given: Container[str] = ()
-) -> Iterator[None]:
-  """Make messages inside name the options of a command, or the arguments of a function.
-
-  Inside a command, Python functions change nothing: their caller is the command.
+def spell_messages(spell: Callable[[str], str]) -> Iterator[None]:
+  """Write errors, warnings and printed lines of the code inside for their reader.
 
   Args:
-    paths: fields that the command or function has; None: any.
-    python: a Python function was called.
-    given: fields that the reader has set.
+    spell: message with marked fields -> message.
   """
-  outer = OFFERED_OPTIONS.get()
-  options = OfferedOptions(paths, python, given)
-  if python and not outer.python:  # inside a command
-    options = outer
-  token = OFFERED_OPTIONS.set(options)
+  def rename(record):
+    if text := getattr(record, 'marked', ''):
+      record.msg, record.args = spell(text), ()
+    return True
+
+  handlers = [*LOG.handlers, *LINES.handlers]
+  for handler in handlers:
+    handler.addFilter(rename)
   try:
     yield
+  except UserError as error:
+    error.args = (spell(error.marked),)
+    raise
   finally:
-    OFFERED_OPTIONS.reset(token)
+    for handler in handlers:
+      handler.removeFilter(rename)
 
 
 def show_warnings() -> None:
   """Print what the project logs as 'warning: ...' on standard error, without logger names."""
-  logger = logging.getLogger('plm_jax')
-  if not logger.handlers:
+  if not LOG.handlers:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter('warning: %(message)s'))
-    logger.addHandler(handler)
-    logger.propagate = False
+    LOG.addHandler(handler)
+    LOG.propagate = False
 
 
 class ConfigError(UserError):
@@ -316,7 +335,7 @@ def parse_errors_as(where: object, expected: str, error: type[UserError]) -> Ite
       raise type(raised)(pointer) from raised
     if str(where) in str(raised):
       raise
-    raise type(raised)(f'{where}: {raised}') from raised
+    raise type(raised)(f'{where}: {raised.marked}') from raised
   except OSError as raised:
     raise error(f'{where} cannot be read: {describe_error(raised)}') from raised
   except MemoryError as raised:

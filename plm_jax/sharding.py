@@ -18,7 +18,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from plm_jax.errors import UserError
+from plm_jax.errors import UserError, name_field
 from plm_jax.validation import ValidatedConfig, intervals
 
 MESH_AXES = ('data', 'fsdp', 'tensor')
@@ -93,7 +93,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
   if needed > len(devices):
     raise MeshError(
         f'the mesh {sizes} needs {needed} devices, there are {len(devices)} '
-        f'({devices[0].device_kind}). Make --mesh.data, --mesh.fsdp or --mesh.tensor smaller.')
+        f'({devices[0].device_kind}). Make {name_field("mesh.data")}, {name_field("mesh.fsdp")} or '
+        f'{name_field("mesh.tensor")} smaller.')
   if needed < len(devices) and len({d.process_index for d in devices}) > 1:
     raise MeshError(
         f'the mesh {sizes} uses {needed} of the {len(devices)} devices; with several processes it '
@@ -125,8 +126,9 @@ def arrange_slices(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
   if data % slices:
     raise MeshError(
         f'the mesh {dict(zip(MESH_AXES, shape, strict=True))} cannot be dealt to {slices} slices '
-        f'of {len(devices) // slices} devices ({devices[0].device_kind}): make --mesh.data a '
-        f'multiple of {slices}, so that every copy of the model is in one slice')
+        f'of {len(devices) // slices} devices ({devices[0].device_kind}): make '
+        f'{name_field("mesh.data")} a multiple of {slices}, so that every copy of the model is in '
+        'one slice')
   return mesh_utils.create_hybrid_device_mesh(
       (data // slices, *rest), (slices,) + (1,) * len(rest), devices,
       allow_split_physical_axes=True)

@@ -23,7 +23,7 @@ import types
 import typing
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 
 Config = TypeVar('Config')
 FieldNamer = Callable[[str], str]
@@ -113,13 +113,6 @@ def offered_fields(cls: type) -> dict[str, type]:
   return owners
 
 
-def flag_name(path: str) -> str:
-  """Return a field's name on the command line."""
-  if path:
-    return f'--{path.replace("_", "-")}'
-  return 'the options'
-
-
 @contextlib.contextmanager
 def defer_checks(deferred: bool = True) -> Iterator[None]:
   """Defer the checks of configurations that are made inside; False: check them after all."""
@@ -130,7 +123,7 @@ def defer_checks(deferred: bool = True) -> Iterator[None]:
     _deferred.reset(token)
 
 
-def check(config: Any, named: FieldNamer = flag_name, path: str = '', deep: bool = True) -> None:
+def check(config: Any, named: FieldNamer = name_field, path: str = '', deep: bool = True) -> None:
   """Check the types and limits of all fields, and `conflict`.
 
   Args:
@@ -438,7 +431,7 @@ def nested_paths(options: Mapping[str, Any], path: str = '') -> set[str]:
   return paths
 
 
-def check_unused(config: Any, given: Iterable[str], named: FieldNamer = flag_name) -> None:
+def check_unused(config: Any, given: Iterable[str], named: FieldNamer = name_field) -> None:
   """Check that fields that were given count beside the other values (`counts_with`).
 
   Args:

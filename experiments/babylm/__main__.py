@@ -26,6 +26,7 @@ from experiments.babylm import entry, export
 from plm_jax import errors, recipes, streams, validation
 from plm_jax.cli import commands, options
 from plm_jax.cli import run as run_command
+from plm_jax.cli.flags import name_flags
 from plm_jax.config.run import PretrainRun
 from plm_jax.storage import bucket_check
 
@@ -50,7 +51,7 @@ def main(args: Sequence[str]) -> None:
 
 def train(args: Sequence[str]) -> None:
   """Run `train RECIPE`; exit with status 1 and one line on bad input, with 75 where it stopped."""
-  scope = errors.option_scope(validation.field_paths(PretrainRun))
+  scope = name_flags(validation.field_paths(PretrainRun))
   with streams.protect(tolerant=True), errors.exit_on_error(), scope:
     if not args or args[0].startswith('-'):
       print((__doc__ or '').strip())

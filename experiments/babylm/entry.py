@@ -49,6 +49,7 @@ from plm_jax.checkpoints.restore import list_named_checkpoints
 from plm_jax.cli import minimal_pairs as judging
 from plm_jax.cli import options, work_identity
 from plm_jax.cli import run as run_command
+from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.data import source_files, sources
@@ -136,10 +137,11 @@ def take_track(args: Sequence[str]) -> tuple[TrackConfig, list[str]]:
 
 def run_on_track(config: PretrainRun, track: TrackConfig) -> TrainingResult | None:
   """Do a run by the rules of its track, if it has one; see `runs.run.run`."""
+  caller = errors.Caller(spell=write_flags)
   if track.name == 'none' or config.mode != 'train':  # other text may be evaluated
-    return run.run(config)
+    return run.run(config, caller=caller)
   check_track(track, len(config.data.path))
-  return run.run(config, functools.partial(name_steps, track))
+  return run.run(config, functools.partial(name_steps, track), caller)
 
 
 def require_named_checkpoints(folder: str) -> list[str]:
@@ -165,7 +167,7 @@ def start(args: Sequence[str]) -> None:
     uses[plan.output] = 'run'
     bucket_check.check_reachable(uses)
     finished = True
-    with Lock(plan.output, 'a babylm'), errors.option_scope(()):
+    with Lock(plan.output, 'a babylm'), name_flags(()):
       try:
         run_plan(plan)
       except RunStopped:
@@ -330,7 +332,7 @@ def clean_text(source: str, out: str) -> dict[str, Any]:
 def train_model(config: PretrainRun, track: TrackConfig) -> dict[str, Any]:
   """Train the model, or resume training."""
   # Options of the run are also options of this command, so messages may name them.
-  with errors.option_scope(validation.field_paths(PretrainRun)):
+  with name_flags(validation.field_paths(PretrainRun)):
     result = run_on_track(config, track)
   if not result or not result.finished:
     raise RunStopped

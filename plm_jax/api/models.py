@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 
-from plm_jax import errors, storage, validation
+from plm_jax import storage, validation
 from plm_jax.errors import ConfigError
 from plm_jax.loading import generation_config, loaded_model
 from plm_jax.loading.generation_config import GenerationConfig
@@ -208,7 +208,6 @@ def train(config: str | PretrainRun, **options: Any) -> LoadedModel:
     ConfigError, SourceError, CheckpointError: options, text or a folder that cannot be used (found
       before training), or divergence.
   """
-  from plm_jax.config.run import PretrainRun
   from plm_jax.runs import run as runs
   if isinstance(config, str):
     config = recipe(config, **options)
@@ -217,8 +216,7 @@ def train(config: str | PretrainRun, **options: Any) -> LoadedModel:
   if config.mode != 'train':
     raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, '
                       '`python -m plm_jax train`')
-  with errors.option_scope(validation.field_paths(PretrainRun), python=True):
-    runs.run(config)
+  runs.run(config)
   return load(config.folder)
 
 

@@ -9,9 +9,9 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, overload
 
-from plm_jax import conversion, errors, validation
+from plm_jax import conversion, validation
 from plm_jax.api.models import Model, Path, ensure_loaded, load
-from plm_jax.errors import ConfigError
+from plm_jax.errors import Caller, ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.example_formats import InputExample
@@ -67,8 +67,7 @@ def finetune(
   if config.mode != 'train':
     raise ConfigError(f'a run trains with mode train, got {config.mode}: that is a command, '
                       '`python -m plm_jax finetune`')
-  with errors.option_scope(validation.field_paths(FinetuneRun), python=True, given=given):
-    runs.run(config)
+  runs.run(config, caller=Caller(validation.field_paths(FinetuneRun).intersection(given)))
   return load(config.folder)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.checkpoints import checksums
 from plm_jax.distributed import hosts
-from plm_jax.errors import SAVED, UserError, describe_error
+from plm_jax.errors import SAVED, UserError, describe_error, name_field
 
 logger = logging.getLogger(__name__)
 
@@ -303,7 +303,8 @@ class DamagedCheckpointError(CheckpointError):
     others = [other for other in checkpoints.list_steps() if other < step]
     if others:
       advice = (f'The one before is that of step {others[-1]:,}: to go on from the newest whole '
-                f'one give --train.resume=whole, or remove {checkpoints.folder / str(step)}')
+                f'one give {name_field("train.resume")}=whole, or remove '
+                f'{checkpoints.folder / str(step)}')
     else:
       advice = ('There is none before it: to begin again give another folder, or remove '
                 f'{checkpoints.folder}')

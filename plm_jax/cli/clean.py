@@ -4,9 +4,9 @@ from typing import Annotated
 
 import tyro
 
-from plm_jax import validation
 from plm_jax.api import corpus
 from plm_jax.cli import options
+from plm_jax.cli.flags import flag_name
 from plm_jax.cli.options import command
 from plm_jax.corpora import clean, filter_documents
 from plm_jax.corpora.filter_documents import RULE_SETS, CleanConfig
@@ -39,7 +39,7 @@ def clean_command(
 def rule_options(rules: str) -> list[str]:
   """Return the options of `clean` for published rules; raise ConfigError for unknown ones."""
   values = filter_documents.parse_rules(rules)
-  return [f'{validation.flag_name(name)}={value}' for name, value in values.items()]
+  return [f'{flag_name(name)}={value}' for name, value in values.items()]
 
 
 def clean_arguments(args: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ import tyro
 
 from plm_jax import environment, errors, streams, validation
 from plm_jax.cli import catalog, options
+from plm_jax.cli.flags import name_flags
 from plm_jax.cli.options import command
 from plm_jax.storage import bucket_check, compilation_cache
 
@@ -61,7 +62,7 @@ def main() -> None:
     output, args = '', others
   in_files = bool(output) or 'OUTPUT' in catalog.COMMANDS[name].usage
   # Messages that cannot be printed do not end a command whose results are in files.
-  with streams.protect(tolerant=in_files), errors.exit_on_error():
+  with streams.protect(tolerant=in_files), errors.exit_on_error(), name_flags():
     bucket_check.check_reachable(dict.fromkeys(bucket_check.find_bucket_paths(args), 'read'))
     compilation_cache.use_compilation_cache()
     function = find_function(name)

@@ -26,6 +26,7 @@ from plm_jax import errors, recipes, storage, tokenizers, validation, versions
 from plm_jax.checkpoints import checkpoint
 from plm_jax.cli import costs, options
 from plm_jax.cli import run as run_command
+from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun
@@ -47,6 +48,7 @@ from plm_jax.training.warm_start import resolve_teacher
 
 CHARACTERS_PER_TOKEN = 4
 """rough number of characters per token, by which the size of records is estimated; 1 for bytes"""
+PATHS = validation.field_paths(PretrainRun)
 Level = Literal['ok', 'warning', 'fault']
 
 
@@ -79,7 +81,7 @@ class Examination:
     try:
       result = work(*args)
     except (UserError, OSError) as error:
-      text = str(error) if isinstance(error, UserError) else errors.describe_error(error)
+      text = error.marked if isinstance(error, UserError) else errors.describe_error(error)
       self.add(Finding('fault', check, text))
       return None
     if result.warnings:
@@ -94,6 +96,7 @@ class Examination:
 
   def add(self, finding: Finding) -> None:
     """Keep and print a finding."""
+    finding = finding._replace(message=write_flags(finding.message, PATHS))
     self.findings.append(finding)
     if not self.place or finding.level != 'ok':
       message = ' '.join(finding.message.split())
@@ -129,7 +132,7 @@ def start(args: Sequence[str], own: Machine | None = None) -> None:
   if {'-h', '--help'} & {*args}:
     print(__doc__)
     return
-  with errors.exit_on_error(), errors.option_scope(validation.field_paths(PretrainRun)):
+  with errors.exit_on_error(), name_flags(PATHS):
     found = examine(args, own or Machine())
     warnings = sum(finding.level == 'warning' for finding in found.findings)
     faults = format_count(found.faults, 'fault')

@@ -109,5 +109,5 @@ def encode_chunk(
       try:
         encode_texts([text])
       except ConfigError as error:
-        raise SourceError(f'{where}: {error}') from error
+        raise SourceError(f'{where}: {error.marked}') from error
     raise

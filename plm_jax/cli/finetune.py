@@ -1,6 +1,7 @@
 """Implement `python -m plm_jax finetune`, which fine-tunes a pre-trained model on a task."""
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
 import statistics
 import sys
@@ -11,6 +12,7 @@ import tyro
 
 from plm_jax import environment, errors, streams, validation
 from plm_jax.cli import options, sweep
+from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import ConfigError, FinetuneRun, Scale, check
 from plm_jax.data.source_files import split_names
 from plm_jax.finetuning.word_vectors import load_vectors_once
@@ -42,15 +44,16 @@ def start(
     about: the text of --help.
   """
   args = sys.argv[1:] if args is None else args
-  scope = errors.option_scope(
-      validation.field_paths(FinetuneRun), given=options.given_fields(args))
-  with streams.protect(tolerant=True), errors.exit_on_error(), scope:
+  paths = validation.field_paths(FinetuneRun)
+  caller = errors.Caller(
+      paths & options.given_fields(args), functools.partial(write_flags, paths=paths))
+  with streams.protect(tolerant=True), errors.exit_on_error(), name_flags(paths):
     settings, args = sweep.pop_settings(args)
     if settings:
-      finished = run_sweep(task, args, about, settings)
+      finished = run_sweep(task, args, about, settings, caller)
     else:
       config, seeds = parse(task, args, about)
-      finished = all(result.finished for result in run_seeds(config, seeds))
+      finished = all(result.finished for result in run_seeds(config, seeds, caller))
     errors.exit_unless_finished(finished)
 
 
@@ -147,7 +150,8 @@ def check_start(config: FinetuneRun, init: str) -> FinetuneRun:
 
 
 def run_sweep(
-    task: str, args: Sequence[str], about: str, settings: Sequence[sweep.Setting]) -> bool:
+    task: str, args: Sequence[str], about: str, settings: Sequence[sweep.Setting],
+    caller: errors.Caller) -> bool:
   """Do a run for every combination of values and every seed, and print a table of the results.
 
   All combinations are parsed before the first run, so that a mistake ends the command at once.
@@ -176,7 +180,7 @@ def run_sweep(
       metrics = log.find(one)
       if metrics is None:
         print_on_leader(f'\nsweep: {combination.name}, seed {seed}')
-        found = runs.run(one)
+        found = runs.run(one, caller=caller)
         if found is None or not found.finished:
           return False
         metrics = found.heldout
@@ -194,14 +198,16 @@ def run_sweep(
   return True
 
 
-def run_seeds(config: FinetuneRun, seeds: int) -> list[TrainingResult]:
+def run_seeds(
+    config: FinetuneRun, seeds: int, caller: errors.Caller = errors.Caller()
+) -> list[TrainingResult]:
   """Do a run with one or several random seeds, each in its own folder, and print a summary.
 
   Returns:
     The results. The last one is not finished where a signal has stopped it.
   """
   if seeds == 1:
-    found = runs.run(config)
+    found = runs.run(config, caller=caller)
     return [found] if found else []
   if not config.data.dev:
     raise ConfigError('--seeds sums up a figure of a development set: give --dev')
@@ -210,7 +216,7 @@ def run_seeds(config: FinetuneRun, seeds: int) -> list[TrainingResult]:
     one = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
     if results:  # the baselines are the same for every seed
       one = validation.with_paths(one, {'data.baseline': False})
-    found = runs.run(one)
+    found = runs.run(one, caller=caller)
     if found:
       results[seed] = found
     if found is None or not found.finished:

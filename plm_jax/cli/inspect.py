@@ -22,6 +22,7 @@ import sys
 from plm_jax import errors, storage, validation
 from plm_jax.cli import finetune, options
 from plm_jax.cli import run as runs
+from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, RunConfig
 from plm_jax.recipes import find_recipe
 from plm_jax.recipes.finetune import __doc__ as about_finetune
@@ -40,7 +41,7 @@ def start(args: Sequence[str]) -> None:
     return
   is_finetuning = args[0] == 'finetune' or args[0].startswith('-')
   paths = validation.field_paths(FinetuneRun if is_finetuning else PretrainRun)
-  with errors.exit_on_error(), errors.option_scope(paths):
+  with errors.exit_on_error(), name_flags(paths):
     numbers, rest = {}, list(args)
     for name, (default, least) in OPTIONS.items():
       given, rest = options.pop_option(f'--{name}', rest)
@@ -49,13 +50,14 @@ def start(args: Sequence[str]) -> None:
     bucket_check.check_reachable({page: 'file'})
     found = inspect_run(parse(rest), **numbers)
     for line in found.notes:
-      print(line)
+      errors.print_line(line)
     width = shutil.get_terminal_size((100, 24)).columns
     for line in batch_drawing.terminal_lines(found.rows, width, sys.stdout.isatty()):
       print(line)
     if page:
+      notes = [write_flags(note, paths) for note in found.notes]
       title = f'{found.config.name}, step {numbers["step"]:,}'
-      storage.write(page, batch_drawing.render_page(title, found.notes, found.rows))
+      storage.write(page, batch_drawing.render_page(title, notes, found.rows))
       print(f'\npage: {page}')
 
 

@@ -11,12 +11,12 @@ import sys
 import typing
 from typing import TYPE_CHECKING, Any
 
-from plm_jax import environment, errors, progress, truncation, validation
+from plm_jax import environment, progress, truncation, validation
 from plm_jax.cli import help, signatures, suggestions
+from plm_jax.cli.flags import flag_name, name_flags
 from plm_jax.cli.signatures import UNPREFIXED
 from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
-from plm_jax.validation import flag_name
 
 if TYPE_CHECKING:
   from plm_jax.config.run import Scale
@@ -42,7 +42,7 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
     def run(*args, **kwargs):
       given = signature.bind(*args, **kwargs)
       given.apply_defaults()
-      with validation.defer_checks(False), errors.option_scope(paths):
+      with validation.defer_checks(False), name_flags(paths):
         for name, value in given.arguments.items():
           if dataclasses.is_dataclass(value):
             validation.check(value, path='' if name in UNPREFIXED else name)

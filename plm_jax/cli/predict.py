@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from plm_jax import progress
+from plm_jax import errors, progress
 from plm_jax.api import models, transfer
 from plm_jax.cli import inputs, output_files, partial_output, work_identity
 from plm_jax.cli.inputs import (
@@ -141,7 +141,7 @@ def print_scores(
     report: sources.ReadReport, scores: StreamingMetrics, file: Any) -> None:
   """Print how many rows were skipped, and the metrics of those with labels."""
   for line in report.lines():
-    print(line, file=file)
+    errors.print_line(line, file)
   if scores.num_labeled:
     for name, value in scores.compute().items():
       print(f'{name:18}{value:8.2f}', file=file)

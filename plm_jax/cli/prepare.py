@@ -7,6 +7,7 @@ import tyro
 from plm_jax import errors, validation
 from plm_jax.api import corpus
 from plm_jax.cli import options
+from plm_jax.cli.flags import flag_name, name_flags
 from plm_jax.cli.options import command
 from plm_jax.config.run import Scale
 from plm_jax.data.prepare_config import (
@@ -58,7 +59,7 @@ def recipe_options(recipe: str, scale: Scale) -> list[str]:
   found = []
   for name, value in corpus.recipe_settings(recipe, scale).items():
     if value != getattr(TextConfig, name, None):
-      found.append(f'{validation.flag_name(name)}={value}')
+      found.append(f'{flag_name(name)}={value}')
   return found
 
 
@@ -69,7 +70,7 @@ def prepare_arguments(args: list[str]) -> list[str]:
     ConfigError: options of a new tokenizer together with --tokenizer, or wrong options of Beam.
   """
   args = options.join_beam_options(args, {'for', 'scale', *PrepareConfig.__dataclass_fields__})
-  with errors.option_scope(None):
+  with name_flags():
     text = TextConfig(options.option_value('--tokenizer', args))
     validation.check_unused(text, options.given_fields(args))
   recipe, scale = options.option_value('--for', args), options.scale_option(args)

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from plm_jax import errors
 from plm_jax.api import retrieval
 from plm_jax.api.retrieval import MiningConfig
 from plm_jax.cli import inputs, output_files
@@ -36,7 +37,7 @@ def mine_negatives_command(
   found = sources.read_sources('embedding', [pairs], use='predict')
   examples = found.examples
   for line in found.report.lines():
-    print(line)
+    errors.print_line(line)
   for example in examples:
     if len(example.texts) < 2:
       raise SourceError(f'{example.where}: a row has a query and a relevant document, got one text')

@@ -1,12 +1,14 @@
 """Implement `python -m plm_jax train RECIPE`, and the files of `experiments/`."""
 from collections.abc import Sequence
 import dataclasses
+import functools
 import sys
 
 import tyro
 
 from plm_jax import errors, recipes, streams, validation
 from plm_jax.cli import options, vectors
+from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import PretrainRun
 from plm_jax.errors import ConfigError
 from plm_jax.objectives.row_builders import FullSentences
@@ -41,8 +43,10 @@ def main(recipe: Recipe, args: Sequence[str]) -> None:
 
   Exits with status 1 and one line on bad input, and with status 75 where a signal has stopped it.
   """
-  with errors.exit_on_error(), errors.option_scope(validation.field_paths(PretrainRun)):
-    result = run(parse(recipe, args))
+  paths = validation.field_paths(PretrainRun)
+  with errors.exit_on_error(), name_flags(paths):
+    caller = errors.Caller(spell=functools.partial(write_flags, paths=paths))
+    result = run(parse(recipe, args), caller=caller)
     errors.exit_unless_finished(result is None or result.finished)
 
 

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from plm_jax import errors, validation
 from plm_jax.cli import options
 from plm_jax.cli import run as runs
+from plm_jax.cli.flags import name_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, Phase, PretrainRun
 from plm_jax.layers.dense import count_parameters
@@ -42,7 +43,7 @@ def start(args: Sequence[str]) -> None:
   if not args or {'-h', '--help'} & {*args}:
     print((__doc__ or '').strip())
     return
-  with errors.exit_on_error(), errors.option_scope(validation.field_paths(PretrainRun)):
+  with errors.exit_on_error(), name_flags(validation.field_paths(PretrainRun)):
     depth, rest = options.pop_option('--depth', args)
     if depth and not (depth.isascii() and depth.isdecimal() and int(depth) >= 1):
       raise ConfigError(

@@ -8,6 +8,7 @@ import tyro
 
 from plm_jax import environment, errors, storage, streams, validation
 from plm_jax.cli import options
+from plm_jax.cli.flags import name_flags
 from plm_jax.cli.options import command
 from plm_jax.config import serialization
 from plm_jax.config.run import Scale
@@ -41,7 +42,7 @@ def start(name: str, args: Sequence[str]) -> None:
 
   Exits with status 1 and one line on bad input, and with status 75 where a signal has stopped it.
   """
-  scope = errors.option_scope(validation.field_paths(VectorRun))
+  scope = name_flags(validation.field_paths(VectorRun))
   with streams.protect(tolerant=True), errors.exit_on_error(), scope:
     result = train_vectors(parse(name, args))
     errors.exit_unless_finished(result.finished)

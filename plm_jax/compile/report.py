@@ -22,6 +22,7 @@ from packaging.version import Version
 from plm_jax import sharding
 from plm_jax.compile.hlo import Program
 from plm_jax.config.run import ConfigError, Phase, RunConfig
+from plm_jax.errors import name_field, print_line
 from plm_jax.training import run_metrics
 from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import Learner, jit_train_step, make_sharded_init
@@ -153,7 +154,7 @@ def compile_run(config: RunConfig) -> list[CompileReport]:
     print(f'\n{phase.batch} rows of {phase.length} tokens, {phase.batch // shards} per device'
           f'{steps}', flush=True)
     reports.append(analyze_step(config, learner, phase, mesh))
-    print(format_report(reports[-1], phase, mesh.size), flush=True)
+    print_line(format_report(reports[-1], phase, mesh.size))
   return reports
 
 
@@ -181,7 +182,8 @@ def topology_devices(name: str) -> list[Any]:
     ConfigError: the compiler does not know the name.
   """
   if importlib.util.find_spec('libtpu') is None:
-    raise ConfigError("--mode=compile needs the TPU compiler: pip install 'plm_jax[tpu]'")
+    raise ConfigError(f'{name_field("mode")}=compile needs the TPU compiler: pip install '
+                      "'plm_jax[tpu]'")
   # No TPU of this machine is used, so none is looked for or locked: its kind and hosts do not
   # matter.
   settings = {'TPU_SKIP_MDS_QUERY': '1', 'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
@@ -199,8 +201,9 @@ def topology_devices(name: str) -> list[Any]:
     return list(topology.devices)
   except (RuntimeError, ValueError, NotImplementedError) as error:
     known = '\n  '.join(chip.topologies for chip in CHIPS.values())
-    raise ConfigError(f'--topology {name!r} is none that the compiler knows ({first_line(error)}). '
-                      f'Names that work, among others:\n  {known}') from error
+    raise ConfigError(f'{name_field("topology")} {name!r} is none that the compiler knows '
+                      f'({first_line(error)}). Names that work, among others:\n  '
+                      f'{known}') from error
 
 
 def parse_slices(name: str) -> tuple[int, str]:
@@ -331,13 +334,14 @@ def memory_error_message(phase: Phase, needed: str, buffers: str = '', core: boo
     core: the memory is a core's VMEM, not a device's HBM.
   """
   memory = 'device'
-  advice = ('--train.accumulate 2 (or more), --model.stack.remat dots (or full), --mesh.fsdp 8 (or '
-            'more; splits parameters and optimizer state), a smaller batch, or a larger pod.')
+  advice = (f'{name_field("train.accumulate")} 2 (or more), {name_field("model.stack.remat")} dots '
+            f'(or full), {name_field("mesh.fsdp")} 8 (or more; splits parameters and optimizer '
+            'state), a smaller batch, or a larger pod.')
   if core:
     # Fewer rows need no less VMEM: the compiler has chosen tiles that are too large for it.
     memory = 'core (VMEM)'
-    advice = ('another --mesh.fsdp (half of it, say) or --mesh.tensor, or chips with more of this '
-              'memory (v5p).')
+    advice = (f'another {name_field("mesh.fsdp")} (half of it, say) or '
+              f'{name_field("mesh.tensor")}, or chips with more of this memory (v5p).')
   largest = f' The largest buffers:{buffers}' if buffers else ''
   return (f'{phase.batch} rows of {phase.length} tokens do not fit the memory of a {memory}: '
           f'{needed}.{largest}\nTry {advice}')

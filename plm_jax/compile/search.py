@@ -21,6 +21,7 @@ from plm_jax import sharding, validation
 from plm_jax.compile import report as compiling
 from plm_jax.compile.report import CHIPS, GIB, CompileReport
 from plm_jax.config.run import ConfigError, Phase, RunConfig
+from plm_jax.errors import name_field, print_line
 from plm_jax.sharding import MeshConfig, MeshError
 from plm_jax.training.learner import make_learner, placeholder_vocab
 
@@ -69,7 +70,7 @@ def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunCon
 
   def run_trial(candidate: RunConfig) -> MeshTrial:
     trial = try_candidate(candidate, phases, devices, analyze or compile_step)
-    print('\n'.join(map(format_line, trial_rows(trial))), flush=True)
+    print_line('\n'.join(map(format_line, trial_rows(trial))))
     return trial
 
   trials: list[MeshTrial] = []
@@ -83,7 +84,7 @@ def search_mesh(config: RunConfig, analyze: AnalyzeStep | None = None) -> RunCon
   if best is None:
     raise ConfigError(f'nothing fits {config.topology}: {trials[-1].problem}')
   best = refine(best, trials, run_trial, devices)
-  print('\n' + describe_best(best, trials, config))
+  print_line('\n' + describe_best(best, trials, config))
   return best.config
 
 
@@ -309,11 +310,11 @@ def describe_best(best: MeshTrial, trials: Sequence[MeshTrial], config: RunConfi
   options = []
   if (mesh.fsdp, mesh.tensor) != (own.fsdp, own.tensor):
     axes = [axis for axis in ('fsdp', 'tensor') if getattr(mesh, axis) > 1] or ['fsdp']
-    options = [f'--mesh.{axis}={getattr(mesh, axis)}' for axis in axes]
+    options = [f'{name_field(f"mesh.{axis}")}={getattr(mesh, axis)}' for axis in axes]
   if best.config.train.accumulate != config.train.accumulate:
-    options.append(f'--train.accumulate={best.config.train.accumulate}')
+    options.append(f'{name_field("train.accumulate")}={best.config.train.accumulate}')
   if remat_policy(best.config) != remat_policy(config):
-    options.append(f'--model.stack.remat={remat_policy(best.config)}')
+    options.append(f'{name_field("model.stack.remat")}={remat_policy(best.config)}')
   own_choice = 'No option is needed: the run takes this mesh by itself'
   advice = f'Give {" ".join(options)}' if options else own_choice
 

@@ -21,7 +21,7 @@ from plm_jax.data.mixtures import CYCLE_SLOTS
 from plm_jax.data.prepare_config import TextConfig, heldout_problem
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.objectives import Objective
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
@@ -318,21 +318,22 @@ def phase_objective(config: RunConfig, phase: Phase) -> Any:
 def check(config: RunConfig) -> None:
   """Raise ConfigError for options that contradict each other, before anything is read or built."""
   validation.check(config)
+  mode, topology = name_field('mode'), name_field('topology')
   if (config.mode == 'compile') != bool(config.topology):
-    raise ConfigError(
-        '--mode=compile and --topology=NAME (of a TPU pod, such as v2:4x4) go together')
+    raise ConfigError(f'{mode}=compile and {topology}=NAME (of a TPU pod, such as v2:4x4) go '
+                      'together')
   if config.search and config.mode != 'compile':
-    raise ConfigError('--search goes with --mode=compile and --topology=NAME')
+    raise ConfigError(f'{name_field("search")} goes with {mode}=compile and {topology}=NAME')
   if config.tuning.reinitialize and not config.warm_start:
-    raise ConfigError('--tuning.reinitialize is for a run with a pre-trained model: give '
-                      '--warm-start')
+    raise ConfigError(f'{name_field("tuning.reinitialize")} is for a run with a pre-trained model: '
+                      f'give {name_field("warm_start")}')
   if isinstance(config, PretrainRun):
     if wrong := config.objective.requirements.incompatibility(config.data.path, config.model):
       raise ConfigError(wrong)
     check_assembly(config.data, config.objective)
     check_corpora(config.data, getattr(config.objective, 'languages', ()))
     for number, phase in enumerate(config.train.phases):
-      check_mixture(config.data, phase, f'--train.phases.{number}')
+      check_mixture(config.data, phase, f'train.phases.{number}')
     check_continuous_rows(config)
   elif isinstance(config, FinetuneRun):
     check_labeled_run(config)
@@ -342,8 +343,8 @@ def check(config: RunConfig) -> None:
   masks = config.training_objective.mask_tokens(config.model)
   for prompt in config.prompts:
     if masks and not any(mark in prompt for mark in (*masks, '<mask>')):
-      raise ConfigError(f'there is no {" or ".join(masks)} in --prompts {prompt!r}: put one in '
-                        'place of the word to predict')
+      raise ConfigError(f'there is no {" or ".join(masks)} in {name_field("prompts")} {prompt!r}: '
+                        'put one in place of the word to predict')
 
 
 def check_optimizer(config: RunConfig) -> None:
@@ -352,24 +353,26 @@ def check_optimizer(config: RunConfig) -> None:
   if optim.clock == 'tokens':
     length = sum(steps * tokens for steps, tokens in config.train.steps_and_tokens)
   if optim.warmup > length and config.mode == 'train' and optim.schedule != 't5':
-    raise ConfigError(f'--optim.warmup is {optim.warmup:,} {optim.clock}, and the run has '
-                      f'{length:,}: its learning rate would never reach --optim.peak')
+    raise ConfigError(f'{name_field("optim.warmup")} is {optim.warmup:,} {optim.clock}, and the '
+                      f'run has {length:,}: its learning rate would never reach '
+                      f'{name_field("optim.peak")}')
   eps = getattr(optim, 'eps', 1.0)
   if eps < 1e-30:
     raise ConfigError(
-        f'--optim.eps is 1e-30 or more, got {eps}: where a gradient is 0, as that of tokens '
-        'that do not come, 0 would be divided by 0')
+        f'{name_field("optim.eps")} is 1e-30 or more, got {eps}: where a gradient is 0, as that of '
+        'tokens that do not come, 0 would be divided by 0')
 
 
 def check_lengths(config: RunConfig) -> None:
   """Raise ConfigError for sequences that are too long for the model or too short for text."""
   if not config.train.phases:
-    raise ConfigError('--train.phases: a run needs at least one, of one step or more')
+    raise ConfigError(f'{name_field("train.phases")}: a run needs at least one, of one step or '
+                      'more')
   lengths = [phase.length for phase in config.train.phases]
   if config.model.max_length and max(lengths) > config.model.max_length:
     advice = f'. {length_advice(config, max(lengths))}' if config.warm_start else ''
     raise ConfigError(f'sequences of {max(lengths)} tokens do not fit the model: '
-                      f'--model.max-length is {config.model.max_length}{advice}')
+                      f'{name_field("model.max_length")} is {config.model.max_length}{advice}')
   if config.training_objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
     raise ConfigError(f'sequences of {min(lengths)} tokens leave no room for text: use 8 or more')
 
@@ -379,25 +382,25 @@ def check_mask_rates(config: RunConfig) -> None:
   for number, phase in enumerate(config.train.phases):
     if phase.mask_rate is None:
       continue
-    option, objective = f'--train.phases.{number}.mask-rate', config.objective
+    option, objective = name_field(f'train.phases.{number}.mask_rate'), config.objective
     rates = count_mask_rates(objective)
     if rates != 1:
       raise ConfigError(f'{option}: the objective {type(objective).__name__} has '
                         f'{rates or "no"} mask rate{"s" if rates > 1 else ""}: leave it out')
     if getattr(objective, 'final_mask_rate', None) is not None:
-      raise ConfigError(f'{option} and --objective.final-mask-rate both change the mask rate '
-                        'during the run: give one of them')
+      raise ConfigError(f'{option} and {name_field("objective.final_mask_rate")} both change the '
+                        'mask rate during the run: give one of them')
 
 
 def length_advice(config: RunConfig, length: int) -> str:
   """Return a sentence on how the model can read sequences of `length` tokens."""
-  option = f'--train.phases.0.length={length}'
+  option = f'{name_field("train.phases.0.length")}={length}'
   if not config.model.max_length or length <= config.model.max_length:
     return f'{option} reads more'
   if config.warm_start and getattr(config.model, 'absolute', 'none') not in ('none', False):
     return (f'It has position embeddings for {config.model.max_length} tokens: one that is '
-            f'pre-trained with --model.max-length={length} reads more')
-  return f'--model.max-length={length} {option} reads more'
+            f'pre-trained with {name_field("model.max_length")}={length} reads more')
+  return f'{name_field("model.max_length")}={length} {option} reads more'
 
 
 def check_assembly(data: DataConfig, objective: Any) -> None:
@@ -405,17 +408,18 @@ def check_assembly(data: DataConfig, objective: Any) -> None:
   layout = objective.layout
   if layout.one_document and data.assembly != 'document':
     raise ConfigError(
-        f'--data.assembly {data.assembly} joins documents, but the objective makes rows of '
-        'sentences of one document: use --data.assembly document')
+        f'{name_field("data.assembly")} {data.assembly} joins documents, but the objective makes '
+        f'rows of sentences of one document: use {name_field("data.assembly")} document')
   if bool(layout.target_tokens) != (data.assembly == 'examples'):
-    raise ConfigError(f'--data.assembly is {data.assembly}, but examples is for objectives of '
-                      'tasks as text to text, and for no others')
+    raise ConfigError(f'{name_field("data.assembly")} is {data.assembly}, but examples is for '
+                      'objectives of tasks as text to text, and for no others')
   for corpus, path in enumerate(data.path):
     learns_tasks = layout.target_tokens or layout.has_text_pairs(corpus)
     if path.startswith('task:') and not learns_tasks:
       raise ConfigError(
-          f'--data.path={path} is a task as text to text, which an encoder-decoder learns with the '
-          'objective TextToText (recipe t5_small_tasks): give text, or another recipe')
+          f'{name_field("data.path")}={path} is a task as text to text, which an encoder-decoder '
+          'learns with the objective TextToText (recipe t5_small_tasks): give text, or another '
+          'recipe')
 
 
 def check_continuous_rows(config: PretrainRun) -> None:
@@ -423,27 +427,28 @@ def check_continuous_rows(config: PretrainRun) -> None:
   if config.objective.carry(config.model, 1) is None:
     return
   if config.data.assembly != 'packed' or len(config.data.path) > 1:
-    raise ConfigError('the objective reads one continuous text: give --data.assembly packed and '
-                      'one --data.path')
+    raise ConfigError('the objective reads one continuous text: give '
+                      f'{name_field("data.assembly")} packed and one {name_field("data.path")}')
   if len({phase.batch for phase in config.train.phases}) > 1:
-    raise ConfigError('--train.phases: rows continue from batch to batch, so all phases need the '
-                      'same batch size')
+    raise ConfigError(f'{name_field("train.phases")}: rows continue from batch to batch, so all '
+                      'phases need the same batch size')
 
 
 def check_labeled_run(config: FinetuneRun) -> None:
   """Raise ConfigError for options that do not fit a run on labeled examples."""
   if not config.data.train:
-    raise ConfigError('--data.train names no source of examples: a file, or tfds:NAME:SPLIT')
+    raise ConfigError(f'{name_field("data.train")} names no source of examples: a file, or '
+                      'tfds:NAME:SPLIT')
   if len(config.train.phases) != 1:
-    raise ConfigError('--train.phases: a run on labeled examples has one phase')
+    raise ConfigError(f'{name_field("train.phases")}: a run on labeled examples has one phase')
   if config.data.pack and config.objective.output_unit == 'row':
-    raise ConfigError('--data.pack puts several examples in a row, and here each choice, or text, '
-                      'has a row of its own')
+    raise ConfigError(f'{name_field("data.pack")} puts several examples in a row, and here each '
+                      'choice, or text, has a row of its own')
   if wrong := config.objective.run_conflict(config):
     raise ConfigError(wrong)
   if config.objective.family != config.family:
-    raise ConfigError(f'--objective.family is {config.objective.family}, and --family is '
-                      f"{config.family}: the head is the family's")
+    raise ConfigError(f'{name_field("objective.family")} is {config.objective.family}, and '
+                      f"{name_field('family')} is {config.family}: the head is the family's")
 
 
 def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
@@ -453,54 +458,55 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
     data: the corpora and their weights.
     languages: one language per corpus, or none.
   """
+  names = 'path', 'heldout_path', 'weights', 'cap', 'temperature'
+  paths, heldout_paths, weights, cap, temperature = (name_field(f'data.{name}') for name in names)
   if len(data.path) > CYCLE_SLOTS:
-    raise ConfigError(f'--data.path has {len(data.path):,} corpora, and a data mixture has at most '
+    raise ConfigError(f'{paths} has {len(data.path):,} corpora, and a data mixture has at most '
                       f'{CYCLE_SLOTS:,}: join small corpora with commas')
   if not data.path or '' in data.path:
-    raise ConfigError(f'--data.path is a text or a folder, or several, got {data.path}')
+    raise ConfigError(f'{paths} is a text or a folder, or several, got {data.path}')
   if data.heldout_path and len(data.heldout_path) != len(data.path):
-    raise ConfigError(f'--data.heldout-path gives {len(data.heldout_path)} texts for '
+    raise ConfigError(f'{heldout_paths} gives {len(data.heldout_path)} texts for '
                       f'{len(data.path)} corpora: one each, or an empty one')
   share = 0.0 if '' in data.heldout_path else data.prepare.heldout  # an empty one needs the share
   for path, heldout in data.corpora:
     if problem := heldout_problem(path, heldout, share):
-      raise ConfigError(f'--data.heldout-path {problem}')
+      raise ConfigError(f'{heldout_paths} {problem}')
   if languages and len(languages) != len(data.path):
-    raise ConfigError(f'--objective.languages gives {languages} for {len(data.path)} corpora: one '
-                      'each')
+    raise ConfigError(f'{name_field("objective.languages")} gives {languages} for {len(data.path)} '
+                      'corpora: one each')
   if data.weights and (data.cap or data.temperature != 1):
-    raise ConfigError('--data.weights are shares as they are: leave out --data.cap and '
-                      '--data.temperature')
+    raise ConfigError(f'{weights} are shares as they are: leave out {cap} and {temperature}')
   if data.unimax_epochs and (data.weights or data.cap or data.temperature != 1):
-    raise ConfigError('--data.unimax-epochs determines the shares: give '
-                      '--data.temperature=1, and leave out --data.weights and --data.cap')
+    raise ConfigError(f'{name_field("data.unimax_epochs")} determines the shares: give '
+                      f'{temperature}=1, and leave out {weights} and {cap}')
   if data.weights and (len(data.weights) != len(data.path) or not sum(data.weights)):
-    raise ConfigError(f'--data.weights gives {data.weights} for {len(data.path)} corpora: one '
-                      'share each, not all 0')
+    raise ConfigError(f'{weights} gives {data.weights} for {len(data.path)} corpora: one share '
+                      'each, not all 0')
 
 
-def check_mixture(data: DataConfig, phase: Phase, option: str) -> None:
+def check_mixture(data: DataConfig, phase: Phase, path: str) -> None:
   """Raise ConfigError for a phase whose data mixture does not fit the corpora.
 
   Args:
     data: the corpora.
     phase: the phase.
-    option: of the phase, '--train.phases.0'.
+    path: field of the phase, 'train.phases.0'.
   """
-  corpora = len(data.path)
+  corpora, shares = len(data.path), name_field('data.weights')
+  names = 'corpora', 'weights', 'temperature'
+  first, weights, temperature = (name_field(f'{path}.{name}') for name in names)
   if phase.corpora > corpora:
-    raise ConfigError(f'{option}.corpora is {phase.corpora}, and --data.path has {corpora}')
+    raise ConfigError(f'{first} is {phase.corpora}, and {name_field("data.path")} has {corpora}')
   if phase.weights and (len(phase.weights) != corpora or not sum(phase.weights)):
-    raise ConfigError(f'{option}.weights gives {phase.weights} for {corpora} corpora: one share '
-                      'each, not all 0')
+    raise ConfigError(f'{weights} gives {phase.weights} for {corpora} corpora: one share each, not '
+                      'all 0')
   if phase.weights and (phase.temperature is not None or phase.corpora):
-    raise ConfigError(f'{option}.weights are shares as they are: leave out {option}.temperature '
-                      f'and {option}.corpora')
+    raise ConfigError(f'{weights} are shares as they are: leave out {temperature} and {first}')
   if data.unimax_epochs and phase.mixture != ((), None, 0):
-    raise ConfigError('--data.unimax-epochs determines the shares of the whole run: leave out '
-                      f'{option}.weights, {option}.temperature and {option}.corpora')
+    raise ConfigError(f'{name_field("data.unimax_epochs")} determines the shares of the whole run: '
+                      f'leave out {weights}, {temperature} and {first}')
   if data.weights and phase.temperature is not None:
-    raise ConfigError(f'--data.weights are shares as they are: leave out {option}.temperature')
+    raise ConfigError(f'{shares} are shares as they are: leave out {temperature}')
   if data.weights and phase.corpora and not sum(data.weights[:phase.corpora]):
-    raise ConfigError(f'{option}.corpora is {phase.corpora}, and --data.weights gives these '
-                      'corpora no share')
+    raise ConfigError(f'{first} is {phase.corpora}, and {shares} gives these corpora no share')

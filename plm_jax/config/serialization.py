@@ -86,13 +86,11 @@ def to_plain(value: Any) -> Any:
 
 
 def flatten(value: Any, path: str = '') -> SavedConfig:
-  """Flatten the JSON values of a configuration to {option: value}, such as --optim.peak."""
+  """Flatten the JSON values of a configuration to {field: value}, such as optim.peak."""
   items: list[tuple[str, Any]] = []
   if isinstance(value, dict):
     for key, item in value.items():
-      name = key.replace('_', '-')
-      name_path = f'{path}.{name}' if path else f'--{name}'
-      items.append((name_path, item))
+      items.append((f'{path}.{key}'.lstrip('.'), item))
   elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
     items = [(f'{path}.{number}', item) for number, item in enumerate(value)]
   else:

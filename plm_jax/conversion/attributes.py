@@ -6,6 +6,7 @@ from typing import Any
 import flax.linen as nn
 
 from plm_jax import validation
+from plm_jax.errors import name_field
 from plm_jax.models.families import own_pooling
 from plm_jax.models.rules import Attribute, ConvertError, Family, HeadSpec, raise_problems
 from plm_jax.tokenizers.contract import abbreviate
@@ -185,7 +186,8 @@ def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
     if line.split(':')[0] not in UNCOMPARED_FIELDS | family.part_tensors.keys():
       lost.append(f'{line} has no counterpart there')
       if line.startswith('head.pooling') and config.head.pooling != own_pooling(config):
-        lost.append(f'fine-tune with --model.head.pooling={own_pooling(config)} for an export')
+        lost.append(f'fine-tune with {name_field("model.head.pooling")}={own_pooling(config)} for '
+                    'an export')
   raise_problems(lost, f'cannot write this model as a {family.name} of transformers')
   return dict(family.denormalize_hf_config(values))
 

@@ -13,7 +13,7 @@ from plm_jax import storage
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.conversion import folders
 from plm_jax.conversion.source_formats import ELMO_OPTIONS
-from plm_jax.errors import describe_error
+from plm_jax.errors import describe_error, name_field
 from plm_jax.models import elmo
 from plm_jax.models.elmo import WeightsError
 from plm_jax.models.rules import ConvertError
@@ -99,7 +99,8 @@ def save(
     raise ConvertError(f'the .hdf5 of an ELMo holds float32, got {dtype}')
   if not config.skip:
     raise WeightsError(
-        'AllenNLP reads models whose LSTMs have skip connections only: --model.skip True')
+        f'AllenNLP reads models whose LSTMs have skip connections only: {name_field("model.skip")} '
+        'True')
   with folders.atomic_folder(folder) as draft:
     arrays = elmo.export_arrays(config, jax.tree.map(np.asarray, params))
     with import_h5py().File(draft / WEIGHTS, 'w') as file:

@@ -16,6 +16,7 @@ import flax.linen as nn
 import numpy as np
 
 from plm_jax.conversion import export_tensors, files, folders
+from plm_jax.errors import name_field
 from plm_jax.models.families import flatten_tree, get_family
 from plm_jax.models.layouts import Linear, Packed
 from plm_jax.models.rules import ConvertError, Family, Rule, raise_problems
@@ -93,8 +94,8 @@ def find_adapted_rules(kind: Family, params: Any) -> list[Rule]:
     if not isinstance(rule.layout, Linear | Packed):
       wrong.append(
           f'{rule.ours}: {kind.name} keeps it in {rule.theirs} in a form without an adapter in '
-          'peft: choose other --tuning.adapter.targets, or export the model with the adapter '
-          'merged')
+          f'peft: choose other {name_field("tuning.adapter.targets")}, or export the model with '
+          'the adapter merged')
   raise_problems(wrong, 'the adapter cannot be written')
   if not found:
     raise ConvertError('the model has no adapter')

@@ -34,7 +34,7 @@ from plm_jax.data import charsets, encode, lines, sources, worker_pool
 from plm_jax.data.document_formats import Document
 from plm_jax.data.lines import SourceError
 from plm_jax.data.source_files import content_digest, map_in_threads
-from plm_jax.errors import UserError
+from plm_jax.errors import UserError, name_field, print_line
 from plm_jax.progress import is_terminal
 from plm_jax.storage import journal as journal_file
 from plm_jax.storage import lock
@@ -95,8 +95,9 @@ def clean(
     storage.remove_drafts(output)
     evaluation = examiner.evaluation
     if evaluation.short:
-      print(f'{evaluation.short:,} of {evaluation.texts:,} evaluation texts have fewer than '
-            f'{config.ngram} words and are ignored: a smaller --ngram includes them', flush=True)
+      print_line(
+          f'{evaluation.short:,} of {evaluation.texts:,} evaluation texts have fewer than '
+          f'{config.ngram} words and are ignored: a smaller {name_field("ngram")} includes them')
     report, work = (working or clean_locally)(examiner, source, output, known, held)
     publish(config, report, known, work, output)
   return report

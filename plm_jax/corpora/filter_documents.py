@@ -23,7 +23,7 @@ from plm_jax.corpora.contamination import EvaluationNgrams
 from plm_jax.corpora.filters import FilterConfig
 from plm_jax.corpora.minhash import MinHash
 from plm_jax.data import charsets, document_formats, lines, sentence_splitting
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.storage.digests import hash64
 from plm_jax.validation import intervals
 
@@ -102,7 +102,8 @@ def parse_rules(names: str) -> dict[str, Any]:
   options: dict[str, Any] = {}
   for name in filter(None, map(str.strip, names.split(','))):
     if name not in RULE_SETS:
-      raise ConfigError(f'--rules is {" or ".join(RULE_SETS)}, or several by commas, got {name!r}')
+      raise ConfigError(f'{name_field("rules")} is {" or ".join(RULE_SETS)}, or several by commas, '
+                        f'got {name!r}')
     options |= RULE_SETS[name]
   return options
 

@@ -2,7 +2,7 @@
 from collections.abc import Callable, Mapping
 import functools
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 
 LanguageIdentifier = Callable[[str], Mapping[str, float]]
 
@@ -25,7 +25,7 @@ def load_identifier(model: str = '') -> LanguageIdentifier:
   except ImportError as error:
     raise ConfigError(
         "languages are identified by the package py3langid: pip install 'plm_jax[corpora]'; or by "
-        'a fastText model that you give with --language-model') from error
+        f'a fastText model that you give with {name_field("language_model")}') from error
   loaded = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
   return lambda text: dict(loaded.rank(text))
 

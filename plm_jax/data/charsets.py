@@ -5,7 +5,7 @@ import logging
 import re
 from typing import Any
 
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field
 
 UTF_8 = 'utf-8'
 SAMPLE_BYTES = 1 << 16  # by which an encoding is guessed
@@ -146,10 +146,10 @@ def encoding_advice(content: bytes) -> str:
     return ''
   name = found.replace('_', '-')
   label = f'{DISPLAY_NAMES[found]} ({name})' if found in DISPLAY_NAMES else name
-  if how := format_option(f'encoding={name}'):
-    return f'it is probably {label}: give {how}'
   source = ICONV_NAMES.get(found, name)
-  return f'it is probably {label}: convert it to UTF-8 (iconv -f {source} -t UTF-8)'
+  advice = add_advice(f'give {name_field("encoding")}={name}',
+                      f'convert it to UTF-8 (iconv -f {source} -t UTF-8)')
+  return f'it is probably {label}: {advice}'
 
 
 ICONV_NAMES = {

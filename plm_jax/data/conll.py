@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 
 from plm_jax.data.lines import OnError, ReadStats, SourceError, report_problem
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field
 
 HEAD_LINES = 200  # by which the number of columns is determined
 DOCUMENT_START = re.compile('-DOCSTART-|# ?newdoc|# ?begin document')
@@ -136,10 +136,10 @@ def choose_word_column(
   if {len(fields) for _, fields in rows} == {3} or layout.tag is not None:
     stats.notes.append(f'{what}: words are read from the second column')
     return layout._replace(word=1)
-  word, tag = format_option('columns.first=1'), format_option('columns.label=2')
-  advice = f': {word} reads words from the second column, and {tag} tags from the third'
+  advice = add_advice(f': {name_field("columns.first")}=1 reads words from the second column, and '
+                      f'{name_field("columns.label")}=2 tags from the third')
   comments = " (lines that begin with '#' are comments)" if rows[0][0] > 1 else ''
-  raise SourceError(f'{what}{comments}{advice if word else ""}')
+  raise SourceError(f'{what}{comments}{advice}')
 
 
 def is_header(fields: list[str], layout: FileLayout) -> bool:

@@ -22,7 +22,7 @@ from plm_jax.data.lines import (
   strip_line_end,
 )
 from plm_jax.data.table_rows import read_table
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field
 
 Division = Literal['auto', 'blank-lines', 'lines', 'files']
 MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several
@@ -272,8 +272,7 @@ def check_text_column(name: str, header: list[str], field: str) -> None:
   if header.count(field) == 1:
     return
   count = 'two columns' if field in header else 'no column'
-  option = format_option('text-field=NAME')
-  advice = f'{option} reads another; ' if option else ''
+  advice = add_advice(f'{name_field("text_field")}=NAME reads another; ')
   raise SourceError(
       f'{name} is a table with {count} {field!r}, its first line is: {", ".join(header)[:200]}. '
       f'{advice}task:columns-A-B:FILE (or task:sst2:FILE and the like) makes pairs of texts of '
@@ -303,9 +302,8 @@ def document_from_fields(fields: dict[str, Any], where: str, config: TextReadCon
     else:
       names = ', '.join(map(str, fields))[:200] or 'nothing'
       problem = f'no field {config.field!r}, only {names}'
-    option = format_option('text-field=NAME')
-    if option and any(isinstance(value, str) for value in fields.values()):
-      problem += f'; {option} reads another'
+    if any(isinstance(value, str) for value in fields.values()):
+      problem += add_advice(f'; {name_field("text_field")}=NAME reads another')
       if first and config.on_error == 'refuse' and config.field not in fields:
         raise SourceError(f'{where}: {problem}')
     report_problem(f'{where}: {problem}', config.on_error, stats)

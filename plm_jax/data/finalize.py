@@ -21,7 +21,7 @@ from plm_jax.data.lines import SourceError, describe_skipped
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WindowRule
-from plm_jax.errors import format_option, vocab_option
+from plm_jax.errors import name_field, print_line, warn
 from plm_jax.storage import journal as journal_file
 from plm_jax.tokenizers.wordpiece import is_chinese
 
@@ -120,9 +120,9 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
     left = meta.skipped - len(read.examples)
     more = f'\n  and {left} more' if left > 0 else ''
     examples = '\n  '.join(read.examples)
-    log.warning('%d lines were left out:\n  %s%s', meta.skipped, examples, more)
+    warn(f'{meta.skipped} lines were left out:\n  {examples}{more}')
   for note in read.notes:
-    log.warning('%s', note)
+    warn(note)
   if len(read.line_divided) > 1:
     log.warning('%d files have no blank line, and every line of theirs is a document: %s and so on',
                 len(read.line_divided), read.line_divided[0])
@@ -130,20 +130,20 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
   # Documents.
   single, documents = meta.count_single_sentence('train')
   if not (config.has_pairs or config.exact) and single > records.MAX_SINGLE_SHARE * documents:
-    print(f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
-          'objectives on pairs of sentences (NSP of BERT, SOP of ALBERT) find no second one in '
-          f'them. Blank lines between documents, or {format_option("documents=files")}, keep '
-          'sentences together')
+    print_line(
+        f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
+        'objectives on pairs of sentences (NSP of BERT, SOP of ALBERT) find no second one in '
+        f'them. Blank lines between documents, or {name_field("documents")}=files, keep '
+        'sentences together')
   if config.heldout_share and not meta.heldout:
     advice = 'more text'
     if meta.exact or len(first_paragraphs(config, 2)) > 1:
-      advice = format_option('documents=lines') or advice
+      advice = f'{name_field("documents")}=lines'
     divide = 'Put blank lines between documents'
     if meta.exact:
-      blank_lines = format_option('documents=blank-lines')
-      divide = f'Divide it at blank lines with {blank_lines}' if blank_lines else 'Divide it'
-    log.warning('nothing is held out, as there is but one document, or copies of one: a run needs '
-                'another to be evaluated on. %s, or give %s', divide, advice)
+      divide = f'Divide it at blank lines with {name_field("documents")}=blank-lines'
+    warn('nothing is held out, as there is but one document, or copies of one: a run needs '
+         f'another to be evaluated on. {divide}, or give {advice}')
   if stats.unknown > 0.001 * stats.tokens:
     warn_of_unknown_tokens(config, tokenizer, stats)
 
@@ -158,10 +158,8 @@ def warn_of_unknown_tokens(
     unspaced = tokenizer_fit.measure_long_words(tokenizer, paragraphs)[0] > 0
   remedy = tokenizer_fit.choose_remedy(config, tokenizer_fit.is_vocab_full(tokenizer), unspaced)
   advice = tokenizer_fit.ADVICE[language][remedy].format(
-      vocab=f'{vocab_option()}={2 * config.vocab}', coverage=format_option('coverage=1'),
-      sample=format_option('sample'), kind=format_option('kind=byte-bpe'),
-      spaces=format_option('kind=sentencepiece-unigram'))
-  log.warning(UNKNOWN_WARNING[language], 100 * stats.unknown / stats.tokens, advice)
+      vocab=2 * config.vocab, **tokenizer_fit.ADVICE_FIELDS)
+  warn(UNKNOWN_WARNING[language] % (100 * stats.unknown / stats.tokens, advice))
 
 
 def first_paragraphs(config: PrepareConfig, documents: int) -> list[str]:

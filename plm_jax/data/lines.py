@@ -15,7 +15,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.data import charsets
-from plm_jax.errors import UserError, format_option
+from plm_jax.errors import UserError, add_advice, name_field
 
 OnError = Literal['refuse', 'skip']
 MAX_LINE = 1 << 24  # bytes; a longer line is no line of text, and memory is bounded
@@ -55,9 +55,8 @@ class ReadStats:
 def report_problem(problem: str, on_error: OnError, stats: ReadStats) -> None:
   """Raise SourceError for a problem of the source with 'refuse'; count it with 'skip'."""
   if on_error == 'refuse':
-    skip = format_option('on-error=skip')
-    advice = f'. Fix it, or leave such lines out with {skip}.' if skip else ''
-    raise SourceError(f'{problem}{advice}')
+    advice = f'. Fix it, or leave such lines out with {name_field("on_error")}=skip.'
+    raise SourceError(problem + add_advice(advice))
   stats.add_skipped(problem)
 
 
@@ -222,9 +221,8 @@ def decode_line(line: bytes, where: str, on_error: OnError, stats: ReadStats, pl
       advice = charsets.encoding_advice(encoding_sample(line, opened))
       stats.encoding_guessed = True
       if advice and on_error == 'refuse':
-        skip = format_option('on-error=skip')
-        or_skip = f', or leave such lines out with {skip}' if skip else ''
-        raise SourceError(f'{problem}; {advice}{or_skip}') from error
+        skip = add_advice(f', or leave such lines out with {name_field("on_error")}=skip')
+        raise SourceError(f'{problem}; {advice}{skip}') from error
       if advice:
         problem += f'; {advice}'
     report_problem(problem, on_error, stats)
@@ -335,10 +333,9 @@ def check_not_binary(file: epath.Path, beginning: bytes, utf_8: bool = True) -> 
   """
   for mark, name in BYTE_ORDER_MARKS.items():
     if utf_8 and beginning.startswith(mark):
-      if how := format_option(f'encoding={name}'):
-        raise SourceError(f'{file} is in {name.upper()}: give {how}')
-      raise SourceError(f'{file} is in {name.upper()}: convert it to UTF-8 '
-                        f'(iconv -f {name.upper()} -t UTF-8)')
+      advice = add_advice(f'give {name_field("encoding")}={name}',
+                          f'convert it to UTF-8 (iconv -f {name.upper()} -t UTF-8)')
+      raise SourceError(f'{file} is in {name.upper()}: {advice}')
   found = next((name for magic, name in BINARY_MAGIC.items() if beginning.startswith(magic)), '')
   if beginning[257:262] == b'ustar':
     found = 'a tar archive'

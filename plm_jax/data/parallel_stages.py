@@ -187,7 +187,7 @@ def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
   except SourceError as error:
     if error.__cause__ and storage.is_storage_error(error.__cause__):
       raise  # another attempt may succeed
-    yield PartSummary(part.number, stats, str(error))
+    yield PartSummary(part.number, stats, error.marked)
   else:
     yield PartSummary(part.number, stats)
 

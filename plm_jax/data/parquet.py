@@ -6,7 +6,7 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import format_option, parse_errors_as
+from plm_jax.errors import add_advice, name_field, parse_errors_as
 
 BATCH_ROWS = 256  # read at once: documents, each of some megabytes at most
 
@@ -24,8 +24,7 @@ def read_rows(file: epath.Path, field: str = '') -> Iterator[tuple[dict[str, Any
     table = parquet.ParquetFile(opened)
     names = table.schema_arrow.names
     if field and field not in names:
-      how = format_option('text-field=NAME')
-      advice = f'. {how} reads another' if how else ''
+      advice = add_advice(f'. {name_field("text_field")}=NAME reads another')
       raise SourceError(
           f'{file} has no column {field!r}, only {", ".join(names)[:200]}{advice}')
     for name in [field] if field else names:

@@ -41,7 +41,7 @@ from plm_jax.data.lines import SourceError
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.source_files import EXPECTED_SOURCE
 from plm_jax.data.window_rules import WindowRule
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field, print_line
 from plm_jax.progress import is_terminal
 from plm_jax.storage import lock
 from plm_jax.storage.digests import digest_json
@@ -96,10 +96,9 @@ def prepare_folder(
       why = lines.describe_skipped(stats) or ': nothing to prepare'
       raise SourceError(f'{text} holds no documents{why}')
   if stats.line_divided:
-    option = format_option('documents=files')
-    advice = f'. {option} makes one of each file instead' if option else ''
-    print(f'{stats.line_divided[0]} has no blank line: every line of it is a document{advice}',
-          flush=True)
+    advice = add_advice(f'. {name_field("documents")}=files makes one of each file instead')
+    print_line(
+        f'{stats.line_divided[0]} has no blank line: every line of it is a document{advice}')
   with contextlib.ExitStack() as stack:
     stack.enter_context(storage.io_errors_as(folder, 'written', records.RecordsError))
     if not storage.is_remote(folder):

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 from plm_jax import tokenizers
 from plm_jax.data import charsets, document_formats, encode, lines, word_segmentation
 from plm_jax.data.text_to_text_tasks import TASK_PREFIX
-from plm_jax.errors import format_option
+from plm_jax.errors import name_field
 from plm_jax.validation import ValidatedConfig, intervals
 
 # Options of training a tokenizer, which have no effect on a finished one.
@@ -135,7 +135,7 @@ def heldout_problem(source: str, heldout_path: str, share: float) -> str:
     return ''
   if share not in (0, TextConfig.heldout):
     return ('names the held-out text, so no share of the documents is held out: leave out '
-            f'{format_option("heldout") or "heldout"}')
+            f'{name_field("heldout")}')
   if source.startswith(TASK_PREFIX) != heldout_path.startswith(TASK_PREFIX):
     return (f'is a text of the same kind as {source}, got {heldout_path}: examples of a task are '
             f'{TASK_PREFIX}NAME:FILES')

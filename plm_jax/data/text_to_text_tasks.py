@@ -105,7 +105,7 @@ def read_examples(source: str, on_error: OnError = 'refuse', stats: ReadStats | 
     try:
       yield task.make_example(row)
     except SourceError as error:
-      report_problem(str(error), on_error, stats)
+      report_problem(error.marked, on_error, stats)
 
 
 def strip_task(source: str) -> str:

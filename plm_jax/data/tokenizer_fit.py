@@ -7,7 +7,6 @@ that helps. A tokenizer to be trained that would not know most of the text is an
 from collections import Counter
 from collections.abc import Iterable, Iterator
 import dataclasses
-import logging
 import re
 from typing import Any, Literal
 import unicodedata
@@ -17,11 +16,10 @@ from tokenizers import pre_tokenizers
 from plm_jax import tokenizers, unicode_words
 from plm_jax.data import prepare_config
 from plm_jax.data.prepare_config import PrepareConfig, TextConfig
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field, warn
 from plm_jax.tokenizers.sentence_piece import AlbertNormalization
 from plm_jax.tokenizers.wordpiece import MAX_WORD_LENGTH, BertNormalization
 
-log = logging.getLogger(__name__)
 MAX_PARAGRAPHS, MAX_CHARACTERS = 2000, 2000  # of a sample, and of each of its paragraphs
 FEW_SHARE = 0.001  # of the letters, up to which there is no warning
 MANY_SHARE = 0.1  # of the letters
@@ -31,22 +29,26 @@ LETTER = re.compile(rf'[^\W\d_][{unicode_words.MARK}]*')
 KANA = '\u3041-\u309f\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f'
 
 
-# What to do about unknown tokens, by `choose_remedy`; placeholders are options.
+# What to do about unknown tokens, by `choose_remedy`; placeholders are fields.
 ADVICE = {
     'en': {
         'foreign': 'is the tokenizer made for this text? One that is trained on it knows all but '
                    'the rarest characters',
-        'spaces': 'words of text without spaces are too long for it; {spaces} needs no spaces',
-        'larger': 'a larger vocabulary knows more of the rare ones: {vocab}',
-        'coverage': '{coverage} gives a piece to the rarest characters, too',
+        'spaces': 'words of text without spaces are too long for it; {kind}=sentencepiece-unigram '
+                  'needs no spaces',
+        'larger': 'a larger vocabulary knows more of the rare ones: {size}={vocab}',
+        'coverage': '{coverage}=1 gives a piece to the rarest characters, too',
         'sample': 'they are not in the sample that the tokenizer was trained on: a larger {sample} '
-                  'has more of them, and {kind} knows all'},
+                  'has more of them, and {kind}=byte-bpe knows all'},
     'zh': {
         'foreign': '分词器适合这份语料吗？在语料上训练的分词器，认得除最生僻字以外的所有字',
-        'spaces': '没有空格的文本里，词太长；{spaces} 不需要空格',
-        'larger': '词表更大，认得的生僻字就更多：{vocab}',
-        'coverage': '{coverage} 让最生僻的字也进入词表',
-        'sample': '训练分词器的样本里没有它们：{sample} 更大，认得更多；{kind} 则全都认得'}}
+        'spaces': '没有空格的文本里，词太长；{kind}=sentencepiece-unigram 不需要空格',
+        'larger': '词表更大，认得的生僻字就更多：{size}={vocab}',
+        'coverage': '{coverage}=1 让最生僻的字也进入词表',
+        'sample': '训练分词器的样本里没有它们：{sample} 更大，认得更多；'
+                  '{kind}=byte-bpe 则全都认得'}}
+ADVICE_FIELDS = {'size': name_field('vocab'), 'coverage': name_field('coverage'),
+                 'sample': name_field('sample'), 'kind': name_field('kind')}
 
 
 class TextSample:
@@ -87,7 +89,7 @@ def check_tokenizer(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, text
               unspaced_warning(config, tokenizer, texts))
   for warning in warnings:
     if warning:
-      log.warning('%s', warning)
+      warn(warning)
 
 
 def normalization_rules(config: TextConfig) -> BertNormalization | AlbertNormalization | None:
@@ -133,15 +135,14 @@ def accent_warning(
     return ''
   frequent = sorted(changed, key=lambda letter: (-counts[letter], letter))[:3]
   examples = ', '.join(f'{letter} becomes {changed[letter]}' for letter in frequent)
-  option = format_option('strip-accents=False')
+  option = f'{name_field("strip_accents")}=False'
   if config.tokenizer or given:
-    advice = ('A cased tokenizer keeps them, or one that is trained on the text with '
-              f'{option or "strip_accents=False"}')
+    advice = f'A cased tokenizer keeps them, or one that is trained on the text with {option}'
   elif config.kind == 'word-bpe':
-    other = format_option('kind=byte-bpe') or 'byte-level BPE'
+    other = add_advice(f'{name_field("kind")}=byte-bpe', 'byte-level BPE')
     advice = f"GPT's word-bpe has no other way: {other} keeps them"
   else:
-    advice = f'{option or "a tokenizer with strip_accents=False"} keeps them'
+    advice = f'{option} keeps them'
   return (f'{number:,} of {total:,} letters in a sample of the text ({number / total:.1%}) lose '
           f'their accents and marks with the case ({examples}): words that differ in nothing else '
           f'become the same. {advice}')
@@ -178,7 +179,8 @@ def unspaced_warning(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, tex
     TokenizerError: it is too much for a tokenizer that was trained on the text.
   """
   texts = list(texts)
-  sentencepiece = format_option('kind=sentencepiece-unigram') or 'a SentencePiece tokenizer'
+  sentencepiece = add_advice(
+      f'{name_field("kind")}=sentencepiece-unigram', 'a SentencePiece tokenizer')
   if isinstance(tokenizer, tokenizers.WordPiece):
     share, scripts = measure_long_words(tokenizer, texts)
     if share > FEW_SHARE:
@@ -208,7 +210,7 @@ def unspaced_warning(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, tex
       if not tokenizer.punctuation:
         share_left, _ = measure_long_runs(texts, unicode_words.DICTIONARY_SCRIPTS)
         if share_left <= MANY_SHARE:
-          option = format_option('kind=words-and-signs') or 'words-and-signs'
+          option = add_advice(f'{name_field("kind")}=words-and-signs', 'words-and-signs')
           advice += f', or {option}, to which each character is a word'
       problem = (f'{share:.0%} of the letters are in phrases without a space ({scripts}), whose '
                  f'words cannot be told. {advice}')

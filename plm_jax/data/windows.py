@@ -82,7 +82,7 @@ from plm_jax.data.window_rules import (
   concat_ranges,
   cumulative_offsets,
 )
-from plm_jax.errors import format_option
+from plm_jax.errors import name_field
 
 Batch = dict[str, np.ndarray]
 
@@ -128,14 +128,13 @@ class Windows:
     self.assembly: Assembly = assembly
     self.meta = records.read_meta(folder)
     if not self.meta.tokens(split):
-      by_line = format_option('documents=lines') or '--documents=lines'
+      field = name_field('documents')
       divide = 'Put blank lines between documents'
       if self.meta.exact:
-        blank_lines = format_option('documents=blank-lines') or '--documents=blank-lines'
-        divide = f'Divide the text at blank lines with {blank_lines}'
+        divide = f'Divide the text at blank lines with {field}=blank-lines'
       raise RecordsError(
           f'the records in {folder} have no text in their {split!r} split: there is nothing to '
-          f'read. Were they one document? {divide}, or give {by_line}, and prepare them again')
+          f'read. Were they one document? {divide}, or give {field}=lines, and prepare them again')
     self._shards = Shards(self.folder, self.meta, split)
     self._shards.check()
     documents = [shard.documents for shard in self._shards.entries]

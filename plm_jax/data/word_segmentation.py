@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax import storage, unicode_words
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field
 from plm_jax.storage.digests import compute_digest
 
 SegmenterKind = Literal['none', 'jieba', 'spaces', 'words']
@@ -78,8 +78,8 @@ def make_jieba_segmenter(path: str = '') -> SegmentFunction:
   try:
     import jieba  # pyright: ignore[reportMissingImports]
   except ImportError as error:
-    option = format_option('segmenter=jieba') or 'jieba'
-    raise SourceError(f'{option} needs the extra: pip install "plm_jax[zh]"') from error
+    name = add_advice(f'{name_field("segmenter")}=jieba', 'jieba')
+    raise SourceError(f'{name} needs the extra: pip install "plm_jax[zh]"') from error
   jieba.setLogLevel(logging.WARNING)
   # A separate dictionary: adding words to the module's would change all segmenters of the process.
   tokenizer = jieba.Tokenizer()

@@ -24,7 +24,7 @@ from etils import epath
 import jax
 
 from plm_jax import storage
-from plm_jax.errors import EXIT_STOPPED, ConfigError, UserError
+from plm_jax.errors import EXIT_STOPPED, ConfigError, UserError, name_field
 from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import ValidatedConfig, intervals, short_repr
@@ -35,8 +35,10 @@ MAX_NAMED = 8  # differences, or processes, in a message
 ANSWER_SECONDS = 15.0  # after the timeout, in which process 0 reports which processes are missing
 LOST_SECONDS = 2.0  # until it is known whether an error is due to a killed process
 VISIBLE_SECONDS = 10.0  # until a file of another host is visible on a shared disk
-SAME_COMMAND = ('every worker of the job has to run this command, within --hosts.timeout seconds '
-                'of the others')
+STALE_KEYS: list[str] = []  # at the coordinator that are not needed after the next barrier
+KEY_NUMBERS = itertools.count()
+SAME_COMMAND = ('every worker of the job has to run this command, within '
+                f'{name_field("hosts.timeout")} seconds of the others')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +82,9 @@ def join_job(hosts: HostsConfig) -> JobPlace:
   """
   if not hosts.distributed:
     if hosts.coordinator or hosts.count or hosts.index >= 0:
-      raise ConfigError('--hosts.coordinator, --hosts.count and --hosts.index are for a job of '
-                        'several processes: give --hosts.distributed=True too')
+      raise ConfigError(f'{name_field("hosts.coordinator")}, {name_field("hosts.count")} and '
+                        f'{name_field("hosts.index")} are for a job of several processes: give '
+                        f'{name_field("hosts.distributed")}=True too')
     return JobPlace('', 1, 0)
   place = find_place(hosts)
   if place.index == 0:
@@ -97,10 +100,12 @@ def find_place(hosts: HostsConfig) -> JobPlace:
   """Return the place given by options, by the TPU pod or by Slurm. Raises ConfigError."""
   if hosts.coordinator and not re.fullmatch(r'.+:\d{1,5}', hosts.coordinator):
     raise ConfigError(
-        f'--hosts.coordinator={hosts.coordinator} is not address:port, such as 10.0.0.1:8476')
+        f'{name_field("hosts.coordinator")}={hosts.coordinator} is not address:port, such as '
+        '10.0.0.1:8476')
   if hosts.count < 0 or hosts.index < -1 or (hosts.count and hosts.index >= hosts.count):
-    raise ConfigError(f'--hosts.index={hosts.index} of --hosts.count={hosts.count}: processes are '
-                      'numbered from 0 to count - 1')
+    raise ConfigError(f'{name_field("hosts.index")}={hosts.index} of '
+                      f'{name_field("hosts.count")}={hosts.count}: processes are numbered from 0 '
+                      'to count - 1')
   reason = ''
   try:
     from jax._src.clusters import ClusterEnv
@@ -111,13 +116,12 @@ def find_place(hosts: HostsConfig) -> JobPlace:
   except Exception as error:  # any error of querying a pod's metadata or Slurm
     coordinator, count, index, devices = hosts.coordinator, hosts.count, hosts.index, None
     reason = f' ({" ".join(str(error).split())[:200]})'
-  index = -1 if index is None else index
-  found = {'--hosts.coordinator': coordinator, '--hosts.count': count, '--hosts.index': index >= 0}
-  missing = [option for option, value in found.items() if not value]
-  if not coordinator or not count or missing:
-    raise ConfigError('--hosts.distributed=True, but this machine is no worker of a TPU pod, of '
-                      f'Slurm or of MPI{reason}: give {" and ".join(missing)} too, or leave it out '
-                      'for a run of one process')
+  found = {'coordinator': coordinator, 'count': count, 'index': index is not None and index >= 0}
+  missing = [name_field(f'hosts.{name}') for name, value in found.items() if not value]
+  if not coordinator or not count or index is None or missing:
+    raise ConfigError(f'{name_field("hosts.distributed")}=True, but this machine is no worker of a '
+                      f'TPU pod, of Slurm or of MPI{reason}: give {" and ".join(missing)} too, or '
+                      'leave it out for a run of one process')
   return JobPlace(coordinator, count, index, devices)
 
 
@@ -144,8 +148,8 @@ def receive_processes(place: JobPlace, seconds: float) -> dict[int, socket.socke
     server = socket.create_server(('', port), family=family, dualstack_ipv6=both,
                                   backlog=place.count)
   except (OSError, OverflowError) as error:
-    raise HostsError(f'port {port} of --hosts.coordinator={place.coordinator} cannot be had: '
-                     f'{error}. Is another job running on this machine?') from error
+    raise HostsError(f'port {port} of {name_field("hosts.coordinator")}={place.coordinator} cannot '
+                     f'be had: {error}. Is another job running on this machine?') from error
   with server, contextlib.ExitStack() as connections:
     # Receive greetings until all processes are present.
     problem = ''
@@ -314,7 +318,7 @@ def barrier(what: str) -> Iterator[None]:
   try:
     yield
   except UserError as error:
-    problem, message = error, str(error)
+    problem, message = error, error.marked
   except Exception as error:  # a bug; the others would wait for this process
     problem = error
     reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:500]
@@ -440,8 +444,8 @@ def check_shared_folder(folder: epath.PathLike) -> None:
         raise HostsError(
             f'process {jax.process_index()} does not see the output of process 0 in {place} of '
             f'{socket.gethostname()}, but all processes of a job write its checkpoints into one '
-            f'folder: give --output=gs://BUCKET/{folder.name}, or a folder on a disk that they '
-            'share')
+            f'folder: give {name_field("output")}=gs://BUCKET/{folder.name}, or a folder on a disk '
+            'that they share')
   finally:
     if jax.process_index() == 0:
       with contextlib.suppress(Exception):
@@ -494,7 +498,3 @@ def make_key(what: str) -> tuple[Any, str]:
   """Return (client, new key at the coordinator); equal keys for processes that do equal work."""
   from orbax.checkpoint import multihost
   return multihost.get_jax_distributed_client(), f'plm_jax {next(KEY_NUMBERS)} {what}'
-
-
-STALE_KEYS: list[str] = []  # at the coordinator that are not needed after the next barrier
-KEY_NUMBERS = itertools.count()

@@ -22,7 +22,7 @@ import numpy as np
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.bucketing import row_steps, split_by_length
-from plm_jax.errors import ConfigError, check_finite
+from plm_jax.errors import ConfigError, check_finite, name_field
 from plm_jax.evaluation.perplexity import Perplexity, keep_texts
 from plm_jax.evaluation.pseudo_likelihood import MaskedLogits
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
@@ -156,8 +156,8 @@ def estimate_bound(
   texts = keep_texts(texts)
   if length and (length < 3 or (estimator.length and length > estimator.length)):
     most = f' and at most {estimator.length}' if estimator.length else ''
-    raise ConfigError(f'--length is at least 3{most} tokens, [CLS] and [SEP] included, got '
-                      f'{length}')
+    raise ConfigError(f'{name_field("length")} is at least 3{most} tokens, [CLS] and [SEP] '
+                      f'included, got {length}')
   assert trained.tokenizer
   room = (length or estimator.length or 514) - 2
   windows = cut_rows(trained.tokenizer.encode_batch(texts), room)

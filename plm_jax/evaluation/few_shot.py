@@ -21,7 +21,7 @@ import numpy as np
 from plm_jax.data import labeled_files as rows_lib
 from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.evaluation.scoring import ContinuationScore, Scorer
 from plm_jax.inference.prompts import fill_template
 from plm_jax.validation import ValidatedConfig, intervals
@@ -75,7 +75,7 @@ class FewShotConfig(ValidatedConfig):
     source = self.data or task.data
     pool_source = self.pool or ('' if self.data else task.pool)
     if not source:
-      raise ConfigError(f'{name} has no data set in TFDS: give --data')
+      raise ConfigError(f'{name} has no data set in TFDS: give {name_field("data")}')
     every = task.examples(source)
     pool = task.examples(pool_source) if self.shots and pool_source else every
     return sample_subset(every, self.limit, self.seed) if self.limit else every, pool

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from scipy import special
 
+from plm_jax import environment
 from plm_jax.data import labeled_files
 from plm_jax.data.lines import SourceError
 
@@ -113,8 +114,9 @@ def read_judged_pairs(source: str) -> list[JudgedPair]:
   for row, where in labeled_files.iterate_rows(source):
     good, bad = row.get('good'), row.get('bad')
     if not isinstance(good, int | float) or not isinstance(bad, int | float):
-      raise SourceError(f'{where}: expected the numbers good and bad, as `minimal-pairs --output` '
-                        f'writes them, got the columns {", ".join(map(str, row)) or "none"}')
+      raise SourceError(f'{where}: expected the numbers good and bad, as `minimal-pairs '
+                        f'{environment.option("output")}` writes them, got the columns '
+                        f'{", ".join(map(str, row)) or "none"}')
     pair = MinimalPair(
         str(row.get('sentence_good', '')), str(row.get('sentence_bad', '')),
         str(row.get('UID', '')), str(row.get('linguistics_term') or ''),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import flax.linen as nn
 import jax
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.models import families
 from plm_jax.optim import adapters
 from plm_jax.optim.tuning import freeze_lower_layers
@@ -29,18 +29,19 @@ def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
   if padding not in (-1, vocab.pad):
     raise ConfigError(
         f'the model knows padding by the id {padding} and gives it no position, the tokenizer pads '
-        f'with {vocab.pad}: give --model.padding {vocab.pad}')
+        f'with {vocab.pad}: give {name_field("model.padding")} {vocab.pad}')
   if vocab.size > config.model.vocab:
     raise ConfigError(
         f'the tokenizer has {vocab.size} tokens, but the model has {config.model.vocab}: give '
-        f'--model.vocab={vocab.size} or more, or prepare the records with the --scale of the run')
+        f'{name_field("model.vocab")}={vocab.size} or more, or prepare the records with the '
+        f'{name_field("scale")} of the run')
   objective = config.training_objective
   lacking = [name for name in objective.requirements.special_tokens if getattr(vocab, name) < 0]
   if lacking:
     raise ConfigError(
         'the objective needs special tokens that the tokenizer does not have: '
         f'{", ".join(lacking)}. One that is trained for GLM or T5 has theirs: '
-        '--data.prepare.layout glm or t5')
+        f'{name_field("data.prepare.layout")} glm or t5')
   # In config.json the two may not match; recipes have parts that do.
   kind = type(config.model).__name__
   architectures = objective.requirements.architectures
@@ -49,8 +50,8 @@ def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
                       f'{" or ".join(architectures)}')
   block = getattr(config.model, 'block', None)
   if block is not None and block.cross:
-    raise ConfigError('--model.block.cross is for the decoder of an encoder-decoder, which has it '
-                      'anyway: leave it out')
+    raise ConfigError(f'{name_field("model.block.cross")} is for the decoder of an '
+                      'encoder-decoder, which has it anyway: leave it out')
   backbone = config.model
   if not objective.step_traits.perturbs_inputs:
     backbone = freeze_lower_layers(backbone, config.tuning.top)

@@ -11,13 +11,13 @@ import jax
 from jax.sharding import Mesh
 import numpy as np
 
-from plm_jax import conversion, storage
+from plm_jax import conversion, environment, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.checkpoints.restore import find_run_checkpoints, read_newest_meta, restore_params
 from plm_jax.conversion import sentence_transformers, tokenizer_files
 from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.loading import decision, device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
@@ -247,8 +247,8 @@ def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors
   if vocab and rows and set(range(rows, vocab.size)) - {vocab.pad}:
     raise conversion.ConvertError(
         f'{folder}: the tokenizer has {vocab.size:,} tokens, but the model has embeddings of '
-        f'{rows:,}: tokens were added, and the model was not resized. `finetune --init` adds rows '
-        'for them; or remove them from the tokenizer')
+        f'{rows:,}: tokens were added, and the model was not resized. `finetune '
+        f'{environment.option("init")}` adds rows for them; or remove them from the tokenizer')
   params, task = imported.params, None
   if any(name in imported.heads for name in TASK_HEADS):
     from plm_jax.tasks import kinds
@@ -304,8 +304,9 @@ def read_adapter_run(folder: epath.PathLike) -> tuple[RunConfig, Any]:
   """
   config, _, boxed = read_run(folder)
   if config.tuning.adapter.kind == 'none' or not config.warm_start:
-    lacks = '--tuning.adapter.kind' if config.tuning.adapter.kind == 'none' else '--warm-start'
-    raise ConfigError(f'{folder} was trained without {lacks}: it has no adapter of a model')
+    lacks = 'tuning.adapter.kind' if config.tuning.adapter.kind == 'none' else 'warm_start'
+    raise ConfigError(f'{folder} was trained without {name_field(lacks)}: it has no adapter of a '
+                      'model')
   return config, restore_params(find_run_checkpoints(folder), nn.unbox(boxed))
 
 

@@ -1,9 +1,8 @@
 """Compare a fine-tuned model with simple baselines, and suggest improvements."""
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 import dataclasses
 import functools
 import json
-import re
 import shlex
 import sys
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from plm_jax import environment, storage
 from plm_jax.config.run import FinetuneRun, PretrainRun, length_advice
-from plm_jax.errors import UserError, is_given
+from plm_jax.errors import UserError, name_field, named_fields
 from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.inference import sentence_vectors
 from plm_jax.loading.loaded_model import load_model, read_config
@@ -40,8 +39,14 @@ LARGE_WIDTH = 512
 
 
 def compare_with_baselines(
-    ready: ResolvedRun, result: TrainingResult) -> tuple[dict[str, str], list[str]]:
+    ready: ResolvedRun, result: TrainingResult, given: Container[str] = ()
+) -> tuple[dict[str, str], list[str]]:
   """Compute the baselines of a run on its first development set, and keep them in its folder.
+
+  Args:
+    ready: the run.
+    result: its result.
+    given: fields that the user has set, which no suggestion is about.
 
   Returns:
     Rows of the summary: the initial model if it can do the task, the majority class, a simple
@@ -68,7 +73,8 @@ def compare_with_baselines(
   kept = {name: scores[metric] for name, scores in found}
   path = storage.resolve_path(config.folder) / BASELINES_FILE
   storage.write(path, json.dumps({metric: kept}) + '\n')
-  return baseline_rows(found, metric), describe_gap(ready, result, found, metric)
+  return baseline_rows(found, metric), drop_given(
+      describe_gap(ready, result, found, metric), given)
 
 
 def read_initial_score(folder: str, metric: str) -> float | None:
@@ -97,13 +103,15 @@ def make_initial_encoder(config: FinetuneRun) -> Callable[[Sequence[str]], np.nd
 
 
 def describe_collapse(
-    task: Any, examples: Sequence[Example], predictions: Sequence[Any]) -> list[str]:
+    task: Any, examples: Sequence[Example], predictions: Sequence[Any],
+    given: Container[str] = ()) -> list[str]:
   """Describe a model that predicts the same for all examples, and what may help.
 
   Args:
     task: the task.
     examples: examples of a development set.
     predictions: their predictions.
+    given: fields that the user has set, which no hint is about.
 
   Returns:
     Hints; [] where predictions differ, or all examples have the same label.
@@ -114,11 +122,12 @@ def describe_collapse(
   if is_constant(examples, predictions):
     lines = [f'the outputs are constant: for all {len(examples):,} development examples they are '
              f'the same to {SAME_OUTPUT:g}. What may help:']
-    options = ['- another random seed: --seed=1',
-               '- more updates: --data.least-steps=3000 --train.early=0']
+    options = [f'- another random seed: {name_field("seed")}=1',
+               f'- more updates: {name_field("data.least_steps")}=3000 '
+               f'{name_field("train.early")}=0']
     if isinstance(task, SequenceTask):
-      options.append('- --tuning.top=0 trains only the head, on frozen features')
-    return lines + drop_given(options)
+      options.append(f'- {name_field("tuning.top")}=0 trains only the head, on frozen features')
+    return lines + drop_given(options, given)
   labels: set[Any] = set()
   for prediction in predictions:
     if isinstance(prediction, TagPrediction):
@@ -134,11 +143,11 @@ def describe_collapse(
   elif isinstance(label, int) and label < len(task.labels):
     what = f'{task.labels[label]} is always predicted'
   if isinstance(task, SequenceTask) and not (task.balanced or task.class_weights or task.focal):
-    options = ['- --objective.balanced=True gives all classes the same weight',
-               '- --objective.focal=2 gives more weight to mistakes']
+    options = [f'- {name_field("objective.balanced")}=True gives all classes the same weight',
+               f'- {name_field("objective.focal")}=2 gives more weight to mistakes']
   if isinstance(task, MultiLabelTask) and label == () and task.tune_thresholds == 'no':
-    options.append('- --objective.tune-thresholds=each lowers thresholds')
-  options = drop_given(options)
+    options.append(f'- {name_field("objective.tune_thresholds")}=each lowers thresholds')
+  options = drop_given(options, given)
   return [what + ('. What may help:' if options else ''), *options]
 
 
@@ -169,14 +178,9 @@ def is_constant(examples: Sequence[Example], predictions: Sequence[Any]) -> bool
   return bool(np.ptp(np.stack(outputs), 0).max() <= SAME_OUTPUT * scale)
 
 
-def drop_given(hints: Iterable[str]) -> list[str]:
-  """Leave out the hints that name an option that is given, but for those of other commands."""
-  kept = []
-  for hint in hints:
-    options = re.findall(r'--([a-z][\w.-]*)', re.sub('`[^`]*`', '', hint))
-    if not any(is_given(option.replace('-', '_')) for option in options):
-      kept.append(hint)
-  return kept
+def drop_given(hints: Iterable[str], given: Container[str]) -> list[str]:
+  """Leave out the hints that name a field that is given."""
+  return [hint for hint in hints if not any(field in given for field in named_fields(hint))]
 
 
 def baseline_rows(found: list[Baseline], metric: str) -> dict[str, str]:
@@ -199,18 +203,20 @@ def describe_gap(
   lines = [f'{best.name} reaches {gap:.1f} {metric} more than the model, '
            f'{best.scores[metric]:.1f}. What may help:']
   better = [f'- {reason}' for reason in suggest_baseline(ready.config, best.name)]
-  return lines + drop_given([*better, *(f'- {one}' for one in suggest_improvements(ready, result))])
+  return [*lines, *better, *(f'- {one}' for one in suggest_improvements(ready, result))]
 
 
 def suggest_baseline(config: FinetuneRun, name: str) -> Iterator[str]:
   """Yield how to use a baseline that is better than the model."""
   start = shlex.quote(config.warm_start)
   if name == INITIAL_MODEL:
-    yield f'use it without fine-tuning: {start}; --train.best=main keeps the best checkpoint'
+    yield (f'use it without fine-tuning: {start}; {name_field("train.best")}=main keeps the best '
+           'checkpoint')
   elif name.endswith(baselines.ON_VECTORS):
-    yield 'train only a head, on the frozen vectors: --tuning.top=0'
-    yield (f'encode the texts, `{environment.program()} encode {start} TEXTS --output=OUT.npy`, '
-           f'and fit the {name.removesuffix(baselines.ON_VECTORS)} of scikit-learn')
+    yield f'train only a head, on the frozen vectors: {name_field("tuning.top")}=0'
+    yield (f'encode the texts, `{environment.program()} encode {start} TEXTS '
+           f'{environment.option("output", "OUT.npy")}`, and fit the '
+           f'{name.removesuffix(baselines.ON_VECTORS)} of scikit-learn')
   elif name == 'BM25':
     yield f'search without a model: `{environment.program()} evaluate-retrieval bm25 DATA`'
   elif name.startswith('TF-IDF'):
@@ -225,17 +231,19 @@ def suggest_improvements(ready: ResolvedRun, result: TrainingResult) -> Iterator
   if config.warm_start:
     yield from short_pretraining(config)
   else:
-    yield 'it was trained from scratch: begin with a pre-trained model, --init=FOLDER'
+    yield ('it was trained from scratch: begin with a pre-trained model, '
+           f'{name_field("init")}=FOLDER')
   if config.objective.example_kind == 'tagging' and drops_capitals(ready.tokenizer):
     yield ('its tokenizer drops capital letters, which mark names: pre-train with '
-           '--data.prepare.lowercase=False')
+           f'{name_field("data.prepare.lowercase")}=False')
   pairs = all(len(example.texts) == 2 for example in ready.train.examples[:100])
   task = config.objective
   scores_pairs = task.train_format.name == 'regression' and task.head == 'label'
   if scores_pairs and pairs and is_small(model):
     highest = max(float(example.label or 0) for example in ready.train.examples)  # pyright: ignore
-    yield ('a small model compares two texts better by their vectors: --task=embedding '
-           f'--loss=cosine --objective.vector-loss.full={highest:g}')
+    yield ('a small model compares two texts better by their vectors: '
+           f'{name_field("task")}=embedding {name_field("loss")}=cosine '
+           f'{name_field("objective.vector_loss.full")}={highest:g}')
   if clipped > MANY_TRUNCATED:
     longer = length_advice(config, 2 * config.train.phases[0].length)
     yield f'{clipped:.0%} of the training examples lose an end. {longer}'
@@ -243,10 +251,11 @@ def suggest_improvements(ready: ResolvedRun, result: TrainingResult) -> Iterator
     rate = finetune.suggest_rate(model)
     if 2 * config.optim.peak < rate:
       yield (f'the learning rate is low for a model of width {model.block.width}: '
-             f'--optim.peak={rate:.0e}')
+             f'{name_field("optim.peak")}={rate:.0e}')
   if result.best == result.step:
     epochs = 2 * max(1, round(result.epochs))
-    yield f'the last evaluation was the best one: train for longer, --data.epochs={epochs}'
+    yield ('the last evaluation was the best one: train for longer, '
+           f'{name_field("data.epochs")}={epochs}')
   if is_small(model):
     yield (f'it is small, {model.stack.layers} layers of width {model.block.width}: a larger '
            'pre-trained model knows more')
@@ -266,7 +275,7 @@ def short_pretraining(config: FinetuneRun) -> Iterator[str]:
   if isinstance(before, PretrainRun) and before.scale != 'paper':
     steps = before.train.steps
     yield (f'its pre-training was short, {steps:,} steps: half an hour on two CPU cores, '
-           '--train.phases.0.steps=20000, teaches it more')
+           f'{name_field("train.phases.0.steps")}=20000, teaches it more')
 
 
 def drops_capitals(tokenizer: Any) -> bool:

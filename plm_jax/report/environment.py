@@ -10,6 +10,8 @@ import time
 
 import jax
 
+from plm_jax.errors import print_line
+
 
 def run_environment() -> dict[str, str]:
   """Return the command, the devices and the versions of packages of this process."""
@@ -39,4 +41,4 @@ def package_version() -> str:
 def print_on_leader(text: str) -> None:
   """Print a line on process 0 of a job."""
   if jax.process_index() == 0:
-    print(text, flush=True)
+    print_line(text)

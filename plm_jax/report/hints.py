@@ -11,6 +11,7 @@ from plm_jax import unicode_words
 from plm_jax.config.run import PretrainRun
 from plm_jax.data import records, tokenizer_fit
 from plm_jax.data.windows import Windows
+from plm_jax.errors import name_field
 from plm_jax.objectives import metric_names
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.wordpiece import is_chinese
@@ -34,18 +35,18 @@ ENGLISH = {
     'unknown': '{unknown:.1%} of the tokens are unknown to the tokenizer ([UNK]): {mend}',
     'again': 'the text was read {times:.0f} times: more text will help more than more steps',
     'rough': 'only {heldout:,} tokens are held out: figures on so few are rough; '
-             '--data.prepare.heldout=0.05 holds out more',
+             '{heldout_option}=0.05 holds out more',
     'barely': 'the {question} accuracy is hardly above that of a model that ignores the context '
-              '({floor:.1%}): the run was short, and more steps (--train.phases.0.steps) or more '
+              '({floor:.1%}): the run was short, and more steps ({steps_option}) or more '
               'text will help; `python -m plm_jax inspect` shows what the model was given',
     'hint': 'hint:   ', 'beginning': 'the beginning of a text', 'text': 'a text'}
 CHINESE = {
     'unknown': '{unknown:.1%} 的词元不在词表中（[UNK]）：{mend}',
     'again': '语料已读了 {times:.0f} 遍：增加语料比增加步数更有用',
     'rough': '留出的文本只有 {heldout:,} 个词元，数字只是粗略的；'
-             '--data.prepare.heldout=0.05 可以多留一些',
+             '{heldout_option}=0.05 可以多留一些',
     'barely': '准确率几乎不高于不看上下文的模型（{floor:.1%}）：'
-              '训练还太短，增加步数（--train.phases.0.steps）或语料会有帮助；'
+              '训练还太短，增加步数（{steps_option}）或语料会有帮助；'
               '用 `python -m plm_jax inspect` 可以看到模型读到的是什么',
     'hint': '提示：  ', 'beginning': '一段文字的开头', 'text': '一段文字'}
 
@@ -105,14 +106,13 @@ def run_hints(
   if text.unknown > MANY_UNKNOWN:
     remedy = tokenizer_fit.choose_remedy(config.data.prepare, text.full, text.unspaced)
     advice = tokenizer_fit.ADVICE['zh' if text.chinese else 'en'][remedy].format(
-        vocab=f'--model.vocab={max(8192, 2 * config.model.vocab)}',
-        coverage='--data.prepare.coverage=1', sample='--data.prepare.sample',
-        kind='--data.prepare.kind=byte-bpe', spaces='--data.prepare.kind=sentencepiece-unigram')
+        vocab=max(8192, 2 * config.model.vocab), **tokenizer_fit.ADVICE_FIELDS)
     found.append(words['unknown'].format(unknown=text.unknown, mend=advice))
   if epochs > MANY_EPOCHS:
     found.append(words['again'].format(times=epochs))
   if 0 < text.heldout < FEW_HELDOUT and not config.data.heldout_path:
-    found.append(words['rough'].format(heldout=text.heldout))
+    found.append(words['rough'].format(
+        heldout=text.heldout, heldout_option=name_field('data.prepare.heldout')))
   if config.scale == 'test':  # too short to learn anything
     return found
   for name in list(config.objective.terms)[:1]:
@@ -120,7 +120,9 @@ def run_hints(
     accuracy = heldout.get(f'{name}_accuracy', 1.0)
     floor = accuracy_without_context(config, baseline)
     if 0 < baseline < 0.5 and accuracy < BASELINE_FACTOR * floor:
-      found.append(words['barely'].format(question=metric_names.term_name(name), floor=floor))
+      found.append(words['barely'].format(
+          question=metric_names.term_name(name), floor=floor,
+          steps_option=name_field('train.phases.0.steps')))
   return found
 
 

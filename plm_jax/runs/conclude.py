@@ -14,6 +14,7 @@ from plm_jax.data import builtin_corpus
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.distributed import hosts
+from plm_jax.errors import Caller, print_line
 from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.inference import fill_mask, generate, glm_infill
 from plm_jax.inference.samples import FillMaskSample, GenerationSample
@@ -93,7 +94,7 @@ def sample_outputs(
 
 def report_pretraining(
     config: PretrainRun, result: TrainingResult, parameters: int, shown: ModelSamples,
-    text: hints.TextFacts, heldout_text: str) -> None:
+    text: hints.TextFacts, heldout_text: str, caller: Caller = Caller()) -> None:
   """Write the report of a pre-training run, and print its results.
 
   Args:
@@ -103,6 +104,7 @@ def report_pretraining(
     shown: outputs of the model.
     text: facts about the training text, for hints and their language.
     heldout_text: name and size of the held-out text.
+    caller: see `runs.run.run`.
   """
   heldout = result.heldout
   headline = html.heldout_headline(config.objective.terms, heldout)
@@ -117,7 +119,8 @@ def report_pretraining(
   notes = hints.run_hints(config, text, result.epochs, heldout)
   steps = next_commands(config, shown, text)
   path = write_run_report(
-      config, f'{config.title}: {describe_size(config.model)}', headline, notes,
+      config, f'{config.title}: {describe_size(config.model)}', headline,
+      [caller.spell(note) for note in notes],
       blanks=shown.blanks, samples=shown.samples, next_steps=steps,
       sections=corpus_section(heldout, config.objective.reporting.format_metric))
   for blank in shown.blanks[:max(3, len(shown.prompts))]:
@@ -128,7 +131,7 @@ def report_pretraining(
     print('   ' + '  '.join(f'{token} {share:.0%}' for token, share in blank.candidates))
   for sample in shown.samples[:max(2, len(shown.prompts))]:
     print(f'\n{sample.prompt} ⟶ {sample.text}')
-  print(''.join(f'\n{text.words["hint"]}{note}' for note in notes))
+  print_line(''.join(f'\n{text.words["hint"]}{note}' for note in notes))
   print(f'report: {path}')
   for purpose in ('Evaluate the task', 'Fill masks', 'Generate text'):
     if purpose in steps:
@@ -154,13 +157,14 @@ def next_commands(
     own = shown.prompts and not shown.blanks
     prompt = shown.prompts[0] if own else text.words[shown.prompt_kind]
     found['Generate text'] = f'{program} generate {folder} {shlex.quote(prompt)}'
-  found['Fine-tune on a task'] = (
-      f'{program} finetune --init={folder} --task=TASK --train=FILE --dev=FILE')
+  options = {'init': folder, 'task': 'TASK', 'train': 'FILE', 'dev': 'FILE'}
+  given = ' '.join(environment.option(name, value) for name, value in options.items())
+  found['Fine-tune on a task'] = f'{program} finetune {given}'
   found['Export to transformers'] = f'{program} export {folder} FOLDER'
   return found
 
 
-def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
+def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult) -> None:
   """Write the report of a fine-tuning run, and print its results."""
   config = ready.config
   with hosts.barrier('report'), truncation.count():
@@ -169,9 +173,9 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
     headline = {}
     for name, value in result.heldout.items():
       headline[f'Development {name.replace("_", " ")}'] = f'{value:.2f}'
-    analysis = analyze_development(ready)
+    analysis = analyze_development(ready, caller.given)
     headline |= analysis.rows
-    rows, notes = compare_with_baselines(ready, result)
+    rows, notes = compare_with_baselines(ready, result, caller.given)
     notes = [*analysis.hints, *notes]
     steps_done = f'{result.step:,}'
     if result.best is not None:
@@ -188,9 +192,10 @@ def report_finetuning(ready: ResolvedRun, result: TrainingResult) -> None:
     if model.kind == 'recurrent' or model.head.pooling == own_pooling(model):
       commands['Export to transformers'] = f'{program} export {folder} FOLDER'
     path = write_run_report(
-        config, config.title, headline, [*ready.train.report.lines(), *notes],
+        config, config.title, headline,
+        [caller.spell(note) for note in (*ready.train.report.lines(), *notes)],
         next_steps=commands, sections=analysis.sections)
-    print(''.join(f'\nhint:   {note}' for note in notes))
+    print_line(''.join(f'\nhint:   {note}' for note in notes))
     print(f'report: {path}')
     print(f'more:   {commands["Predict labels"]}')
 

@@ -1,5 +1,5 @@
 """Analysis of the first development set after fine-tuning: tuned fields, calibration and errors."""
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 import json
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
@@ -36,12 +36,16 @@ class DevelopmentAnalysis(NamedTuple):
   hints: Sequence[str] = ()
 
 
-def analyze_development(ready: ResolvedRun) -> DevelopmentAnalysis:
+def analyze_development(ready: ResolvedRun, given: Container[str] = ()) -> DevelopmentAnalysis:
   """Choose what the task chooses on the first development set, and write its errors into the run.
 
   The files are decision.json, if something is chosen, errors.jsonl, the mistakes with the most
   confident first, and confusion.tsv for classes. All by the best parameters. Nothing happens
   without a development set, or where several hosts share the model.
+
+  Args:
+    ready: the run.
+    given: fields that the user has set, which no hint is about.
   """
   if not ready.dev or jax.process_count() > 1:
     return DevelopmentAnalysis({}, [])
@@ -51,7 +55,7 @@ def analyze_development(ready: ResolvedRun) -> DevelopmentAnalysis:
   predictions = predict(trained, examples)
   task: Any = trained.task
   rows = calibration_rows(task, examples, predictions)
-  hints = describe_collapse(task, examples, predictions)
+  hints = describe_collapse(task, examples, predictions, given)
   fields = {}
   if not is_constant(examples, predictions):
     fields = task.fit_to_development(examples, predictions)

@@ -1,5 +1,5 @@
 """The labeled examples of a fine-tuning run, read for training or evaluation."""
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 import dataclasses
 import functools
 import itertools
@@ -8,7 +8,7 @@ from typing import Any
 from plm_jax import storage, tokenizers
 from plm_jax.config.run import ConfigError, FinetuneRun, length_advice
 from plm_jax.distributed import hosts
-from plm_jax.errors import is_given
+from plm_jax.errors import Caller, name_field
 from plm_jax.finetuning.setup import ResolvedRun, make_evaluation_feed, resolve_run
 from plm_jax.finetuning.word_vectors import build_word_list
 from plm_jax.loading import decision
@@ -29,14 +29,14 @@ TOKENIZER_EXAMPLES = 100_000
 """largest number of examples that a tokenizer is trained on"""
 
 
-def prepare_finetuning(config: FinetuneRun) -> PreparedRun:
-  """Read the examples of a run, and print how many there are."""
+def prepare_finetuning(config: FinetuneRun, caller: Caller = Caller()) -> PreparedRun:
+  """Read the examples of a run, and print how many there are. caller: see `runs.run.run`."""
   with hosts.barrier('labelled examples'):
     tokenizer = load_or_train_tokenizer(config)
     ready = resolve_run(config, tokenizer)
-  print_examples_read(ready)
-  return PreparedRun(
-      ready.config, tokenizer, ready.open_feed, functools.partial(report_finetuning, ready))
+  print_examples_read(ready, caller.given)
+  report = functools.partial(report_finetuning, ready, caller)
+  return PreparedRun(ready.config, tokenizer, ready.open_feed, report)
 
 
 def evaluate_finetuning(config: FinetuneRun) -> dict[str, float]:
@@ -57,8 +57,13 @@ def evaluate_finetuning(config: FinetuneRun) -> dict[str, float]:
   return evaluate_checkpoint(config, open_feed, tokenizer)
 
 
-def print_examples_read(ready: ResolvedRun) -> None:
-  """Print how many examples were read, what was left out or truncated, and the settings."""
+def print_examples_read(ready: ResolvedRun, given: Container[str] = ()) -> None:
+  """Print how many examples were read, what was left out or truncated, and the settings.
+
+  Args:
+    ready: the run.
+    given: fields that the user has set.
+  """
   sets = {'training': ready.train}
   for name, some in ready.dev.items():
     sets[f'development {name}'.strip()] = some
@@ -73,7 +78,7 @@ def print_examples_read(ready: ResolvedRun) -> None:
       print_on_leader(f'  {line}')
     if len(skipped) > 5:
       print_on_leader(f'  and {len(skipped) - 5:,} more such')
-  print_on_leader(describe_settings(ready.config))
+  print_on_leader(describe_settings(ready.config, given))
   if labels := ready.config.objective.labels:
     names = list(labels[:12])
     if len(labels) > 12:
@@ -81,8 +86,13 @@ def print_examples_read(ready: ResolvedRun) -> None:
     print_on_leader(f'{len(labels)} classes: {", ".join(names)}')
 
 
-def describe_settings(config: FinetuneRun) -> str:
-  """Return the hyperparameters of a run, and the model size that they were chosen for."""
+def describe_settings(config: FinetuneRun, given: Container[str] = ()) -> str:
+  """Return the hyperparameters of a run, and the model size that they were chosen for.
+
+  Args:
+    config: the run.
+    given: fields that the user has set, which no advice is about.
+  """
   phase, peak = config.train.phases[0], config.optim.peak
   model: Any = config.model
   settings = f'learning rate {peak:g}, batch size {phase.batch}, {phase.steps:,} steps'
@@ -92,12 +102,13 @@ def describe_settings(config: FinetuneRun) -> str:
   if model.head.pooling != own_pooling(model):
     settings += f', {model.head.pooling} pooling'
   if config.scale != 'paper':
-    return (f'{settings}: for {size}; --scale=paper takes the published settings of larger models')
+    return (f'{settings}: for {size}; {name_field("scale")}=paper takes the published settings of '
+            'larger models')
   if finetune.choose_scale(model) != 'paper':
     suggested = finetune.suggest_rate(model)
-    if 2 * peak < suggested and not is_given('optim.peak'):
+    if 2 * peak < suggested and 'optim.peak' not in given:
       return (f'{settings}, as published for larger models; {size} may need '
-              f'--optim.peak={suggested:.0e}')
+              f'{name_field("optim.peak")}={suggested:.0e}')
   return f'{settings}, for {size}'
 
 
@@ -130,8 +141,8 @@ def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:
   if place:
     if found := find_tokenizer(place):
       return found
-    raise ConfigError(f'{short_repr(place)} has no tokenizer: give --data.tokenizer, the folder of '
-                      'one')
+    raise ConfigError(f'{short_repr(place)} has no tokenizer: give {name_field("data.tokenizer")}, '
+                      'the folder of one')
   if config.objective.own_vocabulary:
     task: Any = config.objective
     found = build_word_list(task, read_unlabeled_examples(config, data))

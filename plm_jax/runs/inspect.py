@@ -11,6 +11,7 @@ from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, RunConfig
+from plm_jax.errors import name_field
 from plm_jax.finetuning.setup import resolve_run
 from plm_jax.report import batch_view
 from plm_jax.report.batch_view import BatchReader, BatchRow
@@ -102,7 +103,8 @@ def inspect_finetuning(config: FinetuneRun, rows: int, step: int) -> Inspection:
 def check_step(step: int, steps: int) -> None:
   """Raise ConfigError for a step that the run does not have."""
   if step >= steps:
-    raise ConfigError(f'--step is {step:,}, and the run has the steps 0 to {steps - 1:,}')
+    raise ConfigError(f'{name_field("step")} is {step:,}, and the run has the steps 0 to '
+                      f'{steps - 1:,}')
 
 
 def make_batch(learner: Learner, windows: dict[str, Any], step: int) -> dict[str, Any]:

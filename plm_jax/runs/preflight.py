@@ -1,7 +1,6 @@
 """Check a run before text is prepared and before the first step: memory, disk, mesh, prompts."""
 from collections.abc import Callable, Collection, Sequence
 import functools
-import logging
 import math
 import os
 from typing import NamedTuple
@@ -12,14 +11,14 @@ import jax
 from jax.sharding import Mesh
 import numpy as np
 
-from plm_jax import conversion, recipes, storage
+from plm_jax import conversion, environment, recipes, storage
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_free_space
 from plm_jax.config.run import ConfigError, PretrainRun, RunConfig
 from plm_jax.data import records
 from plm_jax.data.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.data.records import read_meta
-from plm_jax.errors import format_option
+from plm_jax.errors import name_field, warn
 from plm_jax.inference import fill_mask
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.objectives import CARRY
@@ -31,7 +30,6 @@ from plm_jax.training.learner import make_learner, placeholder_vocab, state_shap
 from plm_jax.training.step import eval_step
 from plm_jax.validation import short_repr
 
-LOG = logging.getLogger(__name__)
 FREE_TEXT_OPTIONS = {'kind', 'layout', 'tokenizer', 'workers'}
 """options of `prepare` that are accepted with finished records: the kind of tokenizer that they are
 expected to have, and what never changes records"""
@@ -58,8 +56,8 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
   text, kind = config.data.prepare, tokenizer.kind.replace('_', '-')
   if text.tokenizer and load(text.tokenizer).pieces != tokenizer.pieces:
     raise ConfigError(f'{folder} holds records of another tokenizer than '
-                      f'{format_option("tokenizer")}={text.tokenizer}: leave that option out, or '
-                      'give the text itself')
+                      f'{name_field("data.prepare.tokenizer")}={text.tokenizer}: leave that option '
+                      'out, or give the text itself')
   is_pieces = text.kind.startswith('sentencepiece')
   wanted = 'sentencepiece' if is_pieces else text.kind
   if text.tokenizer or config.warm_start or kind.startswith(wanted):
@@ -68,8 +66,9 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
   option = 'sentencepiece-unigram' if kind.startswith('sentencepiece') else kind
   raise ConfigError(
       f'{folder} contains records of a {kind} tokenizer, but {config.name} needs {text.kind}: '
-      f'make them with `python -m plm_jax prepare TEXT RECORDS --for={recipe}`. To train on these '
-      f'records anyway, give --data.prepare.kind={option} --data.prepare.layout=bert')
+      'make them with `python -m plm_jax prepare TEXT RECORDS '
+      f'{environment.option("for", recipe)}`. To train on these records anyway, give '
+      f'{name_field("data.prepare.kind")}={option} {name_field("data.prepare.layout")}=bert')
 
 
 def name_recipe(config: PretrainRun) -> str:
@@ -83,8 +82,8 @@ def check_exact_text(config: PretrainRun, folder: epath.Path) -> None:
     raise ConfigError(
         f'{folder} contains records without the blank lines and the indentation of their text, and '
         f'{config.name} learns from text as it is: make them again with `python -m plm_jax prepare '
-        f'TEXT RECORDS --for={name_recipe(config)}`. To train on these records anyway, give '
-        '--data.prepare.sentences=split')
+        f'TEXT RECORDS {environment.option("for", name_recipe(config))}`. To train on these '
+        f'records anyway, give {name_field("data.prepare.sentences")}=split')
 
 
 def check_warm_start(config: RunConfig) -> None:
@@ -113,19 +112,19 @@ def check_text_options(config: PretrainRun, given: Collection[str]) -> None:
   sources = config.data.path
   finished = bool(given) and all(finished_records(source) for source in sources)
   if unused and finished:
-    LOG.warning('%s would change nothing: %s holds finished token records, and no text is prepared',
-                join_options(unused), ' and '.join(sources))
+    warn(f'{join_options(unused)} would change nothing: {" and ".join(sources)} holds finished '
+         'token records, and no text is prepared')
   unused = [name for name in TOKENIZER_OPTIONS if name in given]
   if finished or text.tokenizer or not config.warm_start:
     return
   if unused and find_tokenizer(config.warm_start):
     raise ConfigError(f'{join_options(unused)} would change nothing: the tokenizer is that of '
-                      f'--warm-start={config.warm_start}, and is not trained')
+                      f'{name_field("warm_start")}={config.warm_start}, and is not trained')
 
 
 def join_options(names: Sequence[str]) -> str:
   """Join the names of options of `prepare` in a sentence."""
-  return ' and '.join(format_option(name) or name for name in names)
+  return ' and '.join(name_field(f'data.prepare.{name}') for name in names)
 
 
 def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
@@ -146,9 +145,9 @@ def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> 
   if single <= records.MAX_SINGLE_SHARE * documents:
     return ''
   return (f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
-          f'{effect}. Blank lines between documents, or {format_option("documents=files")}, keep '
-          'the sentences of a document together; --pair=none, or in Python the row builder '
-          'FullSentences, leaves the sentence-pair task out')
+          f'{effect}. Blank lines between documents, or {name_field("data.prepare.documents")}='
+          f'files, keep the sentences of a document together; {name_field("pair")}=none, or in '
+          'Python the row builder FullSentences, leaves the sentence-pair task out')
 
 
 def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:
@@ -162,8 +161,9 @@ def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:
     elif model.max_length:
       size, most = len(tokenizer.encode(prompt)), model.max_length // 2
       if size > most:
-        raise ConfigError(f'--prompts {prompt[:40]!r}... has {size} tokens, and {most} at most '
-                          f'leave room for an answer in the {model.max_length} of the model')
+        raise ConfigError(f'{name_field("prompts")} {prompt[:40]!r}... has {size} tokens, and '
+                          f'{most} at most leave room for an answer in the {model.max_length} of '
+                          'the model')
 
 
 def finished_records(source: str) -> epath.Path | None:
@@ -180,14 +180,16 @@ def check_heldout_paths(config: PretrainRun) -> None:
     if not heldout:
       continue
     if finished_records(heldout):
-      raise ConfigError(f'--data.heldout-path={heldout} holds token records: give the text itself')
+      raise ConfigError(f'{name_field("data.heldout_path")}={heldout} holds token records: give '
+                        'the text itself')
     folder = finished_records(source)
     if folder and read_meta(folder).heldout_path != heldout:
       raise ConfigError(
           f'{folder} holds finished token records, and their held-out text is '
           f'{read_meta(folder).heldout_text}, not {heldout}: make others with '
-          f'`python -m plm_jax prepare TEXT RECORDS --heldout-path={heldout}`, or give the text '
-          'itself as --data.path')
+          '`python -m plm_jax prepare TEXT RECORDS '
+          f'{environment.option("heldout-path", heldout)}`, or give the text itself as '
+          f'{name_field("data.path")}')
 
 
 def has_heldout_text(config: PretrainRun) -> bool:
@@ -206,12 +208,12 @@ def check_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
   if any(read_meta(folder).heldout for folder in folders):
     return ''
   if config.train.best:
-    raise ConfigError(f'--train.best={config.train.best} is a metric of held-out text, and there '
-                      'is none: give --data.heldout-path=FILE')
+    raise ConfigError(f'{name_field("train.best")}={config.train.best} is a metric of held-out '
+                      f'text, and there is none: give {name_field("data.heldout_path")}=FILE')
   one_document = any(read_meta(folder).heldout_share for folder in folders)
   reason = ', as there is but one document, or copies of one' if one_document else ''
-  return (f'no text is held out{reason}, so the run is not evaluated: --data.heldout-path=FILE '
-          'evaluates it on a text')
+  return (f'no text is held out{reason}, so the run is not evaluated: '
+          f'{name_field("data.heldout_path")}=FILE evaluates it on a text')
 
 
 def describe_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
@@ -273,8 +275,8 @@ def check_memory(config: RunConfig) -> MemoryNeed:
     raise ConfigError(
         f'a run with these options needs at least {gib[0]} of memory: {gib[1]} for parameters and '
         f'optimizer state, and {gib[2]} for one layer of {rows:,} sequences of {length:,} tokens. '
-        f'Available: {gib[3]}. Use a smaller model or batch (--train.phases), or more gradient '
-        'accumulation (--train.accumulate)')
+        f'Available: {gib[3]}. Use a smaller model or batch ({name_field("train.phases")}), or '
+        f'more gradient accumulation ({name_field("train.accumulate")})')
   return MemoryNeed(held, needed, room)
 
 
@@ -287,8 +289,8 @@ def check_best_metric(config: RunConfig) -> None:
     return
   names = heldout_metrics(config)
   if config.train.best not in names:
-    raise ConfigError(f'--train.best is one of the held-out metrics {", ".join(names)}, got '
-                      f'{short_repr(config.train.best)}')
+    raise ConfigError(f'{name_field("train.best")} is one of the held-out metrics '
+                      f'{", ".join(names)}, got {short_repr(config.train.best)}')
 
 
 def heldout_metrics(config: PretrainRun) -> list[str]:
@@ -333,7 +335,7 @@ def check_disk(
     return ''
   return (f'{config.folder} has room for {there // size} checkpoints of {size / 1e6:,.1f} MB, and '
           f'the run keeps {kept} and writes the next one as well: make room, or give '
-          f'--train.keep={max(1, there // size - 1)}')
+          f'{name_field("train.keep")}={max(1, there // size - 1)}')
 
 
 def device_memory(mesh: Mesh) -> float:

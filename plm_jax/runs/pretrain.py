@@ -11,6 +11,7 @@ from plm_jax.config.run import PretrainRun
 from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.records import RecordsError, read_meta
 from plm_jax.distributed import hosts
+from plm_jax.errors import Caller
 from plm_jax.layers.dense import count_parameters
 from plm_jax.loading.loaded_model import LoadedModel, find_tokenizer
 from plm_jax.recipes.scale_presets import describe_duration
@@ -28,8 +29,13 @@ MAX_FETCHED_BYTES = 8 << 30
 """largest size of a model that is fetched from other hosts, to sample from it for the report"""
 
 
-def prepare_pretraining(config: PretrainRun, name_steps: NameSteps | None = None) -> PreparedRun:
-  """Prepare the text of a run, and check what can be checked of it before the first step."""
+def prepare_pretraining(
+    config: PretrainRun, name_steps: NameSteps | None = None, caller: Caller = Caller()
+) -> PreparedRun:
+  """Prepare the text of a run, and check what can be checked of it before the first step.
+
+  name_steps, caller: see `runs.run.run`.
+  """
   ahead = start_compiling(config)
   try:
     folders, tokenizer = prepare_corpora(config)
@@ -55,7 +61,7 @@ def prepare_pretraining(config: PretrainRun, name_steps: NameSteps | None = None
   def open_feed(mesh):
     return TextFeed(config, folders, tokenizer, mesh, name_steps)
   def report(result):
-    report_samples(config, folders, tokenizer, result)
+    report_samples(config, folders, tokenizer, result, caller)
   return PreparedRun(config, tokenizer, open_feed, report, notes, ahead)
 
 
@@ -80,8 +86,8 @@ def start_compiling(config: PretrainRun) -> CompileAhead | None:
 
 
 def report_samples(
-    config: PretrainRun, folders: list[epath.Path], tokenizer: Tokenizer, result: TrainingResult
-) -> None:
+    config: PretrainRun, folders: list[epath.Path], tokenizer: Tokenizer, result: TrainingResult,
+    caller: Caller) -> None:
   """Sample from the trained model on process 0, and write the report.
 
   Parameters on other hosts are fetched by all of them together; then process 0 continues alone.
@@ -101,7 +107,8 @@ def report_samples(
             objective.lifecycle.exported(params), tokenizer))
       text = hints.examine_text(folders[0], tokenizer)
       report_pretraining(
-          config, result, parameters, shown, text, preflight.describe_heldout(config, folders))
+          config, result, parameters, shown, text, preflight.describe_heldout(config, folders),
+          caller)
 
 
 def prepare_corpora(config: PretrainRun) -> tuple[list[epath.Path], Tokenizer]:

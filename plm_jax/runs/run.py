@@ -16,6 +16,7 @@ from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, FinetuneRun, HostsConfig, PretrainRun, RunConfig
 from plm_jax.distributed import hosts, machine
+from plm_jax.errors import Caller, name_field
 from plm_jax.loading.loaded_model import read_config
 from plm_jax.objectives import metric_names
 from plm_jax.report.environment import print_on_leader
@@ -38,13 +39,15 @@ HUB_FIELDS = ('warm_start', 'objective.teacher', 'objective.vector_loss.teacher'
 """options of a run that may name a model of the Hugging Face hub"""
 
 
-def run(config: RunConfig, name_steps: NameSteps | None = None) -> TrainingResult | None:
+def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller = Caller()
+        ) -> TrainingResult | None:
   """Do one run in this process; every process of a job calls it in the same way.
 
   Args:
     config: the run.
     name_steps: names checkpoints to keep at certain steps of pre-training, in `named_checkpoints`
       of the folder; every process of a job calls it.
+    caller: for hints that depend on the options that are given.
 
   Returns:
     The result of training; None in other modes.
@@ -89,8 +92,9 @@ def run(config: RunConfig, name_steps: NameSteps | None = None) -> TrainingResul
     hosts.check_shared_folder(config.folder)
     with hosts.locked(config.folder) as lock:
       if isinstance(config, FinetuneRun):
-        return train_prepared(prepare_finetuning(config), lock)
-      return train_prepared(prepare_pretraining(as_pretrain_run(config), name_steps), lock)
+        return train_prepared(prepare_finetuning(config, caller), lock)
+      prepared = prepare_pretraining(as_pretrain_run(config), name_steps, caller)
+      return train_prepared(prepared, lock)
   if config.mode == 'prepare':
     if isinstance(config, FinetuneRun):
       raise ConfigError('labeled examples need no records: they are read when a run begins')
@@ -142,9 +146,9 @@ def check_same_on_all_hosts(config: RunConfig, place: hosts.JobPlace) -> None:
   if place.count == 1:
     return
   # Each process has its own place in the job. A file tells whether all see the same output folder.
-  own = ('--hosts.', '--output')
+  own = 'hosts.', 'output'
   flat = serialization.flatten(serialization.to_plain(config))
-  options = {name: value for name, value in flat.items() if not name.startswith(own)}
+  options = {name_field(name): value for name, value in flat.items() if not name.startswith(own)}
   hosts.check_agreement('options', options, 'Give every process the same options', place)
   hosts.check_agreement('versions', versions.describe_environment(),
                         'Install the same versions on all machines', place)

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.errors import describe_error
+from plm_jax.errors import describe_error, name_field
 from plm_jax.storage.digests import start_hub_digest
 from plm_jax.storage.hub_client import HubError, classify_error, import_client, retry
 
@@ -310,10 +310,11 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
     made = retry(lambda: client.create_repo(name, private=not public, exist_ok=True))
     private = retry(lambda: client.model_info(made.repo_id)).private
     if not public and not private:
-      raise HubError(f'{made.repo_id} exists and is public: push with --public, or to another name')
+      raise HubError(f'{made.repo_id} exists and is public: push with {name_field("public")}, or '
+                     'to another name')
     if public and private:
-      raise HubError(f'{made.repo_id} exists and is private: push without --public, or make it '
-                     f'public in its settings, {made}/settings')
+      raise HubError(f'{made.repo_id} exists and is private: push without {name_field("public")}, '
+                     f'or make it public in its settings, {made}/settings')
     if revision:
       client.create_branch(made.repo_id, branch=revision, exist_ok=True)
     draws = sys.stderr is not None and sys.stderr.isatty()

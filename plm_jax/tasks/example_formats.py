@@ -11,7 +11,7 @@ import numpy as np
 
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.errors import ConfigError, format_option
+from plm_jax.errors import ConfigError, add_advice, name_field
 from plm_jax.metrics.tasks import (
   AnswerScript,
   ClassScore,
@@ -385,8 +385,9 @@ class RelatedTexts(ExampleFormat):
   has_class_names = False
   is_labeled = False
   ignored_labels = (
-      'and every pair would be a positive one. --loss=softmax learns classes of pairs, '
-      '--loss=cosent numbers, and --objective.entailment=NAME takes the pairs of one class')
+      f'and every pair would be a positive one. {name_field("loss")}=softmax learns classes of '
+      f'pairs, {name_field("loss")}=cosent numbers, and {name_field("objective.entailment")}=NAME '
+      'takes the pairs of one class')
   function = 'encode'
 
   def has_text_lines(self, source):
@@ -402,10 +403,10 @@ class RelatedTexts(ExampleFormat):
         isinstance(value, list) or TWO_WORDS.search(str(value)) for value in values):
       return found
     first = row_readers.find_column(row, found.first)
-    second, alone = format_option('columns.second=NAME'), format_option(f'columns.first={first}')
     raise UnreadableRow(
         'no such column', f'{row.where}: no column with the positive of {first!r}, only {others}',
-        f'{second} reads one, {alone} alone pairs each text with itself' if second else '')
+        add_advice(f'{name_field("columns.second")}=NAME reads one, {name_field("columns.first")}='
+                   f'{first} alone pairs each text with itself'))
 
   def split_row(self, row, columns):
     """Split a row with several positives into a row per positive."""

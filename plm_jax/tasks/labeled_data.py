@@ -3,7 +3,7 @@ from collections.abc import Iterable, Sequence, Set
 import dataclasses
 import unicodedata
 
-from plm_jax.errors import ConfigError, format_option
+from plm_jax.errors import ConfigError, add_advice, name_field
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.examples import Example, Features
 from plm_jax.tasks.sources import (
@@ -152,6 +152,6 @@ def add_class_names(task: Task, found: LabeledExamples) -> Task:
     message = (f'{source}: {count:,} examples have {len(labels):,} different labels, such as '
                f'{short_repr(labels[0], 60)}: is this the column with the label?')
   if message:
-    option = format_option('columns.label=NAME')
-    raise ConfigError(f'{message} {option} reads another' if option else message)
+    advice = add_advice(f' {name_field("columns.label")}=NAME reads another')
+    raise ConfigError(message + advice)
   return dataclasses.replace(task, labels=found.labels)

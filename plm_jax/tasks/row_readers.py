@@ -12,7 +12,7 @@ from plm_jax.data import labeled_files
 from plm_jax.data.document_formats import describe_type
 from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field
 from plm_jax.tasks.class_names import Classes, format_label, is_missing
 from plm_jax.tasks.examples import Answer, Example
 from plm_jax.validation import ValidatedConfig
@@ -35,6 +35,11 @@ class UnreadableRow(SourceError):
     self.reason = reason
     self.remedy = remedy
     self.unlabeled = unlabeled
+
+  @property
+  def full_message(self) -> str:
+    """The message, with the remedy if there is one."""
+    return f'{self.marked}: {self.remedy}' if self.remedy else self.marked
 
 
 class RawExample(NamedTuple):
@@ -228,10 +233,9 @@ def missing_column(row: LabeledRow, names: str, field: str) -> UnreadableRow:
   others = [name for name, value in row.columns.items()
             if labeled_files.is_valid_text(value) and name not in LABEL_COLUMNS]
   example = others[0] if len(others) == 1 else 'NAME'
-  option = format_option(f'columns.{field}={example}')
-  if not option and field == 'first':
-    option = format_option(f'column={example}')
-  remedy = f'{option} reads another' if option else 'rename the column that is meant'
+  remedy = 'rename the column that is meant'
+  for name in ('column', f'columns.{field}') if field == 'first' else (f'columns.{field}',):
+    remedy = add_advice(f'{name_field(name)}={example} reads another', remedy)
   return UnreadableRow('no such column',
                        f'{row.where}: no column {wanted}, only {sorted(row.columns)}', remedy)
 

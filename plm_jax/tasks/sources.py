@@ -25,7 +25,7 @@ from plm_jax.data.lines import (
   report_problem,
 )
 from plm_jax.data.source_files import find_files
-from plm_jax.errors import ConfigError, format_option
+from plm_jax.errors import ConfigError, add_advice, name_field
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import Classes, get_classes, is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
@@ -97,7 +97,7 @@ class ReadReport:
   def add_unknown(self, count: int, error: SourceError) -> None:
     """Count rows that are read without their labels; error: why."""
     self.unknown_labels += count
-    self.unknown_label = self.unknown_label or str(error)
+    self.unknown_label = self.unknown_label or error.marked
 
   def finish(self, stats: ReadStats) -> None:
     """Add the problems and notes of reading files, and drop reasons without rows."""
@@ -250,7 +250,7 @@ class SourceReader:
     try:
       chosen = example_format.guess_columns(columns, row)
     except UnreadableRow as error:
-      raise SourceError(f'{error}: {error.remedy}' if error.remedy else str(error)) from error
+      raise SourceError(error.full_message) from error
     unread = row_readers.find_unread_columns(row, chosen, example_format.other_columns)
     if not unread or (columns.are_numbers and columns.first):
       return chosen
@@ -259,12 +259,11 @@ class SourceReader:
       values = sorted({str(one.columns.get(name)) for one in rows})
       if example_format.ignored_labels and name in row_readers.RELATION_COLUMNS and len(values) > 1:
         names = [row_readers.find_column(row, name) for name in (chosen.first, chosen.second)]
-        first = format_option(f'columns.first={names[0]}')
-        second = format_option(f'columns.second={names[1]}')
+        advice = (f'. {name_field("columns.first")}={names[0]} with {name_field("columns.second")}='
+                  f'{names[1]} reads the texts without labels')
         raise SourceError(
             f'{source}: the labels in the column {name!r}, such as {values[0]} and {values[1]}, '
-            f'are not read, {example_format.ignored_labels}'
-            + (f'. {first} with {second} reads the texts without labels' if first else ''))
+            f'are not read, {example_format.ignored_labels}{add_advice(advice)}')
     shown = ', '.join(map(repr, unread[:MAX_UNREAD]))
     more = f' and {len(unread) - MAX_UNREAD} more' if len(unread) > MAX_UNREAD else ''
     self.report.notes.append(f'{source}: columns that are not read: {shown}{more}')
@@ -325,10 +324,11 @@ class SourceReader:
 
     first: the row is the first of its source, so that an error about columns holds for all rows.
     """
-    remedy = error.remedy if isinstance(error, UnreadableRow) and first else ''
-    message = f'{error}: {remedy}' if remedy else str(error)
-    if remedy and self.on_error == 'refuse':
-      raise SourceError(message) from error
+    message = error.marked
+    if isinstance(error, UnreadableRow) and first and error.remedy:
+      message = error.full_message
+      if self.on_error == 'refuse':
+        raise SourceError(message) from error
     report_problem(message, self.on_error, self.stats)
     reason = error.reason if isinstance(error, UnreadableRow) else 'unreadable rows'
     self.report.skipped[reason] += 1
@@ -346,7 +346,7 @@ def parse_lines(
     try:
       yield example_format.parse_input(example_format.split_line(line), f'{name}:{number}')
     except ConfigError as error:
-      message = f'{error}; a line is one text, or several texts separated by tabs'
+      message = f'{error.marked}; a line is one text, or several texts separated by tabs'
       report_problem(message, on_error, stats or ReadStats())
 
 

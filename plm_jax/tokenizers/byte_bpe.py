@@ -22,7 +22,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from plm_jax import storage, unicode_words
-from plm_jax.errors import parse_errors_as, vocab_option
+from plm_jax.errors import name_field, parse_errors_as
 from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
@@ -258,8 +258,8 @@ def train_byte_bpe(
   if learned < 256:
     raise TokenizerError(
         f'a byte-level BPE vocabulary of {size} is too small: 256 bytes and {num_specials} special '
-        f'tokens take {256 + num_specials} already. Give {vocab_option()}={256 + num_specials} or '
-        'more')
+        f'tokens take {256 + num_specials} already. Give '
+        f'{name_field("vocab")}={256 + num_specials} or more')
   tokenizer = assemble({}, [], prefix=False)
   trainer = trainers.BpeTrainer(
       vocab_size=learned, min_frequency=min_count,

@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 
 from plm_jax import unicode_words
-from plm_jax.errors import format_option
+from plm_jax.errors import name_field
 
 MAX_PART = 1 << 16  # characters of a text that are encoded at once
 MAX_BATCH = 1 << 20  # characters of all texts that are encoded at once, about
@@ -130,4 +130,4 @@ def drop_overlong_words(texts: Iterable[str], letters: str = LETTER) -> Iterator
 def no_words_message() -> str:
   """Return the message for a text without words to learn tokens from."""
   return (f'the text is empty, or has no word of {MAX_TRAINED_WORD:,} letters or fewer, as of DNA '
-          f'or base64: {format_option("kind=sentencepiece-unigram")} learns from longer ones')
+          f'or base64: {name_field("kind")}=sentencepiece-unigram learns from longer ones')

@@ -14,7 +14,7 @@ import sentencepiece
 from tokenizers import normalizers
 
 from plm_jax import storage, unicode_words
-from plm_jax.errors import format_option, parse_errors_as, vocab_option
+from plm_jax.errors import add_advice, name_field, parse_errors_as
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
@@ -438,8 +438,8 @@ def fit_model(
       needed = int(match[1]) + added
       raise TokenizerError(
           f'a SentencePiece vocabulary of {size:,} is too small: special tokens and the characters '
-          f'of this text take {needed:,} already. Give {vocab_option()}={needed} or more, or less '
-          f'{format_option("coverage") or "coverage"} than {coverage}') from error
+          f'of this text take {needed:,} already. Give {name_field("vocab")}={needed} or more, '
+          f'or less {add_advice(name_field("coverage"), "coverage")} than {coverage}') from error
     reason = ' '.join(str(error).split())
     raise TokenizerError(f'cannot train a SentencePiece model of {size:,} tokens from this text: '
                          f'{reason}') from error

@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from plm_jax.errors import parse_errors_as, vocab_option
+from plm_jax.errors import name_field, parse_errors_as
 from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.byte_bpe import check_merges, parse_merges, read_merges_file
 from plm_jax.tokenizers.contract import (
@@ -187,7 +187,7 @@ def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordB
   if needed > size:
     raise TokenizerError(
         f'a BPE vocabulary of {size} is too small: special tokens and the characters of this text '
-        f'take {needed} already. Give {vocab_option()}={needed} or more')
+        f'take {needed} already. Give {name_field("vocab")}={needed} or more')
   model = fit(size, alphabet)
   return WordBPE(model['vocab'], parse_merges(model['merges']))
 

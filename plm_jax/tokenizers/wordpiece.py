@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from plm_jax import storage
-from plm_jax.errors import format_option, parse_errors_as, vocab_option
+from plm_jax.errors import add_advice, name_field, parse_errors_as
 from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
@@ -252,8 +252,8 @@ def train_wordpiece(
     raise TokenizerError(
         f'a WordPiece vocabulary of {size} is too small: {len(SPECIALS)} special tokens and the '
         f'characters of this text take {needed} already. Enough is '
-        f'{vocab_option()}={enough + len(glm)}, or less {format_option("coverage") or "coverage"} '
-        f'than {coverage}')
+        f'{name_field("vocab")}={enough + len(glm)}, or less '
+        f'{add_advice(name_field("coverage"), "coverage")} than {coverage}')
   return WordPiece(fit(texts, size, characters, alphabet) + glm, text)
 
 

@@ -8,7 +8,7 @@ from etils import epath
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.checkpoints.restore import restore_params
 from plm_jax.config.run import RunConfig
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,8 @@ class BestCheckpoint:
       return
     if self.name not in values:
       raise ConfigError(
-          f'--train.best is one of the held-out metrics {", ".join(values)}, got {self.name!r}')
+          f'{name_field("train.best")} is one of the held-out metrics {", ".join(values)}, got '
+          f'{self.name!r}')
     new = values[self.name]
     if not math.isfinite(new):
       return

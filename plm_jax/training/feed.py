@@ -19,6 +19,7 @@ from plm_jax.data.mixtures import MixtureSchedule, MixtureShares
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
+from plm_jax.errors import name_field, warn
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.evaluate import make_evaluator
 from plm_jax.training.step import Learner
@@ -258,10 +259,9 @@ def warn_of_repeats(config: PretrainRun, pipelines: Sequence[Pipeline]) -> None:
   pairs = zip(corpus_names(config), epochs, strict=True)
   repeated = [f'{name} {times:.3g} times' for name, times in pairs if times > 1.01 * most]
   if repeated:
-    logger.warning(
-        '--data.unimax-epochs is %g, and the run reads %s: the text is too little for so many '
-        'steps, or a corpus is so small that a thousandth of the run repeats it more often', most,
-        ', '.join(repeated))
+    warn(f'{name_field("data.unimax_epochs")} is {most:g}, and the run reads '
+         f'{", ".join(repeated)}: the text is too little for so many steps, or a corpus is so '
+         'small that a thousandth of the run repeats it more often')
 
 
 def open_phase(config, records, tokenizer, phase: Phase, number: int, order_batch_size: int = 0,

@@ -21,7 +21,7 @@ from plm_jax.config import serialization
 from plm_jax.config.resume import resume_obstacles
 from plm_jax.config.run import Phase, PretrainRun, RunConfig
 from plm_jax.distributed import hosts
-from plm_jax.errors import UserError
+from plm_jax.errors import UserError, name_field
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.compile_ahead import CompileAhead, Programs
@@ -296,8 +296,9 @@ def check_same_run(
   if changed:
     raise CheckpointError(
         f'{config.folder} contains checkpoints of a run with another configuration, so this run '
-        'cannot resume from them. Restore the old values, or choose another folder with --output; '
-        f'--warm-start={config.folder} starts from its parameters. Changed:\n  '
+        'cannot resume from them. Restore the old values, or choose another folder with '
+        f'{name_field("output")}; {name_field("warm_start")}={config.folder} starts from its '
+        'parameters. Changed:\n  '
         + '\n  '.join(changed))
 
 
@@ -327,9 +328,10 @@ def check_same_data(
   if config.train.changed_data == 'refuse':
     raise CheckpointError(
         f'the data of {config.folder} is not what the checkpoint of step {step:,} was trained on. '
-        f'Restore the data, choose another folder with --output (--warm-start={config.folder} '
-        'starts from its parameters), or continue on the new data with '
-        '--train.changed-data=accept. Digests of the content:\n  ' + '\n  '.join(lines))
+        f'Restore the data, choose another folder with {name_field("output")} '
+        f'({name_field("warm_start")}={config.folder} starts from its parameters), or continue on '
+        f'the new data with {name_field("train.changed_data")}=accept. Digests of the content:\n  '
+        + '\n  '.join(lines))
   if jax.process_index() == 0:
     logger.warning('from step %d on, the run continues on other data: %s', step, '; '.join(lines))
 
@@ -339,8 +341,10 @@ def make_not_finite_error(config: RunConfig, feed: Feed, done: int, streak: int)
   step = done - streak
   return TrainingError(
       f'the loss or its gradient was not finite in {streak} steps in a row, from step {step} on; '
-      'each was skipped, and the last good parameters are in the checkpoint of step '
-      f'{done}. The batch of step {step} holds {feed.describe_batch(step)}. What helps most often: '
-      'a smaller --optim.peak, a longer --optim.warmup, --optim.clip 1, --model.block.dtype '
-      'float32, or another --seed. Each makes another run, which needs another --output; with '
-      f'--warm-start={shlex.quote(config.folder)} it begins with those parameters.')
+      f'each was skipped, and the last good parameters are in the checkpoint of step {done}. The '
+      f'batch of step {step} holds {feed.describe_batch(step)}. What helps most often: a smaller '
+      f'{name_field("optim.peak")}, a longer {name_field("optim.warmup")}, '
+      f'{name_field("optim.clip")} 1, {name_field("model.block.dtype")} float32, or another '
+      f'{name_field("seed")}. Each makes another run, which needs another {name_field("output")}; '
+      f'with {name_field("warm_start")}={shlex.quote(config.folder)} it begins with those '
+      'parameters.')

@@ -15,7 +15,7 @@ from plm_jax.checkpoints.checkpoint import CheckpointError, check_finite
 from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
 from plm_jax.config.run import FinetuneRun, RunConfig
 from plm_jax.distributed import hosts
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field, print_line
 from plm_jax.loading.loaded_model import (
   find_tokenizer,
   load_model,
@@ -29,7 +29,7 @@ from plm_jax.optim.trainable import depths_below_head
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import vocabulary_expansion
 from plm_jax.training.step import Learner
-from plm_jax.validation import differences, flag_name, short_repr
+from plm_jax.validation import differences, short_repr
 
 FINGERPRINT_BYTES = 1 << 20
 """Bytes at each end of a file that its fingerprint reads."""
@@ -104,7 +104,7 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
   try:
     initial = learner.objective.lifecycle.initial(params, load_other)
   except ConfigError as error:
-    raise CheckpointError(str(error)) from error
+    raise CheckpointError(error.marked) from error
   if initial is not params:
     initial = jax.tree.map(place_on_mesh, initial, layout)
   return initial, fresh_parts
@@ -227,7 +227,8 @@ def load_warm_start(config: RunConfig, params, layout):
       imported = theirs = vocabulary_expansion.tile_params(own, smaller)
     except ConfigError as error:
       raise CheckpointError(
-          f'{folder} cannot be expanded to this model (--tuning.expand=tile): {error}') from error
+          f'{folder} cannot be expanded to this model ({name_field("tuning.expand")}=tile): '
+          f'{error}') from error
     if first_process:
       print(f'{", ".join(names)}: tiled from the smaller model in {folder}', flush=True)
 
@@ -246,7 +247,7 @@ def load_warm_start(config: RunConfig, params, layout):
     if changed:
       print(f'the model of this run computes otherwise than that in {folder}:', flush=True)
     for line in changed:
-      print(f'  {line}', flush=True)
+      print_line(f'  {line}')
 
   # Load it. The parameters that are replaced make room first.
   chosen = shared(layout)
@@ -272,12 +273,12 @@ def changed_model_options(theirs: Any, ours: Any) -> list[str]:
     'option: their value -> our value'.
   """
   if type(theirs) is not type(ours):
-    return [f'--model: {type(theirs).__name__} -> {type(ours).__name__}']
+    return [f'{name_field("model")}: {type(theirs).__name__} -> {type(ours).__name__}']
   found = []
   for line in differences(theirs, ours):
     path, _, values = line.partition(': ')
     if not NOT_COMPUTED & set(path.split('.')):
-      found.append(f'{flag_name(f"model.{path}")}: {values}')
+      found.append(f'{name_field(f"model.{path}")}: {values}')
   return found
 
 
@@ -365,7 +366,7 @@ def check_same_tokenizer(
   """
   if other and other.pieces != tokenizer.pieces:
     raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it '
-                          f'with --data.prepare.tokenizer={folder}')
+                          f'with {name_field("data.prepare.tokenizer")}={folder}')
 
 
 def common_subtree(tree, other):

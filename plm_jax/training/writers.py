@@ -16,7 +16,7 @@ import uuid
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 
 
 class ScalarWriter(Protocol):
@@ -129,4 +129,5 @@ def check_wandb(project: str) -> None:
   """
   if project and importlib.util.find_spec('wandb') is None:
     raise ConfigError(
-        f'--train.wandb={project} needs wandb: pip install wandb, or leave the option out')
+        f'{name_field("train.wandb")}={project} needs wandb: pip install wandb, or leave the '
+        'option out')

@@ -1,7 +1,7 @@
 """Export of word2vec runs to fastText's .bin, which fastText and gensim can train further."""
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.word_vectors import fasttext_bin
 from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel
 from plm_jax.word_vectors.train import VectorRun
@@ -22,7 +22,8 @@ def to_fasttext(
   """
   model = run.model
   if not isinstance(model, Word2Vec):
-    raise ConfigError(f'fastText has no model like {type(model).__name__}: give another --form')
+    raise ConfigError(f'fastText has no model like {type(model).__name__}: give another '
+                      f'{name_field("form")}')
   output = params['output']
   if model.loss == 'hierarchical':
     output = np.append(-output, np.zeros((1, model.width), output.dtype), 0)

@@ -28,7 +28,7 @@ from plm_jax.checkpoints.restore import restore_params
 from plm_jax.config import serialization
 from plm_jax.config.run import Scale
 from plm_jax.distributed import hosts
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.progress import is_terminal
 from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
@@ -214,12 +214,13 @@ def check_same_run(
     changed.append('the words of the text and their counts')
   elif run.train.changed_data == 'refuse' and meta['text'] != text:
     changed.append(
-        'the sentences of the text (--train.changed-data=accept continues on the new ones)')
+        f'the sentences of the text ({name_field("train.changed_data")}=accept continues on the '
+        'new ones)')
   if changed:
     raise CheckpointError(
         f'{run.folder} contains checkpoints of a run with another configuration, so this run '
-        'cannot resume from them. Restore the old values, or choose another folder with --output. '
-        'Changed:\n  ' + '\n  '.join(changed))
+        'cannot resume from them. Restore the old values, or choose another folder with '
+        f'{name_field("output")}. Changed:\n  ' + '\n  '.join(changed))
 
 
 def learning_rate(config: VectorTrainConfig, done: float) -> float:
@@ -306,8 +307,9 @@ class VectorLog:
     finite = jax.tree.map(lambda table: bool(jnp.isfinite(table.sum())), state['params'])
     if not all(finite.values()):
       raise TrainingError(
-          f'the vectors are not finite any more after call {done}: a smaller --train.rate helps '
-          'most often, or smaller batches (--model.blocks, --model.words), where there are few '
+          f'the vectors are not finite any more after call {done}: a smaller '
+          f'{name_field("train.rate")} helps most often, or smaller batches '
+          f'({name_field("model.blocks")}, {name_field("model.words")}), where there are few '
           'different words')
     seconds = time.time() - self.since
     values = {'learning_rate': rate}

@@ -8,7 +8,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.errors import UserError
+from plm_jax.errors import UserError, name_field
 
 Subsampling = Literal['released', 'paper']
 
@@ -49,7 +49,7 @@ class Vocabulary:
     if len(frequent) < 2:
       raise VocabularyError(
           f'of {len(counted):,} different words, {len(frequent)} occur {least} times or more '
-          '(--data.least): word vectors need at least two')
+          f'({name_field("data.least")}): word vectors need at least two')
     return cls(tuple(frequent), np.array([counted[word] for word in frequent], np.int64))
 
   @functools.cached_property

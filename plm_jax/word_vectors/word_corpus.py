@@ -14,6 +14,7 @@ import numpy as np
 from plm_jax import storage, unicode_words
 from plm_jax.data import sources, tokenizer_fit, word_segmentation
 from plm_jax.data.lines import SourceError
+from plm_jax.errors import name_field
 from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import ValidatedConfig, intervals
@@ -230,8 +231,8 @@ def check_spaces(config: WordsConfig, texts: Sequence[str]) -> None:
   scripts, advice = unicode_words.DICTIONARY_SCRIPTS, ''
   if config.split == 'spaces':
     scripts = unicode_words.UNSPACED_SCRIPTS
-    advice = ('; --data.split=letters takes Chinese and Japanese characters for words, jieba finds '
-              'Chinese words')
+    advice = (f'; {name_field("data.split")}=letters takes Chinese and Japanese characters for '
+              'words, jieba finds Chinese words')
   share, script = tokenizer_fit.measure_long_runs(texts, scripts)
   if share > tokenizer_fit.MANY_SHARE:
     raise SourceError(f'{share:.0%} of the letters are in phrases without a space ({script}), '
