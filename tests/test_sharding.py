@@ -214,8 +214,8 @@ def test_a_mesh_larger_than_the_devices():
   with pytest.raises(ValueError) as error:
     make_mesh(MeshConfig(data=4, fsdp=2, tensor=2))
   assert str(error.value) == (
-      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make --mesh.data, "
-      '--mesh.fsdp or --mesh.tensor smaller.')
+      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make mesh.data, "
+      'mesh.fsdp or mesh.tensor smaller.')
   with pytest.raises(ValueError, match='needs 16 devices, there are 8'):
     make_mesh(MeshConfig(fsdp=16))
   for wrong in dict(data=0), dict(data=-2), dict(fsdp=0), dict(tensor=-1):

@@ -9,12 +9,18 @@ import tyro
 
 from plm_jax import errors, validation
 from plm_jax.cli import catalog, commands, finetune, vectors
+from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import FinetuneRun, PretrainRun
 from plm_jax.data.lines import ReadStats, SourceError, report_problem
-from plm_jax.errors import format_option
+from plm_jax.errors import add_advice, name_field
 
-READING = 'on-error=skip', 'text-field=NAME', 'documents=lines', 'encoding=cp1251', 'columns.first=x', 'column=x'
+READING = 'on_error', 'text_field', 'documents', 'encoding', 'columns.first', 'column'
 OWN = 'train', 'doctor', 'show', 'inspect', 'finetune', 'vectors'  # they read their arguments themselves
+
+
+def offered(paths):
+  """Returns the options of reading text that a command with these fields has."""
+  return [*filter(None, (write_flags(add_advice(name_field(name)), paths) for name in READING))]
 
 
 def helped(parse):
@@ -33,22 +39,20 @@ SIMPLE += [(vectors.COMMANDS.get, name) for name in vectors.COMMANDS]
 def test_a_command_takes_what_its_messages_name(find, name):
   run = find(name)
   shown = helped(lambda: tyro.cli(run, args=['--help'], config=(tyro.conf.FlagConversionOff,)))
-  with errors.option_scope(run.paths):
-    named = [said for said in map(format_option, READING) if said]
-  assert {said.partition('=')[0] for said in named} <= shown
+  named = offered(run.paths)
+  assert {*named} <= shown
   if name in ('prepare', 'clean'):
-    assert '--on-error=skip' in named and '--encoding=cp1251' in named
+    assert '--on-error' in named and '--encoding' in named
   if name in ('encode', 'search', 'tag', 'probe', 'losses', 'perplexity', 'neighbors', 'attention'):
     assert not any(said.startswith('--on-error') for said in named)
 
 
 @pytest.mark.parametrize(('kind', 'named'), [
-    (PretrainRun, ['--data.prepare.on-error=skip', '--data.prepare.text-field=NAME', '--data.prepare.documents=lines',
-                  '--data.prepare.encoding=cp1251']),
-    (FinetuneRun, ['--data.on-error=skip', '--data.encoding=cp1251', '--data.columns.first=x'])])
+    (PretrainRun, ['--data.prepare.on-error', '--data.prepare.text-field', '--data.prepare.documents',
+                  '--data.prepare.encoding']),
+    (FinetuneRun, ['--data.on-error', '--data.encoding', '--data.columns.first'])])
 def test_a_run_takes_what_its_messages_name(kind, named):
-  with errors.option_scope(validation.field_paths(kind)):
-    assert [said for said in map(format_option, READING) if said] == named
+  assert offered(validation.field_paths(kind)) == named
 
 
 def refused(start):
@@ -72,20 +76,25 @@ def test_messages_of_whole_commands(tmp_path, monkeypatch):
   assert not (tmp_path / 'records').exists()
 
 
-def test_functions_of_python_name_their_arguments():
-  with pytest.raises(SourceError, match=r"^x\. Fix it, or leave such lines out with on_error='skip'\.$"):
+def test_functions_of_python_name_fields():
+  with pytest.raises(SourceError, match=r'^x\. Fix it, or leave such lines out with on_error=skip\.$'):
     report_problem('x', 'refuse', ReadStats())
-  with errors.option_scope(validation.field_paths(FinetuneRun), python=True):
-    assert (
-      format_option('columns.first=a') == "data={'columns': {'first': 'a'}}" and format_option('text-field=a') == ''
-    )
-  with errors.option_scope(('on_error',)), errors.option_scope(validation.field_paths(FinetuneRun), python=True):
-    assert format_option('on-error=skip') == '--on-error=skip'  # a command that calls a function
-  with errors.option_scope(()), pytest.raises(SourceError, match=r'^x$'):
+  with pytest.raises(SourceError, match=r'^x$'), name_flags(()):
     report_problem('x', 'refuse', ReadStats())
 
 
-def test_warnings_are_lines_for_people(capsys):
+def test_the_inner_command_names_its_options():
+  inner = name_flags(validation.field_paths(FinetuneRun))
+  with pytest.raises(SourceError, match=r'with --data\.on-error=skip\.$'), name_flags({'on_error'}), inner:
+    report_problem('x', 'refuse', ReadStats())
+
+
+def test_data_of_a_user_is_no_field():
+  message = 'optim.peak, 50% of --x'
+  assert write_flags(f'{name_field("dev")}: {message}', ()) == f'--dev: {message}'
+
+
+def test_warnings_and_lines_are_for_people(capsys):
   log = logging.getLogger('plm_jax')
   before = [*log.handlers], log.propagate
   try:
@@ -94,5 +103,13 @@ def test_warnings_are_lines_for_people(capsys):
     errors.show_warnings()
     logging.getLogger('plm_jax.data.finalize').warning('%d lines were left out', 2)
     assert capsys.readouterr().err == 'warning: 2 lines were left out\n'
+    text = f'50% of it: {name_field("train.keep")}=2'
+    with name_flags():
+      errors.warn(text)
+      errors.print_line(text)
+    assert capsys.readouterr() == ('50% of it: --train.keep=2\n', 'warning: 50% of it: --train.keep=2\n')
+    errors.warn(text)
+    errors.print_line(text)
+    assert capsys.readouterr() == ('50% of it: train.keep=2\n', 'warning: 50% of it: train.keep=2\n')
   finally:
     log.handlers[:], log.propagate = before

@@ -15,6 +15,7 @@ import tiny
 from plm_jax import recipes, versions
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.cli import commands, costs, doctor
+from plm_jax.cli.flags import write_flags
 from plm_jax.cli.run import parse
 from plm_jax.compile.report import CompileReport
 from plm_jax.config import serialization
@@ -208,7 +209,7 @@ def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path
 def test_room_for_fewer_checkpoints_than_are_kept_is_a_warning():
   config = recipes.find_recipe('bert_base')('test')
   assert preflight.check_disk(config, 100, lambda folder: 400) == ''
-  assert preflight.check_disk(config, 100, lambda folder: 399) == (
+  assert write_flags(preflight.check_disk(config, 100, lambda folder: 399)) == (
       'runs/bert_base-test has room for 3 checkpoints of 0.0 MB, and the run keeps 3 and writes the next one as well: '
       'make room, or give --train.keep=2')
 

@@ -191,7 +191,7 @@ def test_a_task_has_its_help_before_there_is_a_model(capsys):
 
 def test_choices_are_not_packed_and_seeds_need_a_figure():
   config, _ = finetune.parse('choice', ['--scale=test', '--data.pack=True'], '')
-  with pytest.raises(ConfigError, match=r'--data\.pack puts several examples in a row'):
+  with pytest.raises(ConfigError, match=r'data\.pack puts several examples in a row'):
     finetune.run_seeds(config, 1)
   config, _ = finetune.parse('classification', ['--scale=test', '--train=a.tsv'], '')
   with pytest.raises(ConfigError, match='--seeds sums up a figure of a development set'):

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from plm_jax.cli import finetune, sweep
-from plm_jax.errors import ConfigError
+from plm_jax.errors import Caller, ConfigError
 
 ARGS = ('--task=classification', '--scale=test')
 
@@ -16,7 +16,7 @@ def started(tmp_path, monkeypatch, capsys):
   done = []
   def start(*args, stop_after=1000):
     done.clear()
-    def made_up(config):
+    def made_up(config, caller):
       if len(done) == stop_after:
         return types.SimpleNamespace(finished=False)
       done.append(config)
@@ -24,7 +24,7 @@ def started(tmp_path, monkeypatch, capsys):
       return types.SimpleNamespace(finished=True, heldout={'accuracy': accuracy, 'loss': 1.0})
     monkeypatch.setattr(finetune.runs, 'run', made_up)
     settings, rest = sweep.pop_settings([*ARGS, f'--output={tmp_path}/run', *args])
-    finished = finetune.run_sweep('', rest, '', settings)
+    finished = finetune.run_sweep('', rest, '', settings, Caller())
     return [*done], capsys.readouterr().out, finished
   return start
 

@@ -16,6 +16,7 @@ from plm_jax.compile.hlo import Program, group_size
 from plm_jax.compile.hlo_parser import parse_buffers
 from plm_jax.compile.report import CompileReport
 from plm_jax.config.run import ConfigError, Phase, check
+from plm_jax.errors import write_plain
 from plm_jax.runs.run import run
 from plm_jax.training import run_metrics
 from plm_jax.training.step import compute_gradient, init_state
@@ -268,25 +269,25 @@ def test_a_step_that_does_not_fit_is_refused(compiler):
   config = parse(BERT_BASE, ['--mode=compile', '--topology=v2:2x2'])
   phases = (Phase(1, 512, 8 * 32),)
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
-  with pytest.raises(ConfigError, match=r'(?s)do not fit the memory of a device: .*\dG.*--train.accumulate'):
+  with pytest.raises(ConfigError, match=r'(?s)do not fit the memory of a device: .*\dG.*train.accumulate'):
     run(config)
 
 
 def test_what_to_do_depends_on_which_memory_is_too_small():
   hbm = ('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.48G hbm. Exceeded by 4G.\n'
          '  1. Size: 8.00G\n     Shape: bf16[8,2048]{1,0}\n')
-  text = compile_lib.out_of_memory_message(hbm, Phase(1, 512, 256))
+  text = write_plain(compile_lib.out_of_memory_message(hbm, Phase(1, 512, 256)))
   assert text.startswith('256 rows of 512 tokens do not fit the memory of a device: Used 20.00G of 15.48G hbm.')
-  assert '1. Size: 8.00G  Shape: bf16[8,2048]{1,0}' in text and '--train.accumulate' in text
+  assert '1. Size: 8.00G  Shape: bf16[8,2048]{1,0}' in text and 'train.accumulate' in text
   vmem = hbm.replace('20.00G of 15.48G hbm', '94.23M of 63.94M vmem')
-  text = compile_lib.out_of_memory_message(vmem, Phase(1, 512, 256))
+  text = write_plain(compile_lib.out_of_memory_message(vmem, Phase(1, 512, 256)))
   assert 'a core (VMEM): Used 94.23M of 63.94M vmem.' in text
-  assert '--mesh.fsdp (half of it, say)' in text and 'accumulate' not in text
+  assert 'mesh.fsdp (half of it, say)' in text and 'accumulate' not in text
 
 
 def test_a_step_that_finds_no_memory_is_a_line_with_advice():
   """The text is that of a CPU's allocator."""
-  message = r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of 2\.0 GiB\.\nTry --train\.'
+  message = r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of 2\.0 GiB\.\nTry train\.'
   with pytest.raises(ConfigError, match=message), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
     raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: Out of memory allocating {2 ** 31} bytes.')
   with pytest.raises(jax.errors.JaxRuntimeError, match='another'), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
@@ -300,7 +301,7 @@ def test_what_the_compiler_lets_pass_must_fit_as_well():
   compile_lib.check_memory('TPU v5', memory, Phase(1, 2048, 1024))
   with pytest.raises(ConfigError, match=(
       r'^1024 rows of 2048 tokens do not fit the memory of a device: 101\.0 of 95 GiB, of which 100\.0 are temporaries'
-      r'\.\nTry --train\.accumulate 2')):
+      r'\.\nTry train\.accumulate 2')):
     compile_lib.check_memory('TPU v5', memory | {'temporaries': 100 * GiB}, Phase(1, 2048, 1024))
 
 

@@ -65,7 +65,7 @@ def test_the_best_over_the_run_is_named(pod, capsys):
   printed = capsys.readouterr().out
   assert 'steps of 32 x 128, 32 x 512, one line each' in printed and printed.count('memory') == 2 + 8 + 2
   assert ('best: 8 x 2 x 1, bound by memory: a step takes 14.09 ms or longer, on average over the run; the others take '
-          '0.99 to 1.99 times as long. Give --mesh.fsdp=2.') in printed
+          '0.99 to 1.99 times as long. Give mesh.fsdp=2.') in printed
   assert '50%' in printed  # 1e12 FLOPs at 197e12 a second are 5.08 ms of 10.1
 
 
@@ -87,7 +87,7 @@ def test_no_more_is_compiled_than_it_takes(pod, capsys):
 
 def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
   recipe = dataclasses.replace(config(), mesh=MeshConfig(fsdp=8, adapts=True))
-  for best, typed in (((16, 1, 1), 'Give --mesh.fsdp=1.'), ((4, 4, 1), 'Give --mesh.fsdp=4.'),
+  for best, typed in (((16, 1, 1), 'Give mesh.fsdp=1.'), ((4, 4, 1), 'Give mesh.fsdp=4.'),
                       ((2, 8, 1), 'No option is needed: the run takes this mesh by itself.')):
     assert meshes([pod(recipe, lambda mesh, best=best: (.01, .01) if mesh == best else (.02, .02))]) == [best]
     assert typed in capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_said_and_more_is_tried(pod, capsys):
   best = pod(config(), lambda mesh: (.01, .01), lambda config: 20.0 if config.model.stack.remat == 'none' else 9.0)
   assert best.model.stack.remat == 'dots' and best.train.accumulate == 1
   printed = capsys.readouterr().out
-  assert printed.count('does not fit: 20.0 GiB of 16') == 3 + 2 + 1 and '--model.stack.remat=dots' in printed
+  assert printed.count('does not fit: 20.0 GiB of 16') == 3 + 2 + 1 and 'model.stack.remat=dots' in printed
   with pytest.raises(ConfigError, match=r'nothing fits v5e:4x4: 20\.0 GiB of 16'):
     pod(config(), lambda mesh: (.01, .01), lambda config: 20.0)
 
@@ -112,7 +112,7 @@ def test_fewer_micro_steps_and_less_recomputation_where_they_fit(pod, capsys):
   best = pod(run, None, lambda run: 10 * (run.train.accumulate == 1) + gib(run), took)
   assert (best.train.accumulate, best.model.stack.remat) == (2, 'none')
   printed = capsys.readouterr().out
-  assert '--train.accumulate=2 --model.stack.remat=none' in printed and 'does not fit: 18.0 GiB of 16' in printed
+  assert 'train.accumulate=2 model.stack.remat=none' in printed and 'does not fit: 18.0 GiB of 16' in printed
 
 
 @pytest.mark.parametrize(('rows', 'seconds', 'expected'), [
@@ -124,7 +124,7 @@ def test_more_micro_steps_where_memory_bounds_a_step(pod, rows, seconds, expecte
   run = validation.with_paths(config(rows=rows), {'mesh': MeshConfig(data=16)})
   best = pod(run, lambda mesh: (1.0, 1.0), of_run=lambda run: seconds[run.train.accumulate] + .1 * (run.mesh.fsdp > 1))
   assert (best.train.accumulate, best.mesh.fsdp) == (expected, 1)
-  assert ('--train.accumulate' in capsys.readouterr().out) == (expected > 1)
+  assert ('train.accumulate' in capsys.readouterr().out) == (expected > 1)
 
 
 def test_no_more_micro_steps_without_memory_on_the_chip(pod, monkeypatch):
@@ -133,5 +133,5 @@ def test_no_more_micro_steps_without_memory_on_the_chip(pod, monkeypatch):
 
 
 def test_it_is_for_the_compile_mode():
-  with pytest.raises(ConfigError, match='--search goes with --mode=compile and --topology=NAME'):
+  with pytest.raises(ConfigError, match='search goes with mode=compile and topology=NAME'):
     run(parse(recipes.find_recipe('bert_base'), ['--search']))

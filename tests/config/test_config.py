@@ -135,10 +135,10 @@ def test_unimax_shares_depend_on_the_tokens_of_the_run():
 def test_unimax_and_other_shares_exclude_each_other(path, value):
   config = changed(TINY, 'data.unimax_epochs', 1.0)
   check(config)
-  with pytest.raises(ConfigError, match=r'--data\.unimax-epochs determines the shares: give --data\.temperature=1'):
+  with pytest.raises(ConfigError, match=r'data\.unimax_epochs determines the shares: give data\.temperature=1'):
     check(changed(config, path, value))
   phase = dataclasses.replace(TINY.train.phases[0], temperature=2.0)
-  with pytest.raises(ConfigError, match=r'leave out --train\.phases\.0\.weights, --train'):
+  with pytest.raises(ConfigError, match=r'leave out train\.phases\.0\.weights, train'):
     check(changed(config, 'train.phases', (phase,)))
 
 
@@ -151,16 +151,16 @@ def test_what_is_left_of_a_run_may_learn_at_another_rate():
 
 
 @pytest.mark.parametrize(('path', 'value', 'message'), [
-    ('train.phases', (), r'--train\.phases: a run needs at least one'),
-    ('model.max_length', 63, 'sequences of 64 tokens do not fit the model: --model.max-length is 63'),
+    ('train.phases', (), r'train\.phases: a run needs at least one'),
+    ('model.max_length', 63, 'sequences of 64 tokens do not fit the model: model.max_length is 63'),
     ('train.phases', (Phase(1, 7, 8),), 'sequences of 7 tokens leave no room for text'),
-    ('data.assembly', 'packed', '--data.assembly packed joins documents'),
+    ('data.assembly', 'packed', 'data.assembly packed joins documents'),
     ('objective', DenoisingAutoencoder(languages=('de_DE', 'ro_RO')), r"'ro_RO'\) for 1 corpora: one each"),
-    ('data.path', ('a.txt', 'task:sst2:a.tsv'), r'--data.path=task:sst2:a.tsv is a task .* or another recipe'),
-    ('data.weights', (1.0, 2.0), r'--data.weights gives \(1.0, 2.0\) for 1 corpora'),
+    ('data.path', ('a.txt', 'task:sst2:a.tsv'), r'data.path=task:sst2:a.tsv is a task .* or another recipe'),
+    ('data.weights', (1.0, 2.0), r'data.weights gives \(1.0, 2.0\) for 1 corpora'),
     ('data.weights', (0.0,), 'not all 0'),
-    ('data.heldout_path', ('a.txt', 'b.txt'), '--data.heldout-path gives 2 texts for 1 corpora: one each, or an empty'),
-    ('data.heldout_path', ('task:sst2:a.tsv',), '--data.heldout-path is a text of the same kind as embedded, got task')])
+    ('data.heldout_path', ('a.txt', 'b.txt'), 'data.heldout_path gives 2 texts for 1 corpora: one each, or an empty'),
+    ('data.heldout_path', ('task:sst2:a.tsv',), 'data.heldout_path is a text of the same kind as embedded, got task')])
 def test_what_cannot_work_is_refused_before_anything_is_written(path, value, message):
   check(TINY)
   with pytest.raises(ConfigError, match=message):
@@ -202,7 +202,7 @@ def test_a_ramp_grows_linearly_with_the_tokens_seen():
 
 
 def test_a_warmup_that_never_ends_is_refused():
-  with pytest.raises(ConfigError, match=r'--optim\.warmup is 9 steps, and the run has 8: its learning rate would'):
+  with pytest.raises(ConfigError, match=r'optim\.warmup is 9 steps, and the run has 8: its learning rate would'):
     check(changed(TINY, 'optim.warmup', 9))
   check(changed(changed(TINY, 'optim.warmup', 9), 'optim.schedule', 't5'))
   check(changed(changed(TINY, 'optim.warmup', 9), 'mode', 'evaluate'))
@@ -214,5 +214,5 @@ def test_prompts_have_blanks(objective, prompt, blank):
   config = dataclasses.replace(TINY, objective=objective, data=DataConfig())
   with pytest.raises(ConfigError) as wrong:
     check(dataclasses.replace(config, prompts=(prompt,)))
-  assert str(wrong.value) == f"there is no {blank} in --prompts 'a word': put one in place of the word to predict"
+  assert str(wrong.value) == f"there is no {blank} in prompts 'a word': put one in place of the word to predict"
   check(dataclasses.replace(config, prompts=('a [MASK] word', 'an <mask>')))

@@ -132,7 +132,7 @@ def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
   assert batch['target'].shape == (2, 1, 12)
   vectors = batch['target'].repeat(2, 1)
   np.testing.assert_allclose(ready.config.objective.loss({'embedding': vectors}, batch)['embedding'], [0, 4])
-  with pytest.raises(ConfigError, match=r'have 12 numbers, and those that are trained 32: --objective.vector.dense'):
+  with pytest.raises(ConfigError, match=r'have 12 numbers, and those that are trained 32: objective.vector.dense'):
     resolve_run(validation.with_paths(config, {'objective.vector': VectorConfig()}), labelled.tokenizer())
   with pytest.raises(ConfigError, match='teacher must name the model whose vectors are used'):
     resolve_run(validation.with_paths(config, {'objective.vector_loss': TeacherVectors()}), labelled.tokenizer())

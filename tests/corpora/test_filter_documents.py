@@ -160,7 +160,7 @@ def test_repeated_sentences_are_taken_out():
 
 def test_rules_that_are_not_known():
   assert filter_documents.parse_rules('c4,gopher')['repetition'] is True
-  with pytest.raises(ConfigError, match=r'--rules is c4 or gopher, or several by commas, got .rpv2'):
+  with pytest.raises(ConfigError, match=r'rules is c4 or gopher, or several by commas, got .rpv2'):
     filter_documents.parse_rules('rpv2')
 
 

@@ -50,7 +50,7 @@ def test_py3langid():
 def test_what_is_missing_is_named(monkeypatch):
   language_id.load_identifier.cache_clear()
   monkeypatch.setitem(sys.modules, 'py3langid', None)
-  with pytest.raises(ConfigError, match=r"py3langid: pip install 'plm_jax\[corpora\]'; or .* --language-model"):
+  with pytest.raises(ConfigError, match=r"py3langid: pip install 'plm_jax\[corpora\]'; or .* language_model"):
     RuleFilter(FilterConfig(languages='en'))
   with pytest.raises(ConfigError, match=r'FilterConfig\.language_model tells languages: name those to keep'):
     FilterConfig(language_model='lid.bin')

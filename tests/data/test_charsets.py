@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from plm_jax import errors, validation
+from plm_jax import validation
+from plm_jax.cli.flags import name_flags
 from plm_jax.cli.inputs import read_text_lines
 from plm_jax.cli.predict import PredictConfig
 from plm_jax.config.run import ConfigError, PretrainRun
@@ -33,10 +34,9 @@ def test_a_text_of_another_encoding_is_named_and_read_with_the_option(tmp_path, 
   path, text = tmp_path / 'a.txt', TEXTS[encoding]
   path.write_bytes(text.encode(encoding))
   name = encoding.replace('_', '-')
-  with (errors.option_scope(validation.field_paths(PrepareConfig)),
-        pytest.raises(SourceError, match=f'--encoding={name}\\b')):
+  with pytest.raises(SourceError, match=f'--encoding={name}\\b'), name_flags(validation.field_paths(PrepareConfig)):
     list(sources.read_documents(str(path)))
-  with errors.option_scope(()), pytest.raises(SourceError, match=r'convert it to UTF-8 \(iconv -f '):
+  with pytest.raises(SourceError, match=r'convert it to UTF-8 \(iconv -f '), name_flags(()):
     list(sources.read_documents(str(path)))
   found = [document.paragraphs for document in sources.read_documents(str(path), TextReadConfig(encoding=name))]
   assert found == [[part] for part in text.strip().split('\n\n')]
@@ -50,7 +50,7 @@ def test_utf_16_is_named_where_characters_end_in_a_zero_byte(tmp_path, order):
   path = tmp_path / 'a.txt'
   path.write_bytes(('这是一个普通的句子\u3000它有一个空格。\n\n' * 40).encode(f'utf-16-{order}'))
   for on_error in 'refuse', 'skip':
-    with pytest.raises(SourceError, match=f"give encoding='utf-16-{order}'"):
+    with pytest.raises(SourceError, match=f'give encoding=utf-16-{order}'):
       list(sources.read_documents(str(path), TextReadConfig(on_error)))
   path.write_bytes(b'\x1b[1mNorth\x1b[0m \x1b$ is a prompt\n')
   assert len(list(sources.read_documents(str(path)))) == 1
@@ -61,7 +61,7 @@ def test_utf_16_with_a_mark_and_ascii_text_in_utf_16(tmp_path):
   content = '{"text": "One."}\n{"text": "Two."}\n'
   for encoding in ('utf-16', 'utf-16-le', 'utf-16-be', 'utf-32'):
     path.write_bytes(content.encode(encoding))
-    with pytest.raises(SourceError, match=f"give encoding='{encoding}'"):
+    with pytest.raises(SourceError, match=f'give encoding={encoding}'):
       list(labeled_files.iterate_rows(str(path)))
     rows = labeled_files.iterate_rows(str(path), layout=FileLayout(encoding=encoding))
     assert [row.columns['text'] for row in rows] == ['One.', 'Two.']

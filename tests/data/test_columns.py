@@ -81,7 +81,7 @@ def test_conllu_has_words_and_parts_of_speech(tmp_path):
 def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
   path = tmp_path / 'a.conll'
   path.write_text(f'a O\n{line}\nc O\n\nd O\n')
-  with pytest.raises(SourceError, match=message + r".*on_error='skip'"):
+  with pytest.raises(SourceError, match=message + r'.*on_error=skip'):
     read(path)
   stats = ReadStats()
   assert read(path, on_error='skip', stats=stats) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]

@@ -215,5 +215,5 @@ def test_a_single_small_document_says_how_to_divide_it(tmp_path):
   config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', workers=1, sentences='none')
   prepare.prepare(config, tmp_path / 'out')
   assert decode_documents(tmp_path / 'out') == ['One.\n\nTwo.\n']
-  with pytest.raises(records.RecordsError, match="blank lines with documents='blank-lines', or"):
+  with pytest.raises(records.RecordsError, match="blank lines with documents=blank-lines, or"):
     Windows(tmp_path / 'out', 'heldout')

@@ -608,14 +608,14 @@ def test_one_document_is_prepared_with_what_to_do(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
   prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), documents='files', workers=1),
                   tmp_path / 'one')
-  assert 'nothing is held out, as there is but one document' in caplog.text and "documents='lines'" in caplog.text
+  assert 'nothing is held out, as there is but one document' in caplog.text and 'give documents=lines' in caplog.text
 
 
 def test_text_without_a_blank_line_is_a_document_a_line(vocab, tmp_path, capsys):
   (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
   meta = prepare_text(tmp_path, vocab)
   assert [sum(s.documents for s in shards) for shards in (meta.train, meta.heldout)] == [1, 1]
-  assert f"{tmp_path}/a.txt has no blank line: every line of it is a document. documents='files'" in (
+  assert f"{tmp_path}/a.txt has no blank line: every line of it is a document. documents=files" in (
       capsys.readouterr().out)
 
 

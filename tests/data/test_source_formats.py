@@ -157,7 +157,7 @@ def test_parquet(tmp_path):
   assert read(tmp_path, field='other') == [['x'], ['y'], ['z']]
   with pytest.raises(SourceError, match=r'x_00000\.parquet\[1\]'):
     list(sources.read_texts(str(tmp_path / '*.parquet')))
-  with pytest.raises(SourceError, match=r"has no column 'body', only text, id, other\. text_field='NAME'"):
+  with pytest.raises(SourceError, match=r"has no column 'body', only text, id, other\. text_field=NAME"):
     read(tmp_path, field='body')
 
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from plm_jax import errors, validation
+from plm_jax import validation
+from plm_jax.cli.flags import name_flags
 from plm_jax.config.run import PretrainRun
 from plm_jax.data import builtin_corpus, document_formats, lines, sources, tfds
 from plm_jax.data.document_formats import TextReadConfig
@@ -66,7 +67,7 @@ def test_not_utf8_is_refused_by_name(tmp_path):
     read(path)
   assert str(error.value) == (
       f"{path}:2: not UTF-8: invalid start byte at byte 4 of the line (byte 5 of the file). "
-      "Fix it, or leave such lines out with on_error='skip'.")
+      "Fix it, or leave such lines out with on_error=skip.")
 
 
 def test_skipped_lines_are_counted_and_named(tmp_path):
@@ -178,18 +179,15 @@ def test_tfds(tmp_path):
 
 def test_messages_name_the_option_as_it_is_typed_at_that_door(tmp_path):
   (tmp_path / 'a.jsonl').write_text('{"body": "x"}\n')
-  with pytest.raises(SourceError, match=r"a\.jsonl:1: no field 'text', only body; text_field='NAME' reads another$"):
+  with pytest.raises(SourceError, match=r"a\.jsonl:1: no field 'text', only body; text_field=NAME reads another$"):
     read(tmp_path)
   (tmp_path / 'a.jsonl').write_text('{"text": "x"}\n{"body": "x"}\n')
-  with pytest.raises(SourceError, match=r"text_field='NAME' reads another.*with on_error='skip'\.$"):
+  with pytest.raises(SourceError, match=r'text_field=NAME reads another.*with on_error=skip\.$'):
     read(tmp_path)
   paths = validation.field_paths(PretrainRun)
-  with errors.option_scope(paths), pytest.raises(SourceError, match=r'--data\.prepare\.on-error=skip\.$'):
+  with pytest.raises(SourceError, match=r'--data\.prepare\.on-error=skip\.$'), name_flags(paths):
     read(tmp_path)
-  nested = r"data={'prepare': {'on_error': 'skip'}}"
-  with errors.option_scope(paths, python=True), pytest.raises(SourceError, match=nested):
-    read(tmp_path)
-  with errors.option_scope(()), pytest.raises(SourceError, match=r"a\.jsonl:2: no field 'text', only body$"):
+  with pytest.raises(SourceError, match=r"a\.jsonl:2: no field 'text', only body$"), name_flags(()):
     read(tmp_path)
 
 
@@ -235,13 +233,13 @@ def test_what_a_file_holds_is_seen(tmp_path, name, content, expected):
     ('a.tar.gz', gzip.compress(bytes(257) + b'ustar\x0000' + bytes(300), mtime=0), 'is a tar archive'),
     ('a.bz2', b'BZh91AY', r'a\.bz2: damaged or cut off after line 0'),
     ('a.txt', b'BZh91AY', 'is packed by bzip2'),
-    ('a.txt', 'text'.encode('utf-16'), "is in UTF-16: give encoding='utf-16'"),
-    ('a.txt', 'more text'.encode('utf-16-be'), "big-endian UTF-16 .*: give encoding='utf-16-be'"),
+    ('a.txt', 'text'.encode('utf-16'), "is in UTF-16: give encoding=utf-16"),
+    ('a.txt', 'more text'.encode('utf-16-be'), "big-endian UTF-16 .*: give encoding=utf-16-be"),
     ('a.txt', bytes(300), 'full of zero bytes'),
     ('a.json', b'{\n "text": "One."\n}\n', 'neither a line for each document nor a list'),
     ('a.json', b'[1, 2]', r'a\.json\[0\]: neither a text nor an object with one'),
     ('a.json', b'["One.", ', 'cannot be read as JSON'),
-    ('a.json', b'{"version": "1", "data": []}', r"no field 'text', only version, data; text_field='NAME'"),
+    ('a.json', b'{"version": "1", "data": []}', r"no field 'text', only version, data; text_field=NAME"),
     ('a.tsv', b'sentence\tlabel\nx\t1\n', r"with no column 'text', its first line is: sentence, label.*task:"),
     ('a.csv', b'text\n"no end\n', r'a\.csv:2: not a row of a table'),
     ('a.jsonl', b'{"n": ' + b'7' * 5000 + b'}', r'a\.jsonl:1: not JSON: Exceeds the limit.*on_error=.skip'),

@@ -7,20 +7,13 @@ from typing import Any, get_args
 import pytest
 from scripts_text import DECOMPOSED, NAMES, SOLID, documents, sentences
 
-from plm_jax import errors, tokenizers, validation
+from plm_jax import tokenizers, validation
+from plm_jax.cli.flags import write_flags
 from plm_jax.config.run import PretrainRun
 from plm_jax.data import prepare, prepare_config, tokenizer_fit
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import ConfigError
 from plm_jax.tokenizers import BertNormalization, TokenizerError
-
-
-@pytest.fixture(autouse=True)
-def command():
-  """Messages are those of `prepare`."""
-  with errors.option_scope(validation.field_paths(PrepareConfig)):
-    yield
-
 
 LOSE = {*NAMES} - {'korean', 'korean nfd', 'chinese'}  # marks, where accents are stripped
 
@@ -39,7 +32,7 @@ def test_letters_that_lose_their_marks_are_counted(name, tmp_path, caplog):
   if said:
     number, total = re.findall(r'[\d,]+', said[0])[:2]
     assert 0.01 < int(number.replace(',', '')) / int(total.replace(',', '')) < 0.8
-    assert '--strip-accents=False keeps them' in said[0]
+    assert 'strip_accents=False keeps them' in said[0]
   caplog.clear()
   kept = prepare.train_tokenizer(config_of(tmp_path, name, strip_accents=False))
   assert not any('accents' in message for message in caplog.messages)
@@ -63,9 +56,9 @@ def test_counts_are_right(tmp_path):
   tokenizer = tokenizers.WordPiece([*tokenizers.wordpiece.SPECIALS, 'e'])
   said = tokenizer_fit.accent_warning(config, tokenizer.text, ['été e e', 'e\u0301t\u00e9 Ba', '12 .'])
   assert said.startswith('4 of 10 letters in a sample of the text (40.0%) lose') and '(é becomes e)' in said
-  with errors.option_scope(validation.field_paths(PretrainRun)):
-    warning = tokenizer_fit.accent_warning(config, tokenizer.text, ['é'])
-    assert '--data.prepare.strip-accents=False keeps them' in warning
+  warning = tokenizer_fit.accent_warning(config, tokenizer.text, ['é'])
+  printed = write_flags(warning, validation.field_paths(PretrainRun))
+  assert '--data.prepare.strip-accents=False keeps them' in printed
   warning = tokenizer_fit.accent_warning(PrepareConfig(tokenizer='x'), tokenizer.text, ['é'])
   assert 'A cased tokenizer keeps them' in warning
   assert tokenizer_fit.accent_warning(config, BertNormalization(False), ['é']) == ''
@@ -91,7 +84,7 @@ def test_text_without_spaces_is_refused_by_what_needs_them(tmp_path, caplog):
   """With advice that helps: what it names is done next."""
   thai = ''.join(sentences('thai', 40))
   for kwargs in ({}, {'strip_accents': False}):
-    with pytest.raises(TokenizerError, match=r'of more than 100 characters.*\(Thai\).*--kind=sentencepiece-unigram'):
+    with pytest.raises(TokenizerError, match=r'of more than 100 characters.*\(Thai\).*kind=sentencepiece-unigram'):
       prepare.train_tokenizer(config_of(tmp_path, '', thai, **kwargs))
   tokenizer = prepare.train_tokenizer(config_of(tmp_path, '', thai, kind='sentencepiece-unigram'))
   assert tokenizer.vocab.unk not in tokenizer.encode(thai)
@@ -113,7 +106,7 @@ def test_word_lists_need_spaces(tmp_path):
   for name in SOLID:
     with pytest.raises(TokenizerError, match=r'cannot be told\. Give text with spaces between words') as raised:
       prepare.train_tokenizer(config_of(tmp_path, name, kind='words'))
-    assert ('or --kind=words-and-signs' in str(raised.value)) == (name in ('chinese', 'japanese'))
+    assert ('or kind=words-and-signs' in str(raised.value)) == (name in ('chinese', 'japanese'))
     if name in ('chinese', 'japanese'):
       tokenizer = prepare.train_tokenizer(config_of(tmp_path, name, kind='words-and-signs'))
       assert tokenizer.vocab.unk not in tokenizer.encode_flat(sentences(name, 160))[0]
@@ -129,7 +122,7 @@ def test_given_tokenizers_are_checked_too(tmp_path, caplog):
   with caplog.at_level(logging.WARNING):
     prepare.prepare(config_of(tmp_path, '', ''.join(sentences('thai', 40)) + '\n\nthe cat', tokenizer=str(
         tmp_path / 'given')), tmp_path / 'records')
-  assert 'A tokenizer that is trained on the text with --kind=sentencepiece-unigram needs none' in caplog.text
+  assert 'A tokenizer that is trained on the text with kind=sentencepiece-unigram needs none' in caplog.text
   assert 'A cased tokenizer keeps them' in caplog.text
 
 
@@ -177,7 +170,7 @@ def test_advice_about_unknown_characters_helps(tmp_path, caplog):
     found = re.findall(r'([\d.]+)% of the tokens are unknown to the tokenizer: (.*)', caplog.text)
     return found[0] if found else ('0', '')
   share, advice = unknown(kind='sentencepiece-bpe')
-  assert float(share) > 0.1 and advice.startswith('--coverage=1 gives')
+  assert float(share) > 0.1 and advice.startswith('coverage=1 gives')
   assert unknown(kind='sentencepiece-bpe', coverage=1.0) == ('0', '')
   thai = sentences('thai', 24)
   text = '\n'.join([''.join(thai[n:n + 8]) for n in (0, 8, 16)] + ['internationalization'] * 600)
@@ -186,7 +179,7 @@ def test_advice_about_unknown_characters_helps(tmp_path, caplog):
   assert unknown(kind='sentencepiece-unigram', coverage=1.0) == ('0', '')
   text = '\n'.join(['the cat sat on the mat'] * 2000 + [f'{sign} {sign}' for sign in rare])
   share, advice = unknown(vocab=60, coverage=1.0)
-  assert float(share) > 0.5 and '--vocab=120' in advice
+  assert float(share) > 0.5 and 'vocab=120' in advice
   assert unknown(vocab=1000, coverage=1.0) == ('0', '')
 
 

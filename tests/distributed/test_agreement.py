@@ -118,11 +118,11 @@ def test_an_error_of_one_process_ends_all_and_the_coordinator_forgets_what_was_s
   assert len(coordinator.values) <= 6
 
 
-def test_options_have_the_names_that_are_typed():
+def test_options_have_the_names_of_their_fields():
   config = parse(recipes.find_recipe('bert_base'), ['--scale=test', '--optim.warmup=3'])
   names = serialization.flatten(serialization.to_plain(config))
-  assert names['--optim.warmup'] == 3 and names['--train.phases.0.length'] == 32
-  assert names['--data.path'] == ['embedded'] and '--data.prepare.on-error' in names
+  assert names['optim.warmup'] == 3 and names['train.phases.0.length'] == 32
+  assert names['data.path'] == ['embedded'] and 'data.prepare.on_error' in names
 
 
 def test_a_package_or_source_of_another_version_changes_the_facts(tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ def test_the_roll_names_who_is_missing():
   assert 'came to a job of 3: the options differ' in called(zero, hosts.JobPlace(address, 2, 1), seconds=20)[1]
   port = address.rpartition(':')[2]
   with socket.create_server(('', int(port))):
-    assert f'port {port} of --hosts.coordinator={address} cannot be had' in called(zero)[0]
+    assert f'port {port} of hosts.coordinator={address} cannot be had' in called(zero)[0]
 
 
 def test_a_stranger_does_not_disturb_the_roll():
@@ -129,11 +129,11 @@ def test_a_stranger_does_not_disturb_the_roll():
 
 
 @pytest.mark.parametrize(('options', 'message'), [
-    (dict(distributed=True), 'no worker of a TPU pod, of Slurm or of MPI: give --hosts.coordinator and'),
-    (dict(distributed=True, coordinator='a:1', count=2), 'give --hosts.index too'),
+    (dict(distributed=True), 'no worker of a TPU pod, of Slurm or of MPI: give hosts.coordinator and'),
+    (dict(distributed=True, coordinator='a:1', count=2), 'give hosts.index too'),
     (dict(distributed=True, coordinator='machine', count=2, index=0), 'machine is not address:port'),
-    (dict(distributed=True, coordinator='a:1', count=2, index=2), '--hosts.index=2 of --hosts.count=2'),
-    (dict(coordinator='a:1', count=2, index=1), 'give --hosts.distributed=True too'),
+    (dict(distributed=True, coordinator='a:1', count=2, index=2), 'hosts.index=2 of hosts.count=2'),
+    (dict(coordinator='a:1', count=2, index=1), 'give hosts.distributed=True too'),
 ])
 def test_options_that_make_no_job(options, message):
   with pytest.raises(ConfigError, match=message):

@@ -109,9 +109,9 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
   """What stopped in the middle is not counted as done."""
   asked, runs = ['--data=track', '--output=out', *SMALL], []
   real = entry.run.run
-  def interrupted(config):
+  def interrupted(config, caller):
     runs.append(config.folder)
-    return None if len(runs) == 1 else real(config)
+    return None if len(runs) == 1 else real(config, caller=caller)
   monkeypatch.setattr(entry.run, 'run', interrupted)
   with pytest.raises(SystemExit) as ended:
     typed(*asked)

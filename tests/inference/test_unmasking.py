@@ -160,7 +160,7 @@ def test_what_cannot_be_unmasked(trained):
     plm_jax.perplexity(left, ['ab'], samples=4)
   with pytest.raises(ConfigError, match='leave stride and start out'):
     plm_jax.perplexity(trained, ['ab'], stride=2)
-  with pytest.raises(ConfigError, match='--length is at least 3 and at most 32 tokens'):
+  with pytest.raises(ConfigError, match='length is at least 3 and at most 32 tokens'):
     plm_jax.perplexity(trained, ['ab'], length=33)
 
 

@@ -85,7 +85,7 @@ def test_documents_of_a_row_see_each_other_if_they_shall(together):
 
 def test_a_tokenizer_with_another_padding_is_refused():
   paper = recipes.find_recipe('roberta_base')('test')
-  with pytest.raises(ConfigError, match=r'--model\.padding 0'):
+  with pytest.raises(ConfigError, match=r'model\.padding 0'):
     make_learner(paper, tiny.VOCAB)
   assert make_learner(paper, dataclasses.replace(tiny.VOCAB, pad=1)).vocab.pad == 1
 

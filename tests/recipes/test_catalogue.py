@@ -149,7 +149,7 @@ def test_messages_name_what_was_typed(module, name, program, monkeypatch):
 
 def test_train_is_a_command(monkeypatch, capsys):
   asked = []
-  monkeypatch.setattr('plm_jax.cli.run.run', asked.append)
+  monkeypatch.setattr('plm_jax.cli.run.run', lambda config, caller: asked.append(config))
   for args in ['gpt3', '--size', '13b', '--scale=test'], ['gpt3_13b', '--scale=test']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'train', *args])
     cli.main()

@@ -3,7 +3,9 @@ import dataclasses
 
 import pytest
 
-from plm_jax import recipes
+from plm_jax import recipes, validation
+from plm_jax.cli.flags import write_flags
+from plm_jax.config.run import PretrainRun
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.report import hints
 from plm_jax.tokenizers import train_wordpiece
@@ -25,7 +27,8 @@ ENGLISH, CHINESE = 'The cat sat on the mat. A dog barks.\n\n', '小猫坐在地�
     (hints.TextFacts(True, 0.0, 500), 40.4, FINE | {'mlm_accuracy': 0.11},
      ['语料已读了 40 遍', '留出的文本只有 500 个词元', '准确率几乎不高于'])])
 def test_hints(text, epochs, heldout, said):
-  found = hints.run_hints(BERT, text, epochs, heldout)
+  paths = validation.field_paths(PretrainRun)
+  found = [write_flags(hint, paths) for hint in hints.run_hints(BERT, text, epochs, heldout)]
   assert len(found) == len(said) and all(one.startswith(begin) for one, begin in zip(found, said, strict=True))
 
 
@@ -47,7 +50,7 @@ def test_a_tokenizer_from_elsewhere_may_not_be_made_for_the_text():
   prepared = dataclasses.replace(BERT.data.prepare, tokenizer='vocab.txt')
   config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
   said, = hints.run_hints(config, hints.TextFacts(False, 0.5, 20_000), 1.0, FINE)
-  assert 'is the tokenizer made for this text?' in said and '--model.vocab' not in said
+  assert 'is the tokenizer made for this text?' in said and 'vocab' not in said
 
 
 @pytest.mark.parametrize(('prepared', 'full', 'said'), [
@@ -63,6 +66,7 @@ def test_what_makes_more_characters_known(prepared, full, said):
   config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
   for chinese in (False, True):
     found, = hints.run_hints(config, hints.TextFacts(chinese, 0.5, 20_000, bool(full), full is None), 1.0, FINE)
+    found = write_flags(found, validation.field_paths(PretrainRun))
     assert said.split(' ')[0] in found and (chinese or said in found)
 
 

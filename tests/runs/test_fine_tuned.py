@@ -4,6 +4,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from plm_jax.cli.flags import write_flags
 from plm_jax.config.run import ConfigError, FinetuneRun, Phase, TrainConfig, check_lengths
 from plm_jax.models import bert, neobert
 from plm_jax.runs.finetune import describe_settings, describe_truncation
@@ -27,8 +28,9 @@ def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, le
   config = FinetuneRun('x', model=model, warm_start=start, train=TrainConfig(phases=(Phase(1, length, 8),)))
   features = dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=7, lost=5)
   told = describe_truncation(config, features)
-  assert told == (f'7 examples do not fit {length} tokens and lose their end, 100.0% of all tokens. {remedy}; '
-                  '--objective.windows=mean reads all, in windows')
+  assert write_flags(told) == (
+      f'7 examples do not fit {length} tokens and lose their end, 100.0% of all tokens. {remedy}; '
+      '--objective.windows=mean reads all, in windows')
   longer = with_paths(config, {'train.phases': (Phase(1, 2 * length, 8),)})
   if '--model.max-length' in remedy and '--train' in remedy:
     longer = with_paths(longer, {'model.max_length': 2 * length})
@@ -41,7 +43,8 @@ def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, le
 
 def test_questions_are_cut_by_a_length_of_their_own():
   config = FinetuneRun('x', objective=AnswerTask(question_length=64), train=TrainConfig(phases=(Phase(1, 384, 8),)))
-  assert describe_truncation(config, dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=2)) == (
+  told = describe_truncation(config, dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=2))
+  assert write_flags(told) == (
       '2 questions lose what is behind 64 tokens. --objective.question-length=128 reads more')
 
 
@@ -54,4 +57,4 @@ def test_questions_are_cut_by_a_length_of_their_own():
 def test_a_run_tells_its_settings_and_what_they_are_for(model, scale, peak, expected):
   config = FinetuneRun('x', model=model, warm_start='runs/a', scale=scale)
   config = with_paths(config, {'optim.peak': peak, 'train.phases': (Phase(300, 64, 8),)})
-  assert describe_settings(config) == f'learning rate {peak:g}, batch size 8, {expected}'
+  assert write_flags(describe_settings(config)) == f'learning rate {peak:g}, batch size 8, {expected}'

@@ -6,11 +6,11 @@ import pytest
 
 from plm_jax import recipes
 from plm_jax.checkpoints.checkpoint import CheckpointError
+from plm_jax.cli.flags import write_flags
 from plm_jax.cli.run import parse
 from plm_jax.config.run import ConfigError, Phase, TrainConfig
 from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.prepare_config import TextConfig
-from plm_jax.errors import option_scope
 from plm_jax.report import hints
 from plm_jax.runs import conclude, preflight
 from plm_jax.tokenizers import load, train_wordpiece
@@ -33,7 +33,7 @@ def test_records_of_another_kind_of_tokenizer_are_refused(name, kind, wanted):
   assert str(wrong.value) == (
       f'RECORDS contains records of a {kind.replace("_", "-")} tokenizer, but {name} needs {wanted}: make them with '
       f'`python -m plm_jax prepare TEXT RECORDS --for={name}`. To train on these records anyway, give '
-      f'--data.prepare.kind={given} --data.prepare.layout=bert')
+      f'data.prepare.kind={given} data.prepare.layout=bert')
   insisted = dataclasses.replace(config, data=dataclasses.replace(config.data, prepare=TextConfig(kind=given)))
   preflight.check_tokenizer_kind(insisted, 'RECORDS', tokenizer(kind))
   preflight.check_tokenizer_kind(dataclasses.replace(config, warm_start='elsewhere'), 'RECORDS', tokenizer(kind))
@@ -62,9 +62,8 @@ def parse_with(*options):
                                     '--data.prepare.segmenter=spaces', '--data.prepare.on-error=skip'])
 def test_a_line_names_options_of_text_next_to_finished_records(records, option, caplog):
   name = option.replace('no-', '').partition('=')[0]
-  with option_scope(None):
-    parse_with(f'--data.path={records}', option)
-  assert caplog.messages == [f'--{name.rpartition(".")[2]} would change nothing: {records} holds finished token '
+  parse_with(f'--data.path={records}', option)
+  assert caplog.messages == [f'{name[2:].replace("-", "_")} would change nothing: {records} holds finished token '
                              'records, and no text is prepared']
   caplog.clear()
   parse_with('--data.path', records, records.parent / 'text.txt', option)
@@ -88,7 +87,7 @@ def test_a_held_out_text_next_to_finished_records_is_refused(split_records, tmp_
   config = parse_with('--data.path', records, 'other.txt', '--data.heldout-path', valid, 'b.txt')
   with pytest.raises(ConfigError, match=f'their held-out text is 1% of the documents, not {valid}: make others with'):
     preflight.check_heldout_paths(config)
-  with pytest.raises(ConfigError, match=f'--data.heldout-path={records} holds token records: give the text itself'):
+  with pytest.raises(ConfigError, match=f'data.heldout_path={records} holds token records: give the text itself'):
     preflight.check_heldout_paths(parse_with('--data.path=a.txt', f'--data.heldout-path={records}'))
   preflight.check_heldout_paths(parse_with('--data.path', records, 'b.txt', '--data.heldout-path', '', 'c.txt'))
   own = PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1, heldout_path=str(valid))
@@ -174,8 +173,8 @@ def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
     preflight.check_memory(on_one_device({}, vocab=16_000_000))
   # The table, and two means of its gradient, at 32 numbers a piece, and the bias of the head.
   assert str(wrong.value).startswith('a run with these options needs at least 5.9 GiB of memory: 5.9 GiB for param')
-  assert str(wrong.value).endswith('Available: 1.0 GiB. Use a smaller model or batch (--train.phases), or more '
-                                   'gradient accumulation (--train.accumulate)')
+  assert str(wrong.value).endswith('Available: 1.0 GiB. Use a smaller model or batch (train.phases), or more '
+                                   'gradient accumulation (train.accumulate)')
   train = dataclasses.replace(recipes.find_recipe('bert_base')('test').train, phases=(Phase(9, 64, 1 << 20),))
   with pytest.raises(ConfigError, match=r'8\.0 GiB for one layer of 1,048,576 sequences of 64 tokens'):
     preflight.check_memory(on_one_device({'train': train}))
@@ -193,7 +192,7 @@ def test_prompts_that_do_not_fit_are_refused_before_training():
   with pytest.raises(ConfigError, match='the model takes 64'):
     preflight.check_prompts(config, pieces)
   config = dataclasses.replace(recipes.find_recipe('gpt2_small')('test'), prompts=('the cat ' * 40,))
-  with pytest.raises(ConfigError, match=r"--prompts 'the cat the cat .* at most leave room for an answer in the 64 of"):
+  with pytest.raises(ConfigError, match=r"prompts 'the cat the cat .* at most leave room for an answer in the 64 of"):
     preflight.check_prompts(config, pieces)
   preflight.check_prompts(dataclasses.replace(config, prompts=('the cat',)), pieces)
 
@@ -210,8 +209,9 @@ def test_documents_of_one_sentence_and_questions_about_pairs(tmp_path, capsys):
     assert ('training documents, at least, have but one sentence' in said) == (name == 'lines')
   for recipe, effect in (('bert_base', 'text of another document'), ('albert_base', 'sentences cut in two')):
     config = recipes.find_recipe(recipe)('test')
-    said = preflight.check_sentence_pairs(config, [folders['lines']])
-    assert effect in said and '59 of 59 training documents' in said and "documents='files'" in said
+    said = write_flags(preflight.check_sentence_pairs(config, [folders['lines']]))
+    assert effect in said and '59 of 59 training documents' in said
+    assert '--data.prepare.documents=files' in said
     assert preflight.check_sentence_pairs(config, [folders['documents']]) == ''
   assert preflight.check_sentence_pairs(recipes.find_recipe('roberta_base')('test'), [folders['lines']]) == ''
   # The advice helps: a file is one document.
@@ -223,6 +223,6 @@ def test_documents_of_one_sentence_and_questions_about_pairs(tmp_path, capsys):
 def test_records_without_the_white_space_of_their_text_are_refused_for_decoders(monkeypatch):
   monkeypatch.setattr(preflight, 'read_meta', lambda folder: types.SimpleNamespace(exact=False))
   config = recipes.find_recipe('gpt2_small')('test')
-  with pytest.raises(ConfigError, match=r'--for=gpt2_small`\. To train .* give --data\.prepare\.sentences=split$'):
+  with pytest.raises(ConfigError, match=r'--for=gpt2_small`\. To train .* give data\.prepare\.sentences=split$'):
     preflight.check_exact_text(config, 'RECORDS')  # pyright: ignore
   preflight.check_exact_text(recipes.find_recipe('bert_base')('test'), 'RECORDS')  # pyright: ignore

@@ -63,7 +63,7 @@ def finished(command, tmp_path_factory):
 def test_a_stopped_run_says_so_by_its_exit_status(monkeypatch):
   """Of each command that trains: what starts it again has to know that it has not finished."""
   for function in ('cli.run.run', 'cli.vectors.train_vectors', 'runs.run.run'):
-    monkeypatch.setattr(f'plm_jax.{function}', lambda config: types.SimpleNamespace(finished=False))
+    monkeypatch.setattr(f'plm_jax.{function}', lambda config, caller=None: types.SimpleNamespace(finished=False))
   for start in (lambda: main(BERT_BASE, ['--scale=test']), lambda: vectors.start('word2vec', ['--scale=test']),
                 lambda: finetune.start('classification', ['--scale=test'])):
     with pytest.raises(SystemExit) as ended:
@@ -176,7 +176,7 @@ def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch,
   edited = original.replace('.', ' once more .', 1)
   text.write_text(edited)
   with pytest.raises(CheckpointError, match=r'(?s)is not what the checkpoint of step 3 was trained on.*choose another '
-                     r'folder with --output.*--train.changed-data=accept.*text: \w{12} -> \w{12}'):
+                     r'folder with output.*train.changed_data=accept.*text: \w{12} -> \w{12}'):
     run(parse(BERT_BASE, args))
   # Prepared anew in another cache, the same text is the same data.
   text.write_text(original)
@@ -299,7 +299,7 @@ def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path,
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--model.block.dropout=0.3']
   run(parse(BERT_BASE, [*args, '--model.block.mlp.activation=relu']))
   assert (f'the model of this run computes otherwise than that in {finished[0]}:\n'
-          '  --model.block.mlp.activation: gelu -> relu\n') in capsys.readouterr().out
+          '  model.block.mlp.activation: gelu -> relu\n') in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -344,7 +344,7 @@ def test_a_run_on_all_of_its_text_has_no_held_out_metrics(corpus, tmp_path, caps
   assert result.heldout == {} and not heldout_lines(tmp_path / 'run')
   assert 'warning: no text is held out, so the run is not evaluated' in told
   assert 'Held-out text:                    none\n' in told and 'report.html' in told
-  with pytest.raises(config_lib.ConfigError, match=r'there is none: give --data\.heldout-path=FILE'):
+  with pytest.raises(config_lib.ConfigError, match=r'there is none: give data\.heldout_path=FILE'):
     run(parse(BERT_BASE, [*args, '--train.best=mlm']))
 
 

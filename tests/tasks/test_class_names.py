@@ -98,7 +98,7 @@ def test_a_text_column_as_the_label_is_refused_before_training(write):
   path = write([f'text {number}' for number in range(2000)])
   found = read_sources('classification', [path])
   with pytest.raises(ConfigError, match=r"a\.jsonl: 2,000 examples have 2,000 different labels, such as 'text 0': is "
-                     r"this the column with the label\? columns=\{'label': 'NAME'\} reads another"):
+                     r"this the column with the label\? columns\.label=NAME reads another"):
     labeled_data.add_class_names(SequenceTask(), found)
   several = LabeledExamples(found.examples * 3, found.labels, found.report)
   assert len(labeled_data.add_class_names(SequenceTask(), several).labels) == 2000

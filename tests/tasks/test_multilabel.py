@@ -11,7 +11,7 @@ import tuned
 import plm_jax
 from plm_jax import conversion
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import ConfigError, UserError, option_scope
+from plm_jax.errors import ConfigError, UserError, write_plain
 from plm_jax.finetuning.predict import predict
 from plm_jax.loading import decision
 from plm_jax.report import error_analysis
@@ -310,7 +310,7 @@ def test_baselines_and_a_hint_where_nothing_is_predicted():
   none = [MultiLabelPrediction((), np.array([0.1, 0.2 + 0.01 * number])) for number in range(len(examples))]
   hints = describe_collapse(task, examples, none)
   assert hints[0] == 'no label is predicted. What may help:'
-  assert hints[-1] == '- --objective.tune-thresholds=each lowers thresholds' and len(hints) == 4
-  with option_scope(None, given={'objective.tune_thresholds', 'objective.focal'}):
-    assert len(describe_collapse(task, examples, none)) == 2
+  assert write_plain(hints[-1]) == '- objective.tune_thresholds=each lowers thresholds' and len(hints) == 4
+  given = {'objective.tune_thresholds', 'objective.focal'}
+  assert len(describe_collapse(task, examples, none, given)) == 2
   assert not describe_collapse(task, examples[:1] * 4, none[:4])

@@ -120,7 +120,7 @@ def test_unimax_of_a_run_of_two_lengths(tmp_path, caplog):
   few = experiment([(200, 8, 8)], folders[1:], 1, unimax_epochs=2.0)
   feed.TextFeed(few, folders[1:], tokenizer, FakeMesh())
   message, = caplog.messages
-  assert message.startswith('--data.unimax-epochs is 2, and the run reads b 22.2 times: the text is too little')
+  assert message.startswith('data.unimax_epochs is 2, and the run reads b 22.2 times: the text is too little')
 
 
 def test_a_run_that_is_made_longer_by_a_larger_batch_keeps_its_order(tmp_path, monkeypatch):
@@ -253,12 +253,12 @@ def test_phases_of_one_mixture_continue_its_order(tmp_path):
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
-    (dict(corpora=3), '--train.phases.1.corpora is 3, and --data.path has 2'),
-    (dict(weights=(1.0,)), '--train.phases.1.weights gives (1.0,) for 2 corpora: one share each, not all 0'),
+    (dict(corpora=3), 'train.phases.1.corpora is 3, and data.path has 2'),
+    (dict(weights=(1.0,)), 'train.phases.1.weights gives (1.0,) for 2 corpora: one share each, not all 0'),
     (dict(weights=(1.0, 2.0), temperature=2.0),
-     '--train.phases.1.weights are shares as they are: leave out --train.phases.1.temperature and '
-     '--train.phases.1.corpora'),
-    (dict(mask_rate=0.3), '--train.phases.1.mask-rate: the objective CausalLM has no mask rate: leave it out')])
+     'train.phases.1.weights are shares as they are: leave out train.phases.1.temperature and '
+     'train.phases.1.corpora'),
+    (dict(mask_rate=0.3), 'train.phases.1.mask_rate: the objective CausalLM has no mask rate: leave it out')])
 def test_a_phase_that_does_not_fit_is_refused(changes, message):
   config = experiment([], ['a', 'b'])
   phases = Phase(10, 8, 2), Phase(10, 8, 2, **changes)

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from plm_jax.checkpoints.restore import find_run_checkpoints
+from plm_jax.errors import write_plain
 from plm_jax.layers.rope import Rope
 from plm_jax.loading.loaded_model import find_tokenizer
 from plm_jax.models import bert, gpt2, neobert
@@ -46,12 +47,13 @@ def test_options_that_no_parameter_shows_are_listed_where_the_models_differ():
       'block.init.std': 0.5, 'stack.remat': 'full', 'stack.scan': False, 'max_length': 128, 'pooler': False})
   assert changed_model_options(before, before) == changed_model_options(before, free) == []
   other = with_paths(before, {'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5, 'padding': 1})
-  assert changed_model_options(before, other) == [
-      '--model.block.norm.eps: 1e-12 -> 1e-05', '--model.block.mlp.activation: gelu -> relu', '--model.padding: -1 -> 1']
+  assert [*map(write_plain, changed_model_options(before, other))] == [
+      'model.block.norm.eps: 1e-12 -> 1e-05', 'model.block.mlp.activation: gelu -> relu', 'model.padding: -1 -> 1']
   rotary = neobert.base()
   slow = with_paths(rotary, {'block.attention.position': Rope(160_000.0)})
-  assert changed_model_options(rotary, slow) == ['--model.block.attention.position.theta: 10000.0 -> 160000.0']
-  assert changed_model_options(before, gpt2.small()) == ['--model: EncoderConfig -> DecoderConfig']
+  changed = changed_model_options(rotary, slow) + changed_model_options(before, gpt2.small())
+  assert [*map(write_plain, changed)] == [
+      'model.block.attention.position.theta: 10000.0 -> 160000.0', 'model: EncoderConfig -> DecoderConfig']
 
 
 def test_a_damaged_tokenizer_is_no_missing_one(tmp_path):

@@ -105,5 +105,5 @@ def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
 def test_wandb_that_is_not_installed_is_said_before_the_run(monkeypatch):
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
   writers.check_wandb('')
-  with pytest.raises(ConfigError, match=r'--train\.wandb=mine needs wandb: pip install wandb'):
+  with pytest.raises(ConfigError, match=r'train\.wandb=mine needs wandb: pip install wandb'):
     writers.check_wandb('mine')

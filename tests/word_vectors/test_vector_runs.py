@@ -221,7 +221,7 @@ def test_a_run_continues_on_the_same_sentences_alone(tmp_path):
   run = word_vectors.recipe('word2vec', 'test')
   meta = {'config': serialization.to_json(run), 'vocabulary': 'words', 'text': first}
   train.check_same_run(run, meta, 'words', first, 3)
-  with pytest.raises(CheckpointError, match=r'the sentences of the text \(--train\.changed-data=accept'):
+  with pytest.raises(CheckpointError, match=r'the sentences of the text \(train\.changed_data=accept'):
     train.check_same_run(run, meta, 'words', other, 3)
   accepting = dataclasses.replace(run, train=dataclasses.replace(run.train, changed_data='accept'))
   train.check_same_run(accepting, meta, 'words', other, 3)

@@ -29,7 +29,7 @@ def test_words_of_all_scripts(name, tmp_path):
   wanted = {word.strip('.।。') for word in text.lower().split()}
   if name in SOLID:
     wanted = {letter for letter in text if unicodedata.category(letter).startswith('L')}
-    with pytest.raises(SourceError, match=r'--data\.split=letters takes Chinese and Japanese characters'):
+    with pytest.raises(SourceError, match=r'data\.split=letters takes Chinese and Japanese characters'):
       words_of(tmp_path, text, split='spaces')
   if name == 'latin' or name == 'latin nfd':
     wanted = {part for word in wanted for part in word.split('-')}
