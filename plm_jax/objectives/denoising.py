@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.objectives import corruption
 from plm_jax.objectives.seq2seq import SequenceToSequence, build_pair_row
 from plm_jax.objectives.text_buffer import (
@@ -374,7 +374,7 @@ class DenoisingAutoencoder(SequenceToSequence):
       if max(ids) >= vocab.mask > vocab.language:
         raise ConfigError(
             f'the tokenizer is of {vocab.mask - vocab.language} languages, without '
-            f'{self.languages[ids.index(max(ids))]}: train one with --layout=mbart50')
+            f'{self.languages[ids.index(max(ids))]}: train one with {name_field("layout")}=mbart50')
       language = jnp.array(ids)[windows['corpus']]
     else:
       language = jnp.array([vocab.source])[jnp.zeros_like(windows['corpus'])]

@@ -12,7 +12,7 @@ import numpy as np
 from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.objectives import (
@@ -143,14 +143,16 @@ class Distillation(Objective):
     """Build student and teacher side by side. Raises ConfigError for sizes that do not match."""
     teacher = self.model
     if teacher is None:
-      raise ConfigError('the architecture of the teacher is not known: give --objective.teacher')
+      raise ConfigError('the architecture of the teacher is not known: give '
+                        f'{name_field("objective.teacher")}')
     sizes = {'vocab': (model.vocab, teacher.vocab)}
     if self.cosine:
       sizes['block.width'] = model.block.width, teacher.block.width
     for name, (own, other) in sizes.items():
       if own != other:
         raise ConfigError(
-            f"the student's {name} is {own}, its teacher's {other}: give --model.{name} {other}")
+            f"the student's {name} is {own}, its teacher's {other}: give "
+            f'{name_field(f"model.{name}")} {other}')
     if self.inner and (wrong := self.inner.find_mismatch(model, teacher)):
       raise ConfigError(wrong)
 
@@ -221,8 +223,9 @@ class StudentParameters(ParameterLifecycle):
     teacher."""
     if not self.objective.teacher:
       raise ConfigError(
-          'a student needs a teacher: give --objective.teacher the folder of a run, or of a '
-          'checkpoint of transformers, whose tokenizer --data.prepare.tokenizer then has to name')
+          f'a student needs a teacher: give {name_field("objective.teacher")} the folder of a run, '
+          'or of a checkpoint of transformers, whose tokenizer '
+          f'{name_field("data.prepare.tokenizer")} then has to name')
     return dataclasses.replace(self.objective, model=describe(self.objective.teacher))
 
   def initial(self, params, load):
@@ -334,7 +337,8 @@ def copy_from_teacher(taught: Any, path, x):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
     raise ConfigError(
         f"the teacher's {name} is {list(np.shape(taught))}, the student's {list(np.shape(x))}: it "
-        'cannot begin with it; give --objective.copied False, or the student the same sizes')
+        f'cannot begin with it; give {name_field("objective.copied")} False, or the student the '
+        'same sizes')
   return taught
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
+from plm_jax.errors import name_field
 from plm_jax.layers.attention import multiply_query_key
 from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.stack import LayerStates
@@ -58,10 +59,11 @@ class Layerwise(ValidatedConfig):
     """Explain why a student's configuration does not fit its teacher's; '' where it does."""
     if teacher.stack.blocks % student.stack.blocks:
       return (f"the student's layers are evenly spaced among its teacher's {teacher.stack.blocks}, "
-              f'got {student.stack.blocks}: give --model.stack.layers a number that divides it')
+              f'got {student.stack.blocks}: give {name_field("model.stack.layers")} a number that '
+              'divides it')
     if self.scores and student.block.heads != teacher.block.heads:
-      return (f'logits of attention are compared head by head: give --model.block.heads '
-              f'{teacher.block.heads}')
+      return ('logits of attention are compared head by head: give '
+              f'{name_field("model.block.heads")} {teacher.block.heads}')
     return find_wiring_mismatch(student, teacher)
 
   def read_student(
@@ -153,17 +155,17 @@ class Relations(ValidatedConfig):
   def find_mismatch(self, student, teacher) -> str:
     """Explain why a student's configuration does not fit its teacher's; '' where it does."""
     if self.layer > teacher.stack.blocks:
-      return (f'the teacher has {teacher.stack.blocks} layers, and --objective.inner.layer is '
-              f'{self.layer}')
+      return (f'the teacher has {teacher.stack.blocks} layers, and '
+              f'{name_field("objective.inner.layer")} is {self.layer}')
     if not self.heads and student.block.heads != teacher.block.heads:
-      return (f'relations are compared head by head: give --model.block.heads '
-              f'{teacher.block.heads}, or --objective.inner.heads a number')
+      return (f'relations are compared head by head: give {name_field("model.block.heads")} '
+              f'{teacher.block.heads}, or {name_field("objective.inner.heads")} a number')
     for model in (student, teacher):
       block = model.block
       sizes = {heads * block.head_dim for heads in (block.heads, block.key_heads)}
       if self.heads and any(size % self.heads for size in sizes):
-        return (f'--objective.inner.heads {self.heads} does not divide the width of queries or '
-                f'keys, {max(sizes)}')
+        return (f'{name_field("objective.inner.heads")} {self.heads} does not divide the width of '
+                f'queries or keys, {max(sizes)}')
     return find_wiring_mismatch(student, teacher)
 
   def read_student(

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.chunked_cross_entropy import MIN_LOGIT
 from plm_jax.layers.heads import MaskedLMHead
 from plm_jax.objectives import (
@@ -143,7 +143,7 @@ class MaskedDiffusion(Objective):
     if model.head.shifted:
       raise ConfigError(
           'the model predicts a token at the position before it, and masked diffusion predicts it '
-          'at its own: give --model.head.shifted=False')
+          f'at its own: give {name_field("model.head.shifted")}=False')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.heads import MaskedLMHead
 from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
 from plm_jax.objectives.mlm import classification_losses
@@ -133,8 +133,8 @@ class MaskedPermutedLM(Objective):
     if model.head.shifted or model.causal or model.windows:
       raise ConfigError(
           'MaskedPermutedLM trains an encoder whose tokens attend to the whole sequence and are '
-          'predicted at their own position: give --model.head.shifted=False --model.causal=False '
-          '--model.windows')
+          f'predicted at their own position: give {name_field("model.head.shifted")}=False '
+          f'{name_field("model.causal")}=False {name_field("model.windows")}')
     scheme = model.block.attention.position
     if scheme.uses_row_order:
       raise ConfigError(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
 from plm_jax.layers.kernels import cpu
@@ -170,8 +170,8 @@ class MaskedLM(Objective):
     names = self.pair.language_names if isinstance(self.pair, Translations) else corpora
     room = model.embeddings.languages if isinstance(model, EncoderConfig) else 0
     if self.language_ids and len(names) > room:
-      return (f'--data.path has {len(corpora)} corpora of {len(names)} languages, and '
-              f'--model.embeddings.languages is {room}')
+      return (f'{name_field("data.path")} has {len(corpora)} corpora of {len(names)} languages, '
+              f'and {name_field("model.embeddings.languages")} is {room}')
     if isinstance(self.pair, Translations):
       return self.pair.incompatibility(corpora, model)
     return None
@@ -318,11 +318,12 @@ class MaskedLM(Objective):
       raise ConfigError(
           'the model predicts a token where the one before it stands, which the objective '
           'MaskedNextToken asks for (recipe gpt_bert_strict_small): give '
-          '--model.head.shifted=False')
+          f'{name_field("model.head.shifted")}=False')
     task = self.pair.pair_task
     if task and not getattr(model, 'pooler', True):
       raise ConfigError(f'{task} is predicted from the pooler, and the model has none: give '
-                        '--model.pooler=True, or another --objective.pair')
+                        f'{name_field("model.pooler")}=True, or another '
+                        f'{name_field("objective.pair")}')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:

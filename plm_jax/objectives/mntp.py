@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import MaskedLMHead
 from plm_jax.objectives import (
@@ -147,7 +147,7 @@ class MaskedNextToken(Objective):
     if not model.head.shifted:
       raise ConfigError(
           'the objective MaskedNextToken predicts a token where the one before it stands: give '
-          '--model.head.shifted=True, as the recipe gpt_bert_strict_small does')
+          f'{name_field("model.head.shifted")}=True, as the recipe gpt_bert_strict_small does')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:

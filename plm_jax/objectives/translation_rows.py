@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.data.window_rules import PAIR_SPECIAL_TOKENS, RUNNING_SPECIAL_TOKENS
+from plm_jax.errors import name_field
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -62,15 +63,16 @@ class Translations(ValidatedConfig):
   def incompatibility(self, corpora: Sequence[str], model: Any) -> str | None:
     """Explain which corpora lack a language, or why positions of the model cannot restart at 0."""
     if len(corpora) != len(self.languages):
-      return (f'--objective.pair.languages gives {self.languages} for {len(corpora)} corpora: one '
-              'each')
+      return (f'{name_field("objective.pair.languages")} gives {self.languages} for {len(corpora)} '
+              'corpora: one each')
     for corpus, path in enumerate(corpora):
       if path.startswith('task:') and not self.has_text_pairs(corpus):
-        return (f'--data.path={path} is of two languages, and --objective.pair.languages has '
-                f'{self.languages[corpus]} for it: give A-B')
+        return (f'{name_field("data.path")}={path} is of two languages, and '
+                f'{name_field("objective.pair.languages")} has {self.languages[corpus]} for it: '
+                'give A-B')
     if model.padding >= 0 and any(self.has_text_pairs(corpus) for corpus in range(len(corpora))):
       return ('positions of each translation are numbered from 0, and the model numbers them '
-              'behind its padding: give --model.padding -1')
+              f'behind its padding: give {name_field("model.padding")} -1')
     return None
 
   def text_length(self, length: int) -> int:

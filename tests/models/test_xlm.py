@@ -100,5 +100,5 @@ def test_no_more_corpora_than_languages():
   """Tokens of a sixteenth corpus would have the embedding of the fifteenth language."""
   run = find_recipe('xlm_xnli15')('test')
   check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmno'))))
-  with pytest.raises(ConfigError, match=r'16 corpora of 16 languages, and --model.embeddings.languages is 15'):
+  with pytest.raises(ConfigError, match=r'16 corpora of 16 languages, and model.embeddings.languages is 15'):
     check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmnop'))))

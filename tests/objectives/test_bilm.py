@@ -228,8 +228,8 @@ def test_a_softmax_over_all_words_is_that_of_evaluation(start):
 
 
 @pytest.mark.parametrize(('change', 'message'), [
-    ({'assembly': 'document'}, 'give --data.assembly packed and one --data.path'),
-    ({'path': ('a', 'b')}, 'give --data.assembly packed and one --data.path')])
+    ({'assembly': 'document'}, 'give data.assembly packed and one data.path'),
+    ({'path': ('a', 'b')}, 'give data.assembly packed and one data.path')])
 def test_what_cannot_be_read_on_and_on_is_refused(change, message):
   config = recipes.recipe('small', 'test')
   with pytest.raises(ConfigError, match=message):

@@ -125,7 +125,7 @@ def test_terms_are_the_released_ones_and_zero_leaves_out():
 
 
 def test_refusals():
-  with pytest.raises(ValueError, match=r'give --objective\.teacher'):
+  with pytest.raises(ValueError, match=r'give objective\.teacher'):
     Distillation().lifecycle.resolve_teacher(None)
   with pytest.raises(ValueError, match=r"the student's block\.width is 32, its teacher's 40"):
     dataclasses.replace(OBJECTIVE, model=tiny.config(width=40)).build(tiny.config(), packed=False)

@@ -142,13 +142,13 @@ def test_refusals():
     return dataclasses.replace(objective, **changes).build(student, packed=False)
   with pytest.raises(ValueError, match="evenly spaced among its teacher's 4, got 3"):
     build(TINYBERT, tiny.config(layers=3))
-  with pytest.raises(ValueError, match=r'give --model\.block\.heads 4'):
+  with pytest.raises(ValueError, match=r'give model\.block\.heads 4'):
     build(TINYBERT, tiny.config(heads=2))
-  with pytest.raises(ValueError, match=r'or --objective\.inner\.heads a number'):
+  with pytest.raises(ValueError, match=r'or objective\.inner\.heads a number'):
     build(MINILM, tiny.config(heads=2))
   with pytest.raises(ValueError, match='5 does not divide the width of queries or keys, 24'):
     build(TINYBERT, inner=Relations(('keys',), 5))
-  with pytest.raises(ValueError, match=r'the teacher has 4 layers, and --objective\.inner\.layer is 7'):
+  with pytest.raises(ValueError, match=r'the teacher has 4 layers, and objective\.inner\.layer is 7'):
     build(TINYBERT, inner=Relations(layer=7))
   with pytest.raises(ValueError, match='not those of DebertaConfig'):
     build(TINYBERT, model=DebertaConfig(vocab=96, block=tiny.block(), stack=TEACHER.stack))

@@ -232,7 +232,7 @@ def test_encoders_of_every_kind_learn_it(model):
 
 
 def test_a_shifted_model_is_refused():
-  with pytest.raises(ValueError, match=r'give --model\.head\.shifted=False'):
+  with pytest.raises(ValueError, match=r'give model\.head\.shifted=False'):
     MaskedDiffusion().build(gpt_bert.base(), packed=False)
   with pytest.raises(ValueError, match='min_time'):
     validation.check(MaskedDiffusion(min_time=0.0))

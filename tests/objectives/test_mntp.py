@@ -132,9 +132,9 @@ def test_losses_are_means_of_their_kind_of_row():
 
 
 def test_model_and_objective_go_together():
-  with pytest.raises(ValueError, match=r'give --model\.head\.shifted=False'):
+  with pytest.raises(ValueError, match=r'give model\.head\.shifted=False'):
     MaskedLM(pair=Single()).build(tiny(), packed=True)
-  with pytest.raises(ValueError, match=r'give --model\.head\.shifted=True, as the recipe gpt_bert_strict_small does'):
+  with pytest.raises(ValueError, match=r'give model\.head\.shifted=True, as the recipe gpt_bert_strict_small does'):
     MaskedNextToken().build(validation.with_paths(tiny(), {'head.shifted': False}), packed=True)
   with pytest.raises((ConfigError, ValueError), match='lengths are probabilities and sum to 1'):
     validation.check(MaskedNextToken(lengths=(0.5, 0.1)))

@@ -114,8 +114,8 @@ def test_who_has_no_language_or_no_place_for_it_is_refused():
   for changes, message in (
       (dict(data=DataConfig(assembly='sentences')), 'for 1 corpora: one each'),
       (dict(model=EncoderConfig(embeddings=EmbeddingConfig(languages=1))),
-       '2 corpora of 2 languages, and --model.embeddings.languages is 1'),
-      (dict(model=EncoderConfig(embeddings=EmbeddingConfig(languages=2), padding=1)), 'give --model.padding -1'),
+       '2 corpora of 2 languages, and model.embeddings.languages is 1'),
+      (dict(model=EncoderConfig(embeddings=EmbeddingConfig(languages=2), padding=1)), 'give model.padding -1'),
       (dict(data=DataConfig(path=('task:columns-a-b:x', 'y'), assembly='sentences')), 'for it: give A-B')):
     with pytest.raises(ConfigError, match=message):
       check(dataclasses.replace(run, **changes))
