@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 
 from plm_jax.config.run import FinetuneRun
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement
 from plm_jax.tasks.examples import Example, Ragged
 from plm_jax.tasks.labeled_data import LabeledDataset
@@ -52,8 +52,8 @@ def make_augmented_batches(
   """
   task = config.objective
   if not isinstance(task, SequenceTask):
-    raise ConfigError('--data.augment changes the words of texts with a class or a number, and '
-                      f'{task.example_kind} depends on their positions')
+    raise ConfigError(f'{name_field("data.augment")} changes the words of texts with a class or a '
+                      f'number, and {task.example_kind} depends on their positions')
   all_texts = itertools.chain.from_iterable(example.texts for example in train.examples)
   ids = iter(tokenizer.encode_batch(list(all_texts)))
   texts = [[np.array(next(ids), np.int64) for _ in example.texts] for example in train.examples]

@@ -8,7 +8,7 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from plm_jax import progress, sharding, truncation
+from plm_jax import environment, progress, sharding, truncation
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.loading.loaded_model import TASK_HEADS, LoadedModel
@@ -28,7 +28,8 @@ def require_task(trained: LoadedModel) -> Task:
     raise ConfigError(
         f'{name} has a head ({", ".join(heads)}) of another library, with which plm_jax does not '
         'predict: that of a decoder, one of several heads, or regression with several outputs per '
-        'text. `python -m plm_jax finetune --init` trains a new head on the same model')
+        f'text. `python -m plm_jax finetune {environment.option("init")}` trains a new head on the '
+        'same model')
   if trained.task is None:
     raise ConfigError(
         f'{name} was not fine-tuned on a task: `python -m plm_jax finetune` does that; its heads '

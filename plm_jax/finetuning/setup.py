@@ -8,6 +8,7 @@ import jax
 
 from plm_jax import conversion
 from plm_jax.config.run import ConfigError, FinetuneRun
+from plm_jax.errors import name_field
 from plm_jax.finetuning.feed import LabeledFeed
 from plm_jax.finetuning.teacher import add_teacher_vectors
 from plm_jax.tasks.labeled_data import (
@@ -55,11 +56,14 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   dev = read_dev_sets(config, task, tokenizer)
   note_repeated_texts(task, labeled, dev.values())
   if task.fits_development and not dev:
-    raise ConfigError('--objective.tune-thresholds and --objective.calibrate need a development '
-                      'set: give --dev')
+    raise ConfigError(f'{name_field("objective.tune_thresholds")} and '
+                      f'{name_field("objective.calibrate")} need a development set: give '
+                      f'{name_field("dev")}')
   if task.fits_development and jax.process_count() > 1:
-    raise ConfigError('--objective.tune-thresholds and --objective.calibrate are for runs on one '
-                      'host: without them, --objective.thresholds and --objective.temperature hold')
+    raise ConfigError(f'{name_field("objective.tune_thresholds")} and '
+                      f'{name_field("objective.calibrate")} are for runs on one host: without '
+                      f'them, {name_field("objective.thresholds")} and '
+                      f'{name_field("objective.temperature")} hold')
   loop, optim, model = config.train, config.optim, config.model
   # Embeddings for special tokens of rows that the tokenizer does not have.
   ids = tokenizer.vocab.size + task.input_format.extra_ids(tokenizer.vocab)
@@ -107,7 +111,7 @@ def selection_metric(best: str, task: Any, dev: Sequence[str]) -> str:
   for name in filter(None, dev):
     known += [f'{name}_{metric}' for metric in metrics]
   if best not in known:
-    raise ConfigError(f'--train.best is main or one of the metrics of the task, '
+    raise ConfigError(f'{name_field("train.best")} is main or one of the metrics of the task, '
                       f'{", ".join(metrics)}, got {short_repr(best)}')
   return best
 
@@ -121,7 +125,7 @@ def make_evaluation_feed(config: FinetuneRun, tokenizer: Tokenizer) -> Callable[
   dev = read_dev_sets(config, config.objective, tokenizer)
   if not dev:
     raise ConfigError(
-        f'{config.folder} has no development set to evaluate on: give --dev')
+        f'{config.folder} has no development set to evaluate on: give {name_field("dev")}')
   return lambda mesh: LabeledFeed(config, dev[''], dev, tokenizer, mesh)
 
 
@@ -157,5 +161,5 @@ def with_label_words(task: Any, family: str, tokenizer: Tokenizer) -> Any:
   if len(set(words)) < len(words) or -1 in words:
     raise ConfigError(
         f'a {family} predicts the first token of a class name, and these are not all different: '
-        f'{", ".join(task.labels[:20])}: give --objective.words, an id for each')
+        f'{", ".join(task.labels[:20])}: give {name_field("objective.words")}, an id for each')
   return dataclasses.replace(task, words=tuple(words))

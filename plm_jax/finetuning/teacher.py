@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax import truncation
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.inference import encode
 from plm_jax.inference.sentence_vectors import encode_sentences, has_sentence_vectors
 from plm_jax.loading import loaded_model
@@ -50,7 +50,7 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
   if vectors.shape[1] != width:
     raise ConfigError(
         f'the vectors of {loss.teacher} have {vectors.shape[1]} numbers, and those that are '
-        f'trained {width}: --objective.vector.dense makes them as long')
+        f'trained {width}: {name_field("objective.vector.dense")} makes them as long')
   return with_values(train, target=vectors)
 
 
@@ -69,7 +69,8 @@ def encode_distinct(
   """
   if not folder:
     raise ConfigError(
-        f'--objective.vector-loss.{field} must name the model whose vectors are used')
+        f'{name_field(f"objective.vector_loss.{field}")} must name the model whose vectors are '
+        'used')
   trained = loaded_model.load_model(folder)
   roles = roles or ['own'] * len(texts)
   vectors: dict[tuple[str, str], np.ndarray] = {}

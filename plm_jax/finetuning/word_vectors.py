@@ -8,7 +8,7 @@ from typing import Any
 from etils import epath
 import jax
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.recurrent_heads import ReaderConfig
 from plm_jax.tasks.elmo import RecurrentTask
 from plm_jax.tasks.examples import Example
@@ -72,7 +72,7 @@ def load_reader_vectors(reader: ReaderConfig) -> WordVectors | None:
   width = vectors.matrix.shape[1]
   if width != reader.width:
     raise ConfigError(f'the vectors of {reader.vectors} have {width} numbers: give '
-                      f'--objective.reader.width={width}')
+                      f'{name_field("objective.reader.width")}={width}')
   return vectors
 
 

@@ -65,5 +65,5 @@ def test_words_with_a_label_each_are_left_alone():
 def test_texts_in_windows_are_not_augmented():
   run = FinetuneRun('try', objective=SequenceTask(windows='max'), data=LabeledConfig(
       train=('a.tsv',), augment=AugmentConfig(share=0.5)), train=TrainConfig(phases=(Phase(1, 16, 3),)))
-  with pytest.raises(ConfigError, match=r'augment.share changes .* --objective.windows=max makes of them'):
+  with pytest.raises(ConfigError, match=r'augment.share changes .* objective.windows=max makes of them'):
     check(run)

@@ -26,7 +26,7 @@ def test_another_metric_is_checked_before_training(tmp_path):
   assert selection_metric('HasAns_f1', AnswerTask(unanswerable=True), ['']) == 'HasAns_f1'
   for best, task in (('spearman', EmbeddingTask(measured_by='retrieval')), ('loss', EmbeddingTask()),
                      ('HasAns_f1', AnswerTask()), ('other_f1', TaggingTask())):
-    with pytest.raises(ConfigError, match=r'--train\.best is main or one of the metrics'):
+    with pytest.raises(ConfigError, match=r'train\.best is main or one of the metrics'):
       selection_metric(best, task, [''])
   config = labelled.run(tmp_path, 'tagging', objective__metric='accuracy', train__best='f1')
   with pytest.raises(ConfigError, match="of the task, accuracy, loss, got 'f1'"):
