@@ -20,6 +20,7 @@ import unicodedata
 
 from plm_jax.data.document_formats import describe_type
 from plm_jax.data.lines import SourceError
+from plm_jax.errors import name_field
 
 WHOLE_NUMBER = re.compile('[0-9]{1,9}')
 # No leading zeros, as in codes: 007.
@@ -28,7 +29,7 @@ ARRAY = re.compile(r'(\w+\.)?(array|tensor)\(\s*\[.*\)', re.DOTALL)
 NUMBER_LIST = re.compile(r'\[[-+.,eE\d\s]*\]')
 BOOLEANS = {'true': True, 'false': False}
 INVISIBLE = '\ufeff\u200b'  # byte order mark and zero-width space
-MULTI_LABEL_NOTE = ': several labels of one example are for --task=multilabel'
+MULTI_LABEL_NOTE = f': several labels of one example are for {name_field("task")}=multilabel'
 # What programs write for a missing value.
 MISSING_VALUES = 'nan', 'NaN', '<NA>', 'N/A', '#N/A', 'null', 'NULL', 'None', '-'
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax import unicode_words
 from plm_jax.architectures.elmo import CachedWordLayers
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers import char_ids
 from plm_jax.layers.recurrent_heads import ReaderConfig, RecurrentClassifier, RecurrentTagger
 from plm_jax.tasks.contract import PER_TOKEN, FeatureCache, Task
@@ -83,22 +83,26 @@ class RecurrentTask(Task):
   def run_conflict(self, run):
     tuning, optim, data = run.tuning, run.optim, run.data
     if run.model.kind != 'recurrent':
-      return f'{type(self).__name__} reads the layers of an ELMo, and --family is {run.family}'
+      return (f'{type(self).__name__} reads the layers of an ELMo, and {name_field("family")} is '
+              f'{run.family}')
     if run.model.characters.longest != self.reader.longest:
       return (f'the ELMo reads {run.model.characters.longest} characters of a word: '
-              '--objective.reader.longest')
+              f'{name_field("objective.reader.longest")}')
     if data.pack:
-      return '--data.pack: LSTMs and a CRF read a row from end to end, so that it is one text'
+      return (f'{name_field("data.pack")}: LSTMs and a CRF read a row from end to end, so that it '
+              'is one text')
     if data.augment.share:
-      return '--data.augment changes ids of words, and an ELMo reads the characters of the text'
+      return (f'{name_field("data.augment")} changes ids of words, and an ELMo reads the '
+              'characters of the text')
     if tuning.adapter.kind != 'none':
-      return ('--tuning.adapter.kind: an ELMo has no adapters; --tuning.top=-1 trains all of it, '
-              '0 none')
+      return (f'{name_field("tuning.adapter.kind")}: an ELMo has no adapters; '
+              f'{name_field("tuning.top")}=-1 trains all of it, 0 none')
     by_layer = tuning.top > 0 or tuning.reinitialize or optim.layer_decay != 1
     if by_layer or optim.unfreeze or data.unfreeze:
-      return ('--tuning.top above 0, --tuning.reinitialize, --optim.layer-decay and '
-              '--data.unfreeze tell layers apart, and an ELMo is trained whole (--tuning.top=-1) '
-              'or not at all (0)')
+      return (f'{name_field("tuning.top")} above 0, {name_field("tuning.reinitialize")}, '
+              f'{name_field("optim.layer_decay")} and {name_field("data.unfreeze")} tell layers '
+              f'apart, and an ELMo is trained whole ({name_field("tuning.top")}=-1) or not at all '
+              '(0)')
     return None
 
   def encode_words(
@@ -108,8 +112,8 @@ class RecurrentTask(Task):
     Raises ConfigError if the tokenizer is not a list of words.
     """
     if not isinstance(tokenizer, WordTokenizer):
-      raise ConfigError(f'a task of an ELMo has a list of words for its tokenizer, got '
-                        f'{tokenizer.kind}: leave out --data.tokenizer')
+      raise ConfigError('a task of an ELMo has a list of words for its tokenizer, got '
+                        f'{tokenizer.kind}: leave out {name_field("data.tokenizer")}')
     words = list(itertools.chain.from_iterable(rows))
     offsets = row_offsets(len(row) for row in rows)
     ids = np.array(tokenizer.lookup_ids(words), np.int32)
@@ -190,7 +194,7 @@ class RecurrentSequence(RecurrentTask, SequenceTask):
   def conflict(self, option):
     if self.windows != 'off' or self.stride:
       return (f'{option("windows")} is off and {option("stride")} 0: an ELMo reads rows of any '
-              'length, --train.phases.0.length')
+              f'length, {name_field("train.phases.0.length")}')
     return super().conflict(option)
 
   @property

@@ -16,7 +16,7 @@ import unicodedata
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics import tasks as metrics
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.example_formats import ANSWERS
@@ -109,7 +109,7 @@ class AnswerTask(Task):
     """Describe truncated questions; contexts are read in windows."""
     size = self.question_length
     return (f'{clipped:,} questions lose what is behind {size} tokens. '
-            f'--objective.question-length={2 * size} reads more')
+            f'{name_field("objective.question_length")}={2 * size} reads more')
 
   def limit_length(self, longest):
     """Limit stride and questions to a third of a row each."""

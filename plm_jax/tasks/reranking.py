@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics.ranking import ranking_metrics
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.examples import Example, Features
@@ -128,7 +128,8 @@ class RerankTask(GroupedTask):
           if not 0 <= value <= loss.full:
             raise ConfigError(
                 f'{example.where}: the binary loss learns relevance from 0 to {loss.full:g}, got '
-                f'{value:g}: --objective.ranking-loss.full is the relevance of the best documents')
+                f'{value:g}: {name_field("objective.ranking_loss.full")} is the relevance of the '
+                'best documents')
     return examples
 
   def features(self, examples, tokenizer, length):
@@ -189,7 +190,7 @@ class RerankTask(GroupedTask):
       lists = add_random_documents(lists, queries, added)
     if not lists:
       raise ConfigError('no query has documents of different relevance, which this loss compares: '
-                        'give negatives, or use --loss=binary')
+                        f'give negatives, or use {name_field("loss")}=binary')
     reason = f'{lone:,} queries have no documents of different relevance and are left out'
     return lists, (reason,) if lone else ()
 

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
@@ -178,8 +178,8 @@ class EmbeddingTask(GroupedTask):
     width = self.vector.size(model.block.width)
     too_long = [size for size in self.prefixes if size >= width]
     if too_long:
-      raise ConfigError(f'--objective.prefixes are shorter than the vector, which has {width} '
-                        f'numbers, got {too_long}')
+      raise ConfigError(f'{name_field("objective.prefixes")} are shorter than the vector, which '
+                        f'has {width} numbers, got {too_long}')
     return heads
 
   def training_examples(self, examples):
@@ -207,7 +207,8 @@ class EmbeddingTask(GroupedTask):
       if not isinstance(number, int | float) or not 0 <= number <= full:
         raise ConfigError(
             f'{example.where}: {name} learns from numbers from 0 to {full:g}, got {number}: '
-            '--objective.vector-loss.full is the number of texts with the same meaning')
+            f'{name_field("objective.vector_loss.full")} is the number of texts with the same '
+            'meaning')
     return get_teacher_scores(examples) if self.vector_loss.train_format is RERANK else examples
 
   def features(self, examples, tokenizer, length):

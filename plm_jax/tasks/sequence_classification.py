@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tasks import METRICS
 from plm_jax.objectives.mlm import classification_losses
@@ -83,8 +83,9 @@ class SequenceTask(CalibratedTask):
   def run_conflict(self, run):
     """Describe augmentation of texts that are read in windows."""
     if run.data.augment.share and self.windows != 'off':
-      return ('--data.augment.share changes the length of texts, and so the number of windows that '
-              f'--objective.windows={self.windows} makes of them: leave out one of the two')
+      return (f'{name_field("data.augment.share")} changes the length of texts, and so the number '
+              f'of windows that {name_field("objective.windows")}={self.windows} makes of them: '
+              'leave out one of the two')
     return super().run_conflict(run)
 
   @property
@@ -148,7 +149,8 @@ class SequenceTask(CalibratedTask):
 
   @property
   def windows_advice(self):
-    return '--objective.windows=mean reads all, in windows' if self.windows == 'off' else ''
+    advice = f'{name_field("objective.windows")}=mean reads all, in windows'
+    return advice if self.windows == 'off' else ''
 
   def document_outputs(
       self, features: Features, outputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

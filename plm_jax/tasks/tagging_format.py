@@ -11,7 +11,7 @@ from plm_jax.data import tokenizer_fit
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.labeled_files import is_valid_text
 from plm_jax.data.lines import SourceError
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics import tag_schemes
 from plm_jax.metrics import tasks as metrics
 from plm_jax.tasks import row_readers
@@ -106,8 +106,8 @@ class Tagging(ExampleFormat):
 
   def all_probabilities(self, task, named, prediction):
     if len(prediction.all_probabilities) != len(prediction.tags):
-      raise ConfigError('--probabilities needs probabilities of single tags, and a CRF predicts '
-                        'whole rows of tags')
+      raise ConfigError(f'{name_field("probabilities")} needs probabilities of single tags, and a '
+                        'CRF predicts whole rows of tags')
     shares = prediction.all_probabilities.tolist()
     return named._replace(
         all_probabilities=[dict(zip(task.labels, row, strict=True)) for row in shares])

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics import tasks as metrics
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tag_schemes import find_invalid_tag
@@ -87,7 +87,8 @@ class TaggingTask(CalibratedTask):
     if tag:
       raise ConfigError(
           f'the metric is F1 of entities, and the tag {tag!r} belongs to no tag scheme (such as '
-          'B-PER and I-PER of BIO, or BIOES, BILOU, BMES): give --objective.metric=accuracy')
+          'B-PER and I-PER of BIO, or BIOES, BILOU, BMES): give '
+          f'{name_field("objective.metric")}=accuracy')
     return examples
 
   def features(self, examples, tokenizer, length):

@@ -66,7 +66,7 @@ def test_letters_alone_are_chunks_without_a_type():
 @pytest.mark.parametrize('said', [['EVENT', 'O'], ['LOC', 'O'], ['NN', 'B-NP'], ['B-A', 'S']])
 def test_classes_of_words_are_no_chunks_and_whole_entities_of_them_are_refused_before_training(said):
   assert tag_schemes.find_invalid_tag(said)
-  with pytest.raises(ConfigError, match=r'belongs to no tag scheme.*give --objective\.metric=accuracy'):
+  with pytest.raises(ConfigError, match=r'belongs to no tag scheme.*give objective\.metric=accuracy'):
     TaggingTask(labels=tuple(said)).training_examples([])
   assert TaggingTask(labels=tuple(said), metric='accuracy').training_examples([]) == []
   assert TaggingTask(labels=('L-A', 'U-A', 'O')).training_examples([]) == []

@@ -128,10 +128,10 @@ def test_a_number_whose_square_float32_does_not_hold_is_refused(write, value):
 
 def test_a_missing_column_names_the_option_for_another(write, tmp_path):
   (tmp_path / 'r.tsv').write_text('label\ttext_a\n1\tgood\n')
-  with pytest.raises(SourceError, match=r"r\.tsv:2: no column 'sentence' or .*: columns=\{'first': 'text_a'\} reads"):
+  with pytest.raises(SourceError, match=r"r\.tsv:2: no column 'sentence' or .*: columns\.first=text_a reads"):
     read_sources('classification', [f'{tmp_path}/r.tsv'])
   (tmp_path / 'r.jsonl').write_text('{"text": "x", "label": 1}\n{"label": 1}\n{"text": null, "label": 1}\n')
-  with pytest.raises(SourceError, match=r"r\.jsonl:2: no column .*leave such lines out with on_error='skip'\.$"):
+  with pytest.raises(SourceError, match=r"r\.jsonl:2: no column .*leave such lines out with on_error=skip\.$"):
     read_sources('classification', [f'{tmp_path}/r.jsonl'])
   found = read_sources('classification', [f'{tmp_path}/r.jsonl'], on_error='skip')
   assert found.report.problems[1] == f"{tmp_path}/r.jsonl:3: the column 'text' is null"

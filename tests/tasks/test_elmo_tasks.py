@@ -130,14 +130,14 @@ def test_words_that_have_a_vector(tmp_path):
   table = set_word_vectors(task, words, params)['heads_tags']['reader']['words']
   assert table[3:].tolist() == [[1, 1, 1], [0] * 3, [0] * 3, [4, 5, 6], [1, 2, 3], [4, 5, 6], [1, 1, 1]]
   assert set_word_vectors(TAGGING, words, params) is params
-  with pytest.raises(ConfigError, match='have 3 numbers: give --objective'):
+  with pytest.raises(ConfigError, match='have 3 numbers: give objective'):
     build_word_list(validation.with_paths(task, {'reader.width': 4}), examples)
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
-    ({'data.pack': True}, '--data.pack: LSTMs and a CRF'), ({'tuning.top': 1}, '--tuning.top above 0'),
+    ({'data.pack': True}, 'data.pack: LSTMs and a CRF'), ({'tuning.top': 1}, 'tuning.top above 0'),
     ({'optim.layer_decay': 0.9}, 'is trained whole'), ({'tuning': LORA}, 'an ELMo has no adapters'),
-    ({'data.augment.share': 0.5}, '--data.augment changes ids'),
+    ({'data.augment.share': 0.5}, 'data.augment changes ids'),
     ({'objective.context': 'document'}, 'reads a row as one'),
     ({'objective.regularizer': REGULARIZERS['rdrop']}, 'predicts whole rows of tags'),
     ({'objective.regularizer': REGULARIZERS['fgm']}, 'whole rows of tags'),

@@ -171,7 +171,7 @@ def test_what_cannot_be_learned():
     EmbeddingTask(vector_loss=Triplet()).training_examples([pair])
   with pytest.raises(ConfigError, match=r'x.txt:1: Triplet learns from examples of 3 texts, got 1'):
     EmbeddingTask(vector_loss=Triplet()).training_examples([alone])
-  with pytest.raises(ConfigError, match=r'x.tsv:2: CosineRegression learns from numbers from 0 to 1, got 3.0: --obj'):
+  with pytest.raises(ConfigError, match=r'x.tsv:2: CosineRegression learns from numbers from 0 to 1, got 3.0: obj'):
     EmbeddingTask(vector_loss=CosineRegression(full=1.0)).training_examples([pair])
   with pytest.raises(ConfigError, match=r'x.txt:1: expected two texts, which are compared, got 1'):
     EmbeddingTask().features([alone], labelled.tokenizer(), 16)

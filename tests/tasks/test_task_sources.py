@@ -360,7 +360,7 @@ def test_pairs_with_labels_are_not_all_positive(tmp_path, texts, label, values, 
     separator = '\t' if ending == 'tsv' else ','
     path.write_text(''.join(separator.join(map(str, row)) + '\n' for row in ([*rows[0]], *(row.values() for row in rows))))
   with pytest.raises(SourceError, match=f"labels in the column '{label}', such as .* are not read, and every pair would "
-                     'be a positive one.*--loss=softmax'):
+                     'be a positive one.*loss=softmax'):
     read_sources('embedding', [str(path)])
   first, second = texts
   found = read_sources('embedding', [str(path)], Columns(first, second))
