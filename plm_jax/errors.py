@@ -319,9 +319,9 @@ def exit_unless_finished(finished: bool) -> None:
 def parse_errors_as(where: object, expected: str, error: type[UserError]) -> Iterator[None]:
   """Turn the errors of parsing a damaged file into an `error` that names it and what was expected.
 
-  For code that parses a file from elsewhere, whose contents can be anything. A bug of this project
-  (`is_bug`) passes through with its traceback. Libraries written in Rust panic with exceptions that
-  are not derived from Exception.
+  For code that does nothing but parse a file from elsewhere, whose contents can be anything: every
+  exception is the file's. Libraries written in Rust panic with exceptions that are not derived from
+  Exception.
 
   Args:
     where: the file.
@@ -343,8 +343,6 @@ def parse_errors_as(where: object, expected: str, error: type[UserError]) -> Ite
   except BaseException as raised:
     if not isinstance(raised, Exception) and type(raised).__name__ != 'PanicException':
       raise
-    if is_bug(raised):
-      raise
     reason = describe_error(raised)
     if isinstance(raised, LookupError | TypeError):
       reason = f'{type(raised).__name__}: {raised}'
@@ -360,35 +358,6 @@ def describe_lfs_pointer(path: object) -> str:
     if file.read(len(LFS_MARK)) == LFS_MARK:
       return f'{path} is a pointer of Git LFS: `git lfs pull` downloads the file itself'
   return ''
-
-
-def is_bug(error: BaseException) -> bool:
-  """Tell whether an error is a mistake in the code of this project, whatever a file contains.
-
-  That is an undefined name, a wrong signature, or a member that no type of data has, in a line of
-  this project. A file with a number in place of a list, for example, also raises TypeError and
-  AttributeError: these are no bugs.
-  """
-  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  if not frame.f_code.co_filename.startswith(os.path.dirname(__file__)):
-    return False
-  if isinstance(error, AttributeError):
-    kinds = (dict, list, tuple, str, bytes, int, float)
-    is_data = error.obj is None or isinstance(error.obj, kinds)
-    known: set[str] = set(ARRAY_MEMBERS)
-    for kind in kinds:
-      known.update(dir(kind))
-    return not is_data or error.name not in known
-  if isinstance(error, TypeError):
-    return WRONG_SIGNATURE.search(str(error)) is not None
-  return isinstance(error, NameError | ImportError)
-
-
-ARRAY_MEMBERS = ('dtype', 'ndim', 'shape', 'size')
-"""Members of arrays that data of other types lacks."""
-WRONG_SIGNATURE = re.compile(
-    r'\(\) (missing \d+ required|takes .*positional arg|got an unexpected keyword|got multiple)')
-"""Message of Python about a call whose arguments do not fit the function."""
 
 
 LFS_MARK = b'version https://git-lfs.github.com/spec/'

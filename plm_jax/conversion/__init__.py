@@ -200,11 +200,11 @@ def load(
       known.update(*(rule.names(()) for rule in head.rules))
     shapes = parameter_shapes(family, config, modules)
     matches = rules.match_tensors(used, shapes, renamed, known)
-    params: dict[str, Any] = {
-        name: LazyParameter(rule, renamed, shapes[name], copies)
-        for name, (rule, copies) in matches.items()}
-    if not lazy:
-      params = {name: np.asarray(x) for name, x in params.items()}
+  params: dict[str, Any] = {
+      name: LazyParameter(rule, renamed, shapes[name], copies)
+      for name, (rule, copies) in matches.items()}
+  if not lazy:
+    params = {name: np.asarray(x) for name, x in params.items()}
   kept = attributes.IGNORED | family.ignored
   extra = {name: value for name, value in hf_config.items() if name in kept}
   origins = {}
