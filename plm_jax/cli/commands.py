@@ -87,6 +87,6 @@ def command_options_of_type(function: Callable[..., Any], kind: type) -> set[str
     if isinstance(default, kind):
       found.add(option)
     elif dataclasses.is_dataclass(default):
-      prefix = '' if name in options.UNPREFIXED else f'{option}.'
-      found |= options.options_of_type(default, kind, prefix)
+      path = '' if name in options.UNPREFIXED else name
+      found |= options.options_of_type(default, kind, path)
   return found

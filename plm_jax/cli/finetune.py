@@ -5,15 +5,14 @@ import functools
 import math
 import statistics
 import sys
-from typing import Any, get_args
+from typing import Any
 
 import jax
-import tyro
 
 from plm_jax import environment, errors, streams, validation
 from plm_jax.cli import options, sweep
 from plm_jax.cli.flags import name_flags, write_flags
-from plm_jax.config.run import ConfigError, FinetuneRun, Scale, check
+from plm_jax.config.run import ConfigError, FinetuneRun, check
 from plm_jax.data.source_files import split_names
 from plm_jax.finetuning.word_vectors import load_vectors_once
 from plm_jax.recipes import finetune
@@ -71,9 +70,7 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
   for name in ('task', 'init', 'train', 'dev', 'seeds', 'vectors', *NAMED_VALUES):
     given[name], rest = options.pop_option(f'--{name}', rest)
   task = given['task'] or task
-  scale: Any = options.option_value('--scale', rest) or None
-  if scale not in (None, *get_args(Scale)):
-    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
+  scale = options.scale_option(rest, None)
   wants_help = '-h' in rest or '--help' in rest
   if not task:
     if wants_help:
@@ -118,17 +115,8 @@ def parse(task: str, args: Sequence[str], about: str) -> tuple[FinetuneRun, int]
     default = validation.with_paths(default, {
         'objective.reader.vectors': vectors, 'objective.reader.width': width})
 
-  default, rest = options.choose_kinds(default, rest)
-  rest = options.normalize_booleans(rest, options.options_of_type(default, bool))
-  rest = options.normalize_lists(rest, options.options_of_type(default, tuple))
   called = f'{environment.program()} finetune --task={task}'
-  if options.print_help(called, about, default, rest):
-    sys.exit(0)
-  with validation.defer_checks():
-    config = tyro.cli(
-        FinetuneRun, default=default, args=rest, prog=called, description=about,
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
-    validation.check_unused(config, options.given_fields(rest))
+  config, rest = options.parse_run(default, rest, called, about)
   config = finetune.follow_options(config, options.given_fields(rest))
   return check_start(config, init), int(seeds)
 

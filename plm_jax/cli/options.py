@@ -9,7 +9,9 @@ import re
 import shlex
 import sys
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import tyro
 
 from plm_jax import environment, progress, truncation, validation
 from plm_jax.cli import help, signatures, suggestions
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
   from plm_jax.config.run import Scale
   from plm_jax.recipes import Recipe
 
+Run = TypeVar('Run')
 SEED_LIMITS = '[0, 4294967295]'
 """seeds that both jax.random.key and numpy accept"""
 
@@ -49,7 +52,9 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
             continue
           positional = signature.parameters[name].default is inspect.Parameter.empty
           called = name.upper() if positional else flag_name(name)
-          check_argument(called, value, kinds[name], limits.get(name))
+          if positional and value == '':
+            raise ConfigError(f'{called} is empty, expected a path or a name')
+          validation.check_value(value, kinds[name], limits.get(name), lambda path: path, called)
         name = function.__name__.removesuffix('_command').replace('_', '-')
         with progress.command_scope(name), truncation.print_at_end():
           return function(*args, **kwargs)
@@ -102,20 +107,6 @@ def join_values(
   return found
 
 
-def check_argument(called: str, value: Any, kind: Any, limits: str | None) -> None:
-  """Raise ConfigError for an argument of the wrong type, outside its limits, or an empty path.
-
-  Args:
-    called: its name in messages, in capitals for a positional argument.
-    value: its value.
-    kind: its annotation.
-    limits: its interval; None: no limits.
-  """
-  if called.isupper() and value == '':
-    raise ConfigError(f'{called} is empty, expected a path or a name')
-  validation.check_value(value, kind, limits, lambda path: path, called)
-
-
 def normalize_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
   """Write boolean options as --name=True or --name=False.
 
@@ -164,22 +155,10 @@ def options_of_type(config: Any, kind: type, path: str = '') -> set[str]:
   Args:
     config: the configuration.
     kind: bool, or tuple for lists of values.
-    path: prefix of the names.
+    path: field that holds the configuration.
   """
-  found: set[str] = set()
-  if isinstance(config, tuple):
-    for number, item in enumerate(config):
-      found |= options_of_type(item, kind, f'{path}{number}.')
-  elif dataclasses.is_dataclass(config):
-    for field, owner in validation.offered_fields(type(config)).items():
-      value = getattr(config if owner is type(config) else owner(), field)
-      name = path + field.replace('_', '-')
-      has_parts = isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
-      if isinstance(value, kind) and not has_parts:
-        found.add(name)
-      else:
-        found |= options_of_type(value, kind, f'{name}.')
-  return found
+  fields = signatures.option_fields(config, path)
+  return {name for name, owner, field in fields if isinstance(getattr(owner, field), kind)}
 
 
 def choose_kinds(config: Any, args: Sequence[str]) -> tuple[Any, list[str]]:
@@ -204,11 +183,11 @@ def option_value(name: str, args: list[str]) -> str:
   return pop_option(name, args)[0]
 
 
-def scale_option(args: Sequence[str]) -> Scale:
+def scale_option(args: Sequence[str], default: Scale | None = 'paper') -> Any:
   """Return the value of --scale; raise ConfigError for an unknown one."""
   from plm_jax.config.run import Scale
-  scale: Any = option_value('--scale', list(args)) or 'paper'
-  if scale not in typing.get_args(Scale):
+  scale: Any = option_value('--scale', list(args)) or default
+  if scale not in (default, *typing.get_args(Scale)):
     raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
   return scale
 
@@ -278,33 +257,42 @@ def typed_fields(config: Any, args: Iterable[str]) -> dict[str, Any]:
   return found
 
 
-def print_help(called: str, about: str, default: Any, args: Sequence[str]) -> bool:
-  """Print the options of a run if --help is among its arguments, and check their names if not.
+def parse_run(
+    default: Run, args: Sequence[str], called: str, about: str) -> tuple[Run, list[str]]:
+  """Parse the options of a run over its defaults; with --help, print them and exit.
 
   Args:
-    called: the command.
-    about: description of the recipe or task.
     default: the run at the defaults of its recipe and scale.
     args: the arguments.
+    called: the command.
+    about: description of the recipe or task.
 
   Returns:
-    Whether the help was printed.
+    The run, and the arguments with one form of booleans and empty lists.
 
   Raises:
-    ConfigError: an option, or a section of options, that does not exist.
+    ConfigError: an option, or a section of options, that does not exist or would change nothing.
   """
+  default, args = choose_kinds(default, args)
+  args = normalize_booleans(args, options_of_type(default, bool))
+  args = normalize_lists(args, options_of_type(default, tuple))
   topic, rest = help.take_topic(args)
   if topic is not None:
     print(help.run_help(called, about, default, topic or 'all'))
-    return True
+    sys.exit(0)
   known = {name for name, _, _ in signatures.option_fields(default)}
   suggestions.check_options(rest, known, f'{called} --help all')
-  paths = [path.rpartition('.') for path in given_fields(rest)]
   # Fields that the configuration lacks are those of other kinds of a choice.
+  paths = [path.rpartition('.') for path in given_fields(rest)]
   validation.check_unused(default, [
       ''.join(path) for path in paths
       if path[1] and not hasattr(validation.get_field(default, path[0]), path[2])])
-  return False
+  with validation.defer_checks():  # until `check`, which knows the names of options
+    config = tyro.cli(
+        type(default), default=default, args=args, prog=called, description=about,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
+    validation.check_unused(config, given_fields(args))
+  return config, args
 
 
 def program_name(recipe: Recipe) -> str:

@@ -4,8 +4,6 @@ import dataclasses
 import functools
 import sys
 
-import tyro
-
 from plm_jax import errors, recipes, streams, validation
 from plm_jax.cli import options, vectors
 from plm_jax.cli.flags import name_flags, write_flags
@@ -72,17 +70,9 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   pair, args = options.pop_option('--pair', args)
   if pair:
     default = remove_pair_task(default, pair)
-  default, args = options.choose_kinds(default, args)
-  args = options.normalize_booleans(args, options.options_of_type(default, bool))
-  args = options.normalize_lists(args, options.options_of_type(default, tuple))
-  called = options.program_name(recipe)
-  if options.print_help(called, recipe.description, default, args):
-    sys.exit(0)
-  with validation.defer_checks():  # until `check`, which knows the names of options
-    config = tyro.cli(
-        PretrainRun, default=default, args=args, prog=called, description=recipe.description,
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
-    validation.check_unused(config, options.given_fields(args))
+  config, args = options.parse_run(
+      default, args, options.program_name(recipe), recipe.description)
+  with validation.defer_checks():
     preflight.check_text_options(config, options.given_fields(args, 'data.prepare.'))
     # A mesh that is given is used as it is. Axes that are left out do not come from the recipe.
     given = {}

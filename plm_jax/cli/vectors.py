@@ -2,7 +2,7 @@
 from collections.abc import Mapping, Sequence
 import os
 import sys
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
 import tyro
 
@@ -11,7 +11,6 @@ from plm_jax.cli import options
 from plm_jax.cli.flags import name_flags
 from plm_jax.cli.options import command
 from plm_jax.config import serialization
-from plm_jax.config.run import Scale
 from plm_jax.data.lines import ReadStats, read_lines
 from plm_jax.errors import ConfigError
 from plm_jax.inference.samples import GenerationSample
@@ -50,21 +49,9 @@ def start(name: str, args: Sequence[str]) -> None:
 
 def parse(name: str, args: Sequence[str]) -> VectorRun:
   """Parse the options of a run over the defaults of its recipe and scale."""
-  scale: Any = options.option_value('--scale', list(args)) or 'paper'
-  if scale not in get_args(Scale):
-    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
-  default = word_vectors.recipe(name, scale)
-  args = options.normalize_booleans(args, options.options_of_type(default, bool))
-  args = options.normalize_lists(args, options.options_of_type(default, tuple))
+  default = word_vectors.recipe(name, options.scale_option(args))
   called = f'{environment.program()} train {name}'
-  if options.print_help(called, word_vectors.__doc__ or '', default, args):
-    sys.exit(0)
-  with validation.defer_checks():
-    config = tyro.cli(
-        VectorRun, default=default, args=args, prog=called, description=word_vectors.__doc__,
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff))
-    validation.check_unused(config, options.given_fields(args))
-  return config
+  return options.parse_run(default, args, called, word_vectors.__doc__ or '')[0]
 
 
 def train_vectors(config: VectorRun) -> VectorResult:
