@@ -80,9 +80,8 @@ def print_curves(names: Sequence[str], curves: HeldoutCurves) -> None:
     if metric.rank <= 2 and '/' not in name:
       shown.append((name, metric))
   for name, metric in shown[:3]:
-    lines = []
-    for at, points in curves[name].items():
-      lines.append(Curve(names[at], points, MARKS[at], COLORS[at]))
+    lines = [Curve(names[at], points, MARKS[at], COLORS[at])
+             for at, points in curves[name].items()]
     title = f'Held-out {lower_title(metric.title)}'
     for line in plots.plot(title, lines, metric, (width, 12), coloured):
       print(line)
@@ -92,9 +91,8 @@ def print_curves(names: Sequence[str], curves: HeldoutCurves) -> None:
 def run_names(folders: Sequence[str]) -> list[str]:
   """Return the last part of each folder, or the whole folder where that is not unique."""
   last = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
-  names = []
-  for name, folder in zip(last, folders, strict=True):
-    names.append(name if last.count(name) == 1 else folder)
+  pairs = zip(last, folders, strict=True)
+  names = [name if last.count(name) == 1 else folder for name, folder in pairs]
   return names
 
 

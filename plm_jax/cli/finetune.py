@@ -162,9 +162,7 @@ def run_sweep(
   for combination, config in plans:
     values: dict[int, float] = {}
     for seed in range(config.seed, config.seed + seeds):
-      one = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
-      if results or values:  # the baselines are the same for all runs
-        one = validation.with_paths(one, {'data.baseline': False})
+      one = run_of_seed(config, seed, bool(results or values))
       metrics = log.find(one)
       if metrics is None:
         print_on_leader(f'\nsweep: {combination.name}, seed {seed}')
@@ -186,6 +184,13 @@ def run_sweep(
   return True
 
 
+def run_of_seed(config: FinetuneRun, seed: int, repeated: bool) -> FinetuneRun:
+  """Return the run of one of several seeds. repeated: not the first, whose baselines hold."""
+  baseline = config.data.baseline and not repeated
+  config = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
+  return validation.with_paths(config, {'data.baseline': baseline})
+
+
 def run_seeds(
     config: FinetuneRun, seeds: int, caller: errors.Caller = errors.Caller()
 ) -> list[TrainingResult]:
@@ -201,9 +206,7 @@ def run_seeds(
     raise ConfigError('--seeds sums up a figure of a development set: give --dev')
   results: dict[int, TrainingResult] = {}
   for seed in range(config.seed, config.seed + seeds):
-    one = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
-    if results:  # the baselines are the same for every seed
-      one = validation.with_paths(one, {'data.baseline': False})
+    one = run_of_seed(config, seed, bool(results))
     found = runs.run(one, caller=caller)
     if found:
       results[seed] = found

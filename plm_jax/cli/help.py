@@ -54,10 +54,7 @@ def describe_row(name: str, text: str, column: int = TEXT_COLUMN) -> list[str]:
   rest = textwrap.wrap(text, width() - column, break_on_hyphens=False)
   if rest and len(head) + 2 <= column:  # the description begins next to the name
     head = f'{head:{column}}{rest.pop(0)}'
-  lines = [head.rstrip()]
-  for line in rest:
-    lines.append(f'{"":{column}}{line}')
-  return lines
+  return [head.rstrip(), *(f'{"":{column}}{line}' for line in rest)]
 
 
 def describe_option(option: Option) -> list[str]:

@@ -175,9 +175,8 @@ def render_page(runs: JudgedRuns, how: str) -> str:
   lead = (f'{how}Guessing is right half of the time, where the line is; the stroke is where the '
           'accuracy is with 95% confidence (binomial): of forty guessed paradigms, one will '
           'look above it, one below.')
-  parts = [el('p', lead, class_='lead')]
-  for name, judged in runs.items():
-    parts.append(el('p', describe_significance(name, judged), class_='lead'))
+  leads = [lead, *(describe_significance(name, judged) for name, judged in runs.items())]
+  parts = [el('p', text, class_='lead') for text in leads]
   paradigms = shares_by_name(runs, pairing.accuracy_by_paradigm)
   terms = shares_by_name(runs, pairing.accuracy_by_phenomenon)
   if 1 < len(terms) < len(paradigms):

@@ -242,9 +242,8 @@ def tag_command(
   bucket_check.check_reachable({output: 'file'})
   trained = transfer.load_for_task(run, 'tagging', 'tag')
   task = require_task(trained)
-  layout = output_files.PredictionFormat(mark_up)
-  if output:
-    layout = output_files.prediction_format(output, TAGGING)
+  layout = (output_files.prediction_format(output, TAGGING) if output
+            else output_files.PredictionFormat(mark_up))
 
   def read_all() -> Iterator[list[InputExample]]:
     for text, from_file in zip(texts, are_sources, strict=True):

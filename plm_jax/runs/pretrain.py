@@ -145,10 +145,7 @@ def prepare_records(config: PretrainRun, own: Tokenizer | None) -> list[epath.Pa
   """
   preflight.check_heldout_paths(config)
   text, folders = dataclasses.asdict(config.data.prepare), []
-  found = None
-  if config.warm_start and not text['tokenizer']:
-    found = find_tokenizer(config.warm_start)
-  if found:
+  if config.warm_start and not text['tokenizer'] and (found := find_tokenizer(config.warm_start)):
     # Save it in the format of plm_jax, whatever the format of the checkpoint.
     place = epath.Path(storage.cache_folder()) / 'tokenizers' / found.hash[:16]
     found.save(place)

@@ -124,21 +124,14 @@ def pin_hub_names(config: RunConfig) -> RunConfig:
       begun = (storage.resolve_path(config.folder) / 'config.json').exists()
       before = read_config(config.folder) if begun else config
       for field in HUB_FIELDS:
-        name = hub.parse_name(get_field(config, field) or '')
+        name = hub.parse_name(validation.get_field(config, field) or '')
         if name is None:
           continue
-        recorded = hub.parse_name(get_field(before, field) or '')
+        recorded = hub.parse_name(validation.get_field(before, field) or '')
         if begun and recorded and recorded.name == name.name and not name.revision:
           name = recorded
         pinned[field] = hub.pin(name)
   return validation.with_paths(config, hosts.broadcast(pinned, 'commits of the Hugging Face hub'))
-
-
-def get_field(config: Any, path: str) -> Any:
-  """Return the value at a dotted path of a configuration, or None where it has no such field."""
-  for name in path.split('.'):
-    config = getattr(config, name, None)
-  return config
 
 
 def check_same_on_all_hosts(config: RunConfig, place: hosts.JobPlace) -> None:
