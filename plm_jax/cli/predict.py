@@ -101,7 +101,7 @@ def predict_command(
 
 def write_predictions(
     trained: LoadedModel, rows: Iterable[list[InputExample]],
-    layout: output_files.PredictionFormat, output: partial_output.Output,
+    layout: output_files.PredictionFormat, output: partial_output.ChunkOutput,
     scores: StreamingMetrics | None, batch: int, pack: bool) -> int:
   """Predict chunks of rows, write the predictions, and update the metrics.
 

@@ -12,8 +12,8 @@ import tuned
 import plm_jax
 from plm_jax.api import similarity
 from plm_jax.cli import commands, encode, inputs, partial_output, predict
-from plm_jax.errors import ConfigError
-from plm_jax.storage import checksums
+from plm_jax.storage import checksums, journal
+from plm_jax.storage.lock import LockError
 from plm_jax.tasks.extractive_qa import AnswerPrediction, Candidate
 from plm_jax.tasks.multilabel import MultiLabelPrediction
 from plm_jax.tasks.sequence_classification import label_prediction
@@ -255,17 +255,17 @@ def test_two_commands_do_not_write_one_output(typed, monkeypatch):
 
 
 def test_a_journal_that_is_deleted_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-  real, calls = partial_output.lock_file, []
+  real, calls = journal.lock_file, []
   def lock(file):
     if not calls:
       os.unlink(tmp_path / 'y.part.jsonl')
     calls.append(file)
     return real(file)
-  monkeypatch.setattr(partial_output, 'lock_file', lock)
-  part = partial_output.PartialOutput(str(tmp_path / 'y'), {})
+  monkeypatch.setattr(journal, 'lock_file', lock)
+  part = journal.PartialFile(str(tmp_path / 'y'), {})
   assert len(calls) == 2
-  with pytest.raises(ConfigError, match='another process'):
-    partial_output.PartialOutput(str(tmp_path / 'y'), {})
+  with pytest.raises(LockError, match='another process'):
+    journal.PartialFile(str(tmp_path / 'y'), {})
   part.publish()
   part.close()
   assert [path.name for path in tmp_path.iterdir()] == ['y']
@@ -299,19 +299,19 @@ def test_predictions_are_restored_from_json():
   for value in (
       label_prediction(1), TagPrediction([0, 2], []), {'a': (1, [2.5, None, True]), 3: 'ü'}, float('inf'),
       AnswerPrediction('a', 0, 1, 0.1, (Candidate('a', 0, 1, 1 / 3, np.float32(0.1)),), np.float64(-2.0))):
-    found = partial_output.decode_record(json.loads(json.dumps(partial_output.encode_record(value))))
+    found = journal.decode_record(json.loads(json.dumps(journal.encode_record(value))))
     assert repr(found) == repr(value)
     assert type(found) is type(value)
   value = MultiLabelPrediction((0, 2), np.array([0.1, 0.2, 1 / 3], np.float32))
-  found = partial_output.decode_record(partial_output.encode_record(value))
+  found = journal.decode_record(journal.encode_record(value))
   assert found.label == (0, 2)
   assert found.probabilities.dtype == np.float32
   assert found.probabilities.tobytes() == value.probabilities.tobytes()
   with pytest.raises(TypeError, match='cannot be stored'):
-    partial_output.encode_record([object()])
+    journal.encode_record([object()])
   for name in ('os:system', 'plm_jax.storage:write', 'plm_jax.errors:UserError'):
     with pytest.raises((ValueError, TypeError)):
-      partial_output.decode_record({'is': name, 'values': ['true']})
+      journal.decode_record({'is': name, 'values': ['true']})
 
 
 def test_predictions_of_other_classes_are_not_resumed(tmp_path, capsys):
