@@ -4,6 +4,7 @@ Plain text, JSON Lines, JSON lists, tables, WikiExtractor's output, WET files an
 """
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses
+import functools
 import re
 from typing import Any, Literal, NamedTuple
 
@@ -21,8 +22,7 @@ from plm_jax.data.lines import (
   report_problem,
   strip_line_end,
 )
-from plm_jax.data.table_rows import read_table
-from plm_jax.errors import add_advice, name_field
+from plm_jax.data.table_rows import name_columns, read_table
 
 Division = Literal['auto', 'blank-lines', 'lines', 'files']
 MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several
@@ -30,7 +30,7 @@ MAX_PARAGRAPH = 1 << 20  # characters; a longer paragraph, or exact text, is spl
 # A file that is all of an exact text is split into about as many parts at least, so that a part can
 # be held out, unless parts had fewer characters than that.
 MIN_PARTS, MIN_PART = 32, 1 << 8
-NumberedLines = Iterator[tuple[int, str]]  # number, text
+Reader = Callable[[TextFile, 'TextReadConfig', ReadStats], Iterator['Document']]
 
 
 class Document(NamedTuple):
@@ -71,29 +71,10 @@ def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadSta
   Raises:
     SourceError: see `number_lines`.
   """
-  name = str(opened.file)
-  reader = detect_reader(opened)
-  lines = number_lines(opened, config.on_error, stats, config.exact)
-  if reader in (warc.read_pages, mediawiki.read_articles):
-    for text, where in reader(opened, config, stats):
-      text = text if config.exact else text.replace('\r\n', '\n')
-      yield from split_text(text, where, config, stats)
-  elif reader is text_documents:
-    division = resolve_division(opened, config.division, alone, stats)
-    builder = DocumentBuilder(name, config, stats)
-    size = len(opened.beginning) // MIN_PARTS
-    if config.parts and alone and division == 'files' and size >= MIN_PART:
-      builder.limit = size
-    yield from text_documents(lines, division, builder)
-  elif reader is list_documents:
-    yield from list_documents(opened, config, stats)
-  elif reader in (TSV, CSV):
-    yield from reader(opened, lines, config, stats)
-  else:
-    yield from reader(name, lines, config, stats)
+  yield from detect_reader(opened, alone)(opened, config, stats)
 
 
-def detect_reader(opened: TextFile) -> Callable[..., Iterator[Any]]:
+def detect_reader(opened: TextFile, alone: bool) -> Reader:
   """Return the function that reads a file, from its name or its beginning.
 
   JSON Lines, WikiExtractor's marks, WET files and MediaWiki dumps are detected by their beginning,
@@ -111,15 +92,15 @@ def detect_reader(opened: TextFile) -> Callable[..., Iterator[Any]]:
   if re.match(rb'<doc\s+id=', beginning):
     return wiki_documents
   if warc.VERSION_LINE.match(beginning):
-    return warc.read_pages
+    return functools.partial(page_documents, warc.read_pages)
   if re.match(rb'(<\?xml[^>]*>\s*)?<mediawiki\b', beginning):
-    return mediawiki.read_articles
+    return functools.partial(page_documents, mediawiki.read_articles)
   if ending == '.json':
     if beginning.startswith(b'['):
       return list_documents
     raise SourceError(f'{opened.file} is JSON, but neither a line for each document nor a list of '
                       "them. Of rows such as SQuAD's, tasks are made: task:squad:FILE")
-  return text_documents
+  return functools.partial(text_documents, alone)
 
 
 def resolve_division(opened: TextFile, division: Division, alone: bool, stats: ReadStats
@@ -138,14 +119,19 @@ def resolve_division(opened: TextFile, division: Division, alone: bool, stats: R
   return 'lines'
 
 
-def text_documents(lines: NumberedLines, division: Division, builder: 'DocumentBuilder'
+def text_documents(alone: bool, opened: TextFile, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
   """Yield the documents of plain text, with one paragraph per line.
 
   Exact text has what divides it, blank lines or line ends, in no document.
   """
-  whole = builder.exact and division == 'files'
-  for number, line in lines:
+  division = resolve_division(opened, config.division, alone, stats)
+  builder = DocumentBuilder(str(opened.file), config, stats)
+  size = len(opened.beginning) // MIN_PARTS
+  if config.parts and alone and division == 'files' and size >= MIN_PART:
+    builder.limit = size
+  whole = config.exact and division == 'files'
+  for number, line in number_lines(opened, config.on_error, stats, config.exact):
     blank = not line or line.isspace()
     if (blank and division == 'blank-lines') or (not blank and division == 'lines'):
       yield from builder.flush()
@@ -154,19 +140,28 @@ def text_documents(lines: NumberedLines, division: Division, builder: 'DocumentB
   yield from builder.flush(whole)
 
 
-def wiki_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
+def wiki_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
   """Yield the documents of WikiExtractor's output: articles from <doc id="..." ...> to </doc>.
 
   Blank lines between articles are ignored, and those in an article unless the text is exact.
   """
-  builder = DocumentBuilder(name, config, stats)
-  for number, line in lines:
+  builder = DocumentBuilder(str(opened.file), config, stats)
+  for number, line in number_lines(opened, config.on_error, stats, config.exact):
     if re.match(r'<doc\s+id=.*>\s*$|</doc>\s*$', line):
       yield from builder.flush()
     elif (line and not line.isspace()) or (config.exact and builder.paragraphs):
       yield from builder.add(number, line)
   yield from builder.flush()
+
+
+def page_documents(
+    read: Callable[[TextFile, TextReadConfig, ReadStats], Iterator[tuple[str, str]]],
+    opened: TextFile, config: TextReadConfig, stats: ReadStats) -> Iterator[Document]:
+  """Yield the documents of web pages, or of articles of a wiki, which `read` finds."""
+  for text, where in read(opened, config, stats):
+    text = text if config.exact else text.replace('\r\n', '\n')
+    yield from split_text(text, where, config, stats)
 
 
 class DocumentBuilder:
@@ -218,13 +213,13 @@ class DocumentBuilder:
       self.follows = True
 
 
-def json_documents(name: str, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
+def json_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats
                    ) -> Iterator[Document]:
   """Yield a document for the text of every line of JSON Lines."""
   first = True
-  for number, line in lines:
+  for number, line in number_lines(opened, config.on_error, stats, config.exact):
     if line and not line.isspace():
-      where = f'{name}:{number}'
+      where = f'{opened.file}:{number}'
       fields = parse_json_line(line, where, config.on_error, stats)
       if fields is not None:
         yield from document_from_fields(fields, where, config, stats, first)
@@ -244,39 +239,15 @@ def list_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats
       report_problem(f'{where}: neither a text nor an object with one', config.on_error, stats)
 
 
-def make_table_reader(kind: Literal['tsv', 'csv']):
-  """Make the reader of a kind of table, whose first line names the columns."""
-  def read(opened: TextFile, lines: NumberedLines, config: TextReadConfig, stats: ReadStats
-           ) -> Iterator[Document]:
-    """Yield a document per row. Raises SourceError unless exactly one column has the text."""
-    name, header = str(opened.file), []
-    for number, row in read_table(opened, lines, kind, config.on_error, stats):
-      where = f'{name}:{number}'
-      if not header:
-        header = row
-        check_text_column(name, header, config.field)
-      elif row == header:
-        problem = f'{where}: the line repeats the names of the columns'
-        report_problem(problem, config.on_error, stats)
-      elif len(row) == len(header):
-        fields = dict(zip(header, row, strict=True))
-        yield from document_from_fields(fields, where, config, stats)
-      elif any(map(str.strip, row)):
-        problem = f'{where}: {len(row)} fields, but the first line names {len(header)} columns'
-        report_problem(problem, config.on_error, stats)
-  return read
-
-
-def check_text_column(name: str, header: list[str], field: str) -> None:
-  """Raise SourceError unless exactly one column of a table is named `field`."""
-  if header.count(field) == 1:
-    return
-  count = 'two columns' if field in header else 'no column'
-  advice = add_advice(f'{name_field("text_field")}=NAME reads another; ')
-  raise SourceError(
-      f'{name} is a table with {count} {field!r}, its first line is: {", ".join(header)[:200]}. '
-      f'{advice}task:columns-A-B:FILE (or task:sst2:FILE and the like) makes pairs of texts of '
-      'columns')
+def table_documents(
+    kind: Literal['tsv', 'csv'], opened: TextFile, config: TextReadConfig, stats: ReadStats
+) -> Iterator[Document]:
+  """Yield a document per row. Raises SourceError unless exactly one column has the text."""
+  lines = number_lines(opened, config.on_error, stats, config.exact)
+  rows = read_table(opened, lines, kind, config.on_error, stats)
+  for fields, where in name_columns(
+      str(opened.file), rows, config.on_error, stats, field=config.field):
+    yield from document_from_fields(fields, where, config, stats)
 
 
 def document_from_fields(fields: dict[str, Any], where: str, config: TextReadConfig,
@@ -388,5 +359,7 @@ def split_paragraph(paragraph: str) -> Iterator[str]:
 
 LINE_BORDER, WORD_BORDER = re.compile(r'(?<=\n)(?= ?\S)'), re.compile(r'(?<=\S)(?= ?\S)')
 VISIBLE = re.compile(r'\S')
-TSV, CSV = make_table_reader('tsv'), make_table_reader('csv')
-READERS = {'.jsonl': json_documents, '.ndjson': json_documents, '.tsv': TSV, '.csv': CSV}
+READERS: dict[str, Reader] = {
+    '.jsonl': json_documents, '.ndjson': json_documents,
+    '.tsv': functools.partial(table_documents, 'tsv'),
+    '.csv': functools.partial(table_documents, 'csv')}

@@ -8,7 +8,6 @@ A row is a dictionary of JSON values. Where sources of one data set have differe
 column, a task gives all of them: the first that a row has is read. A dot leads to a nested value:
 'question.stem'.
 """
-import collections
 from collections.abc import Iterator, Sequence
 import contextlib
 import itertools
@@ -32,10 +31,9 @@ from plm_jax.data.lines import (
   number_lines,
   open_text_file,
   parse_json_line,
-  report_problem,
 )
 from plm_jax.data.source_files import file_length, find_files
-from plm_jax.data.table_rows import read_table
+from plm_jax.data.table_rows import check_header, name_columns, read_table
 
 SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, '
                      '.parquet, or tfds:NAME:SPLIT')
@@ -92,17 +90,17 @@ def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | N
     with open_text_file(file, layout.encoding) as opened:
       lines = number_lines(opened, on_error, stats)
       if kind == 'json':
-        yield from json_file_rows(file, lines, on_error, stats)
+        rows = json_file_rows(file, lines, on_error, stats)
       elif kind == 'jsonl':
-        yield from json_rows(name, lines, on_error, stats)
+        rows = json_rows(name, lines, on_error, stats)
       elif kind == 'words':
-        for columns, where in conll.read_conll_rows(name, lines, layout, on_error, stats):
-          yield LabeledRow(columns, where)
+        rows = conll.read_conll_rows(name, lines, layout, on_error, stats)
       else:
         if layout.header:
           check_separator(opened, kind)
         cells = read_table(opened, lines, 'csv' if kind == 'csv' else 'tsv', on_error, stats)
-        yield from table_rows(name, cells, on_error, stats, layout.header)
+        rows = name_columns(name, cells, on_error, stats, layout.header)
+      yield from itertools.starmap(LabeledRow, rows)
     stats.bytes = before + file_length(file)
 
 
@@ -147,33 +145,6 @@ def json_rows(name: str, lines: Iterator[tuple[int, str]], on_error: OnError, st
       yield LabeledRow(row, f'{name}:{number}')
 
 
-def table_rows(name: str, rows: Iterator[tuple[int, list[str]]], on_error: OnError,
-               stats: ReadStats, named: bool = True) -> Iterator[LabeledRow]:
-  """Yield the rows of a table; those of another length are reported.
-
-  named: the first line names the columns; False: columns are named by number, from '0'.
-  """
-  header: list[str] = []
-  for number, fields in rows:
-    if not header:
-      header = fields if named else list(map(str, range(len(fields))))
-      if named:
-        check_header(name, header)
-        continue
-    where = f'{name}:{number}'
-    if named and fields == header:
-      problem = f'{where}: the line repeats the names of the columns'
-      report_problem(problem, on_error, stats)
-    elif len(fields) == len(header):
-      yield LabeledRow(dict(zip(header, fields, strict=True)), where)
-    elif any(map(str.strip, fields)):
-      has = 'names' if named else 'has'
-      problem = f'{where}: {len(fields)} fields, but the first line {has} {len(header)} columns'
-      if named and len(header) == 1:
-        problem += f', {header[0]!r:.60}'
-      report_problem(problem, on_error, stats)
-
-
 def check_separator(opened: TextFile, kind: str) -> None:
   """Raise SourceError if the first line of a table has names with another separator."""
   line = opened.beginning.removeprefix(b'\xef\xbb\xbf').partition(b'\n')[0].decode(errors='replace')
@@ -183,13 +154,6 @@ def check_separator(opened: TextFile, kind: str) -> None:
         f'{opened.file}:1: the first line names one column, {several[0]!r}, which looks like '
         f'several separated by {several[1]!r}: columns of .csv are separated by commas, those of '
         '.tsv by tabs')
-
-
-def check_header(name: str, header: Sequence[str]) -> None:
-  """Raise SourceError for a column that is named twice."""
-  for column, count in collections.Counter(header).items():
-    if column and count > 1:
-      raise SourceError(f'{name}: there are two columns {column!r}: rename or remove one of them')
 
 
 def json_file_rows(file: epath.Path, lines: Iterator[tuple[int, str]], on_error: OnError,

@@ -98,7 +98,7 @@ def read_part_documents(part: str, config: TextReadConfig, stats: ReadStats, alo
                         ) -> Iterator[Document]:
   """Yield the documents of a part of a source, as `read_documents`. alone: it is the only part."""
   if part.startswith(TASK_PREFIX):
-    yield from text_to_text_tasks.read_documents(part, config.on_error, stats, config.encoding)
+    yield from text_to_text_tasks.read_documents(part, config, stats)
   elif part.startswith('tfds:'):
     yield from tfds.read_tfds_documents(part, config, stats)
   elif part == 'embedded':  # documents of its own, whatever the division of other text

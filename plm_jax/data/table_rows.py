@@ -1,6 +1,6 @@
 """Rows of tables: tab-separated and comma-separated files, with or without quotes."""
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 import csv
 import re
 from typing import Literal
@@ -9,10 +9,12 @@ from plm_jax.data.lines import (
   MAX_LINE,
   OnError,
   ReadStats,
+  SourceError,
   TextFile,
   report_problem,
   strip_line_end,
 )
+from plm_jax.errors import add_advice, name_field
 
 BOM = '\ufeff'
 QUOTED_CELL = re.compile(r'"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
@@ -32,6 +34,64 @@ def read_table(opened: TextFile, lines: Iterator[tuple[int, str]], kind: Literal
                        'is read without these')
   delimiter = ',' if kind == 'csv' else '\t'
   return read_cells(lines, delimiter, str(opened.file), on_error, stats, quoted)
+
+
+def name_columns(
+    name: str, rows: Iterable[tuple[int, list[str]]], on_error: OnError, stats: ReadStats,
+    named: bool = True, field: str = '') -> Iterator[tuple[dict[str, str], str]]:
+  """Yield ({column: cell}, 'file:line') of the rows; those of another length are reported.
+
+  Args:
+    name: of the file.
+    rows: of `read_table`.
+    on_error: 'skip' counts invalid rows in `stats`.
+    stats: is updated.
+    named: the first line names the columns; False: columns are named by number, from '0'.
+    field: the column that has the text; '': all are read.
+
+  Raises:
+    SourceError: a column that is read is named twice, or `field` is missing.
+  """
+  header: list[str] = []
+  for number, cells in rows:
+    if not header:
+      header = cells if named else list(map(str, range(len(cells))))
+      if named:
+        if field:
+          check_text_column(name, header, field)
+        else:
+          check_header(name, header)
+        continue
+    where = f'{name}:{number}'
+    if named and cells == header:
+      report_problem(f'{where}: the line repeats the names of the columns', on_error, stats)
+    elif len(cells) == len(header):
+      yield dict(zip(header, cells, strict=True)), where
+    elif any(map(str.strip, cells)):
+      has = 'names' if named else 'has'
+      problem = f'{where}: {len(cells)} fields, but the first line {has} {len(header)} columns'
+      if named and len(header) == 1 and not field:
+        problem += f', {header[0]!r:.60}'
+      report_problem(problem, on_error, stats)
+
+
+def check_header(name: str, header: Sequence[str]) -> None:
+  """Raise SourceError for a column that is named twice."""
+  for column, count in collections.Counter(header).items():
+    if column and count > 1:
+      raise SourceError(f'{name}: there are two columns {column!r}: rename or remove one of them')
+
+
+def check_text_column(name: str, header: list[str], field: str) -> None:
+  """Raise SourceError unless exactly one column of a table is named `field`."""
+  if header.count(field) == 1:
+    return
+  count = 'two columns' if field in header else 'no column'
+  advice = add_advice(f'{name_field("text_field")}=NAME reads another; ')
+  raise SourceError(
+      f'{name} is a table with {count} {field!r}, its first line is: {", ".join(header)[:200]}. '
+      f'{advice}task:columns-A-B:FILE (or task:sst2:FILE and the like) makes pairs of texts of '
+      'columns')
 
 
 def read_cells(lines: Iterator[tuple[int, str]], delimiter: str, where: str, on_error: OnError,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from plm_jax.data import labeled_files
 from plm_jax.data.conll import FileLayout
-from plm_jax.data.document_formats import Document
+from plm_jax.data.document_formats import Document, TextReadConfig
 from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.data.lines import OnError, ReadStats, SourceError, report_problem
 
@@ -84,10 +84,9 @@ class TextTask:
     return texts
 
 
-def read_documents(source: str, on_error: OnError, stats: ReadStats, encoding: str = 'utf-8'
-                   ) -> Iterator[Document]:
+def read_documents(source: str, config: TextReadConfig, stats: ReadStats) -> Iterator[Document]:
   """Yield the examples of task:NAME:SOURCE as documents of two paragraphs. Raises SourceError."""
-  for example in read_examples(source, on_error, stats, encoding):
+  for example in read_examples(source, config.on_error, stats, config.encoding):
     yield Document([example.targets[0], example.inputs], example.where)
 
 
