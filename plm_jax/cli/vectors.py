@@ -23,9 +23,9 @@ from plm_jax.word_vectors import (
   classifier,
   evaluation,
   fasttext_bin,
-  fasttext_export,
   formats,
   load,
+  word2vec,
 )
 from plm_jax.word_vectors.classifier import ClassifierConfig
 from plm_jax.word_vectors.train import VectorResult, VectorRun, load_run, train
@@ -180,7 +180,7 @@ def export_command(
   if form != 'fasttext':
     formats.save(load(vectors), out, form)
   elif storage.resolve_path(vectors).is_dir():
-    fasttext_bin.save(fasttext_export.to_fasttext(*load_run(vectors)), out)
+    fasttext_bin.save(word2vec.to_fasttext(*load_run(vectors)), out)
   else:
     fasttext_bin.save(fasttext_bin.load(vectors), out)
   print(f'vectors in {out}')

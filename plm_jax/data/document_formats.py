@@ -23,6 +23,7 @@ from plm_jax.data.lines import (
   strip_line_end,
 )
 from plm_jax.data.table_rows import name_columns, read_table
+from plm_jax.errors import add_advice, name_field
 
 Division = Literal['auto', 'blank-lines', 'lines', 'files']
 MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several

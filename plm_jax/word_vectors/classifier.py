@@ -20,10 +20,10 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.data.lines import ReadStats, SourceError, read_lines
 from plm_jax.validation import ValidatedConfig, intervals
-from plm_jax.word_vectors import fasttext_bin, huffman, losses
+from plm_jax.word_vectors import fasttext_bin, losses
 from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel
 from plm_jax.word_vectors.subwords import END_OF_LINE, Subwords, word_hash
-from plm_jax.word_vectors.vocabulary import Vocabulary
+from plm_jax.word_vectors.vocabulary import Vocabulary, huffman_paths
 
 LABEL_PREFIX = '__label__'
 NGRAM_FACTOR = 116049371
@@ -240,7 +240,7 @@ def make_predictor(
   index = {word: number for number, word in enumerate(model.words)}
   paths = None
   if loss == 'hierarchical':
-    paths = huffman.huffman_paths(np.array(model.counts[len(model.words):]))
+    paths = huffman_paths(np.array(model.counts[len(model.words):]))
 
   def predict_text(words: Sequence[str]) -> list[tuple[str, float]]:
     rows = text_rows(model, index, words)

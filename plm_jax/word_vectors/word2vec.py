@@ -8,20 +8,25 @@ looked up in a table that ends at 6.
 """
 from collections.abc import Callable
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.validation import intervals
-from plm_jax.word_vectors import huffman, losses, vocabulary
+from plm_jax.word_vectors import fasttext_bin, losses, vocabulary
 from plm_jax.word_vectors.blocks import BlockShape, TextLearner, WordBlocks, cut_blocks
 from plm_jax.word_vectors.contract import TableState, WordBatches, WordModel
+from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel
 from plm_jax.word_vectors.subwords import SubwordRows, Subwords, compose_vectors
 from plm_jax.word_vectors.vectors import WordVectors
 from plm_jax.word_vectors.vocabulary import Subsampling, Vocabulary
 from plm_jax.word_vectors.word_corpus import Sentences, WordCorpus
+
+if TYPE_CHECKING:
+  from plm_jax.word_vectors.train import VectorRun
 
 Batch = dict[str, jax.Array]
 
@@ -130,7 +135,7 @@ class Word2VecLearner(TextLearner):
     self.predicts_neighbors = (
         bool(config.subwords) and config.kind == 'skip-gram' and config.loss == 'negative')
     if config.loss == 'hierarchical':
-      paths = huffman.huffman_paths(counts)
+      paths = vocabulary.huffman_paths(counts)
       self.constants = {'nodes': jnp.asarray(paths.nodes), 'codes': jnp.asarray(paths.codes)}
 
   def sample_part(self, part: Sentences, random: np.random.Generator) -> WordBatches:
@@ -291,3 +296,34 @@ def gather_windows(
   around = jnp.stack([inputs[:, place:place + length] for place in range(2 * window + 1)], 2)
   mask = (offset >= -left[..., None]) & (offset <= right[..., None]) & (offset != 0)
   return around, mask.astype(jnp.float32)
+
+
+def to_fasttext(
+    run: 'VectorRun', vocabulary: Vocabulary, params: dict[str, np.ndarray]) -> FastTextModel:
+  """Convert the trained tables of a run to a fastText model, which fastText and gensim train on.
+
+  Along a Huffman tree fastText predicts branch 1 where word2vec predicts branch 0, so nodes change
+  their signs (loss.cc, HierarchicalSoftmaxLoss). Its matrix has one row more than the tree has
+  nodes.
+
+  Raises:
+    ConfigError: fastText has no such model.
+  """
+  model = run.model
+  if not isinstance(model, Word2Vec):
+    raise ConfigError(f'fastText has no model like {type(model).__name__}: give another '
+                      f'{name_field("form")}')
+  output = params['output']
+  if model.loss == 'hierarchical':
+    output = np.append(-output, np.zeros((1, model.width), output.dtype), 0)
+  shortest = longest = buckets = 0
+  if subwords := model.subwords:
+    shortest, longest, buckets = subwords.shortest, subwords.longest, subwords.buckets
+  arguments = FastTextArguments(
+      width=model.width, window=model.window, epochs=run.train.epochs, least=run.data.least,
+      negatives=model.negatives, word_ngrams=1, loss=fasttext_bin.LOSSES[model.loss],
+      model=fasttext_bin.MODELS[model.kind], buckets=buckets, shortest=shortest, longest=longest,
+      rate_every=100, threshold=model.threshold)
+  counts = tuple(map(int, vocabulary.counts))
+  return FastTextModel(
+      arguments, vocabulary.words, (), counts, vocabulary.total, params['input'], output)

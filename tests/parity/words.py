@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.word_vectors import cooccurrence, losses, subwords, vocabulary, word_corpus
-from plm_jax.word_vectors.glove import GloVe
+from plm_jax.word_vectors import losses, subwords, vocabulary, word_corpus
+from plm_jax.word_vectors.glove import GloVe, count_pairs
 
 
 def word2vec(case) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def glove(case) -> dict[str, Any]:
   words = [line.split()[0] for line in (case.path / 'vocab.txt').read_text().splitlines()]
   text = word_corpus.corpus_from_words([line.split() for line in (case.path / 'corpus.txt').read_text().splitlines()])
   assert text.vocabulary.words == tuple(words)
-  pairs = np.array(cooccurrence.count_pairs(text.train, len(words), window=5, memory=1000))
+  pairs = np.array(count_pairs(text.train, len(words), window=5, memory=1000))
   pairs['count'][0] *= 2
   np.testing.assert_allclose(np.array(pairs.tolist()), case.inputs['cooc'], atol=1e-9)
   config = GloVe(width=8, window=5, largest=hyper['x_max'], power=hyper['alpha'], batch=1, call=len(pairs))

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.word_vectors import huffman, losses
+from plm_jax.word_vectors import losses
 from plm_jax.word_vectors import word_corpus as corpora
 from plm_jax.word_vectors.blocks import BlockShape, cut_blocks, split_points
 from plm_jax.word_vectors.subwords import SubwordRows, Subwords
 from plm_jax.word_vectors.train import make_update
-from plm_jax.word_vectors.vocabulary import Vocabulary
+from plm_jax.word_vectors.vocabulary import Vocabulary, huffman_paths
 from plm_jax.word_vectors.word2vec import Word2Vec
 from plm_jax.word_vectors.word_corpus import Sentences
 
@@ -127,7 +127,7 @@ def test_the_loss_is_that_of_the_loops(changes):
   learner = small(**changes).make_learner(text(), 3)
   batch, params = one(learner)
   given, tables = jax.tree.map(np.asarray, (batch, params))
-  want = by_hand(learner.config, given, tables, huffman.huffman_paths(text().vocabulary.counts))
+  want = by_hand(learner.config, given, tables, huffman_paths(text().vocabulary.counts))
   got, number = jax.jit(lambda params: learner.loss({'params': params}, learner.constants, batch))(params)
   assert want > 10 and float(number) > 5
   np.testing.assert_allclose(got, want, rtol=1e-5)
@@ -203,16 +203,16 @@ def test_a_step_costs_what_its_words_cost():
 
 def test_huffman():
   """What word2vec.c's CreateBinaryTree, compiled, gives: code@point from the root."""
-  found = huffman.huffman_paths(np.array([9, 7, 7, 5, 4, 4, 3, 1, 1, 1]))
+  found = huffman_paths(np.array([9, 7, 7, 5, 4, 4, 3, 1, 1, 1]))
   written = [' '.join(f'{code}@{node}' for node, code in zip(*path, strict=True) if code >= 0)
              for path in zip(found.nodes, found.codes, strict=True)]
   assert written == [
       '0@8 1@6', '1@8 1@7 1@5', '1@8 1@7 0@5', '1@8 0@7 0@4', '0@8 0@6 1@3', '0@8 0@6 0@3', '1@8 0@7 1@4 1@2',
       '1@8 0@7 1@4 0@2 0@1', '1@8 0@7 1@4 0@2 1@1 1@0', '1@8 0@7 1@4 0@2 1@1 0@0']
   counts = np.sort(np.random.default_rng(0).zipf(1.5, 300))[::-1]
-  lengths = (huffman.huffman_paths(counts).codes >= 0).sum(1)
+  lengths = (huffman_paths(counts).codes >= 0).sum(1)
   assert sum(0.5 ** lengths) == 1 and (np.diff(lengths) >= 0).all()
-  assert huffman.huffman_paths(np.array([3, 1])).codes.tolist() == [[1], [0]]
+  assert huffman_paths(np.array([3, 1])).codes.tolist() == [[1], [0]]
 
 
 def test_batches_are_functions_of_seed_and_call():

@@ -3,14 +3,14 @@ import numpy as np
 import pytest
 
 from plm_jax.data.lines import SourceError
-from plm_jax.word_vectors import WordVectors, cooccurrence, evaluation
+from plm_jax.word_vectors import WordVectors, evaluation, glove
 from plm_jax.word_vectors.vectors import WordError
 from plm_jax.word_vectors.word_corpus import Sentences
 
 
 def test_pairs_by_distance():
   """1 / distance, both ways round, within a sentence: 0 1 0 | 1."""
-  found = cooccurrence.count_pairs(Sentences(np.array([0, 1, 0, 1], np.int32), np.array([0, 3, 4])), 2, 2, 1000)
+  found = glove.count_pairs(Sentences(np.array([0, 1, 0, 1], np.int32), np.array([0, 3, 4])), 2, 2, 1000)
   assert found.tolist() == [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0)]
 
 
@@ -27,10 +27,10 @@ def test_counting_in_little_memory_is_counting(tmp_path, monkeypatch):
       for j in range(max(0, i - 4), i):
         want[ids[i], ids[j]] += 1 / (i - j)
         want[ids[j], ids[i]] += 1 / (i - j)
-  monkeypatch.setattr(cooccurrence, 'WORDS_AT_ONCE', 50)
-  files = [*cooccurrence.write_sorted_runs(sentences, 50, 4, 300, tmp_path)]
+  monkeypatch.setattr(glove, 'WORDS_AT_ONCE', 50)
+  files = [*glove.write_sorted_runs(sentences, 50, 4, 300, tmp_path)]
   assert len(files) > 5
-  keys, counts = (np.concatenate(parts) for parts in zip(*cooccurrence.merge_files(files, read=7), strict=True))
+  keys, counts = (np.concatenate(parts) for parts in zip(*glove.merge_files(files, read=7), strict=True))
   assert (np.diff(keys) > 0).all()
   got = np.zeros(2500)
   got[keys] = counts

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plm_jax.errors import ConfigError, UserError
-from plm_jax.word_vectors import WordVectors, fasttext_bin, fasttext_export, formats, load, save
+from plm_jax.word_vectors import WordVectors, fasttext_bin, formats, load, save, word2vec
 from plm_jax.word_vectors.glove import GloVe
 from plm_jax.word_vectors.subwords import Subwords
 from plm_jax.word_vectors.train import VectorRun
@@ -196,7 +196,7 @@ def test_a_run_as_a_bin(loss, tmp_path):
   random = np.random.default_rng(0)
   rows = 3 if loss == 'negative' else 2
   params = {'input': random.normal(size=(10, 2)).astype(np.float32), 'output': np.ones((rows, 2), np.float32)}
-  made = fasttext_export.to_fasttext(VectorRun('x', model=model), vocabulary, params)
+  made = word2vec.to_fasttext(VectorRun('x', model=model), vocabulary, params)
   fasttext_bin.save(made, tmp_path / 'a.bin')
   found, ours = load(tmp_path / 'a.bin'), model.make_vectors(params, vocabulary)
   assert found.words == ours.words and made.tokens == 16
@@ -204,4 +204,4 @@ def test_a_run_as_a_bin(loss, tmp_path):
     np.testing.assert_allclose(found[word], ours[word], atol=1e-7)
   assert made.outputs.tolist() == ([[1, 1]] * 3 if loss == 'negative' else [[-1, -1], [-1, -1], [0, 0]])
   with pytest.raises(ConfigError, match='fastText has no model like GloVe'):
-    fasttext_export.to_fasttext(VectorRun('x', model=GloVe()), vocabulary, params)
+    word2vec.to_fasttext(VectorRun('x', model=GloVe()), vocabulary, params)
