@@ -8,7 +8,7 @@ Reading text
     lines              lines of files, compressed or not
     table_rows         rows of tables
     charsets           character encodings
-    mediawiki, warc, parquet, tfds, builtin_corpus, builtin_tasks
+    mediawiki, warc, tfds, builtin_corpus, builtin_tasks
                        particular formats and sources
     labeled_files, conll, text_to_text_tasks
                        labeled rows of tasks, and tasks as text to text

@@ -20,7 +20,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import conll, parquet, tfds
+from plm_jax.data import conll, tfds
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.lines import (
   OnError,
@@ -33,7 +33,7 @@ from plm_jax.data.lines import (
   parse_json_line,
 )
 from plm_jax.data.source_files import file_length, find_files
-from plm_jax.data.table_rows import check_header, name_columns, read_table
+from plm_jax.data.table_rows import check_header, name_columns, read_parquet, read_table
 
 SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, '
                      '.parquet, or tfds:NAME:SPLIT')
@@ -83,7 +83,7 @@ def iterate_rows(source: str, on_error: OnError = 'refuse', stats: ReadStats | N
   for file in find_files(source):
     kind, name, before = file_kind(file, layout), str(file), stats.bytes
     if kind == 'parquet':
-      for columns, where in parquet.read_rows(file):
+      for columns, where in read_parquet(file):
         yield LabeledRow(to_json_value(columns), where)
       stats.bytes = before + file_length(file)
       continue

@@ -23,7 +23,7 @@ import re
 from etils import epath
 
 from plm_jax import storage, unicode_words
-from plm_jax.data import document_formats, parquet, text_to_text_tasks, tfds
+from plm_jax.data import document_formats, text_to_text_tasks, tfds
 from plm_jax.data.document_formats import Document, TextReadConfig
 from plm_jax.data.lines import ReadStats, SourceError, open_text_file
 from plm_jax.data.source_files import (
@@ -34,6 +34,7 @@ from plm_jax.data.source_files import (
   map_in_threads,
   split_source,
 )
+from plm_jax.data.table_rows import read_parquet
 from plm_jax.data.text_to_text_tasks import TASK_PREFIX, strip_task
 from plm_jax.storage.digests import compute_digest, start_digest
 
@@ -116,7 +117,7 @@ def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone:
   alone: the source has no other files, see `document_formats.resolve_division`.
   """
   if file.suffix.lower() == '.parquet':
-    for fields, where in parquet.read_rows(file, config.field):
+    for fields, where in read_parquet(file, config.field):
       yield from document_formats.document_from_fields(fields, where, config, stats)
     return
   with open_text_file(file, config.encoding) as opened:

@@ -1,10 +1,16 @@
-"""Rows of tables: tab-separated and comma-separated files, with or without quotes."""
+"""Rows of tables: tab-separated and comma-separated files, with or without quotes, and Parquet.
+
+Parquet files are as datatrove and the Hugging Face hub have them.
+"""
 import collections
 from collections.abc import Iterable, Iterator, Sequence
 import csv
 import re
-from typing import Literal
+from typing import Any, Literal
 
+from etils import epath
+
+from plm_jax import storage
 from plm_jax.data.lines import (
   MAX_LINE,
   OnError,
@@ -14,9 +20,10 @@ from plm_jax.data.lines import (
   report_problem,
   strip_line_end,
 )
-from plm_jax.errors import add_advice, name_field
+from plm_jax.errors import add_advice, name_field, parse_errors_as
 
 BOM = '\ufeff'
+PARQUET_ROWS = 256  # read at once: documents, each of some megabytes at most
 QUOTED_CELL = re.compile(r'"((?:[^"]|"")*)"(?=[\t\r\n]|$)')
 CSV_ERRORS = {  # part of the csv module's message -> a clearer one
     'unexpected end of data': 'a quote that is not closed',
@@ -235,3 +242,31 @@ def looks_quoted(beginning: bytes, whole: bool) -> bool:
       end = text.find('\n', at)
       at = text.find('"', end) if end >= 0 else -1
   return doubled > broken
+
+
+def read_parquet(file: epath.Path, field: str = '') -> Iterator[tuple[dict[str, Any], str]]:
+  """Yield ({column: value}, 'file[row]') of each row of a Parquet file.
+
+  field: the only column to read; '': all are read.
+
+  Raises:
+    SourceError: the file is damaged, does not have the column, or has a column twice.
+  """
+  from pyarrow import parquet  # a dependency of tensorflow-datasets
+
+  with (storage.io_errors_as(file, 'read', SourceError), file.open('rb') as opened,
+        parse_errors_as(file, 'a Parquet file', SourceError)):
+    table = parquet.ParquetFile(opened)
+    names = table.schema_arrow.names
+    if field and field not in names:
+      advice = add_advice(f'. {name_field("text_field")}=NAME reads another')
+      raise SourceError(
+          f'{file} has no column {field!r}, only {", ".join(names)[:200]}{advice}')
+    for name in [field] if field else names:
+      if names.count(name) > 1:
+        raise SourceError(f'{file} has two columns {name!r}: rename one of them')
+    number = 0
+    for batch in table.iter_batches(PARQUET_ROWS, columns=[field] if field else None):
+      for row in batch.to_pylist():
+        yield row, f'{file}[{number}]'
+        number += 1
