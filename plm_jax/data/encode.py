@@ -1,5 +1,8 @@
 """Tokenize documents: sentences, subword tokens and word starts, in one process or many.
 
+A document is held out by a hash of its text alone. So the split does not depend on the order of
+reading, and copies of a document stay together.
+
 A unit is a group of documents of about UNIT_CHARACTERS characters, which one worker handles at a
 time.
 """
@@ -30,6 +33,13 @@ class EncodedUnit(NamedTuple):
   sentences: np.ndarray  # [D] sentences per document
   hashes: list[int]  # [D] of the text, 64 bits
   follows: np.ndarray  # [D] bool, whether it continues the document before it
+
+
+class SplitBounds(NamedTuple):
+  """Two documents with a fixed split, so that neither split is empty; -1: not known yet."""
+
+  lowest: int = -1  # hash of the document that is held out
+  highest: int = -1  # hash of the document that is trained on
 
 
 def batch_documents(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
@@ -228,6 +238,28 @@ def iterate_documents(unit: EncodedUnit) -> Iterator[tuple[int, np.ndarray, np.n
       strict=True):
     yield text_hash, unit.lengths[first:last], unit.tokens[token:end], follows
     first, token = last, end
+
+
+def update_bounds(bounds: SplitBounds, unit: EncodedUnit, min_sentences: int) -> SplitBounds:
+  """Fix the bounds: the highest and the lowest hash of the first unit with enough documents.
+
+  Only documents of at least `min_sentences` sentences count.
+  """
+  if bounds.lowest >= 0:
+    return bounds
+  sizes = zip(unit.hashes, unit.sentences, strict=True)
+  hashes = {text_hash for text_hash, size in sizes if size >= min_sentences}
+  highest = bounds.highest if bounds.highest >= 0 else max(hashes, default=-1)
+  return SplitBounds(min(hashes - {highest}, default=-1), highest)
+
+
+def choose_split(text_hash: int, share: float, bounds: SplitBounds) -> records.Split:
+  """Return the split of a document by its hash. share: of documents to hold out, from 0 to 1."""
+  if not share or text_hash == bounds.highest:
+    return 'train'
+  if text_hash == bounds.lowest or text_hash < share * 2**64:
+    return 'heldout'
+  return 'train'
 
 
 UNIT_CHARACTERS = 1 << 20

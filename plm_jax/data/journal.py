@@ -12,7 +12,7 @@ import numpy as np
 
 from plm_jax import storage, tokenizers
 from plm_jax.data import records
-from plm_jax.data.heldout_split import SplitBounds
+from plm_jax.data.encode import SplitBounds
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.storage import journal as journal_file
 

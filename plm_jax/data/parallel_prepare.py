@@ -21,9 +21,9 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, finalize, heldout_split, lines, parallel_stages, records, sources
+from plm_jax.data import encode, finalize, lines, parallel_stages, records, sources
 from plm_jax.data import journal as journal_lib
-from plm_jax.data.heldout_split import SplitBounds
+from plm_jax.data.encode import SplitBounds
 from plm_jax.data.journal import PendingShard, PrepareJournal
 from plm_jax.data.parallel_stages import (
   PartSummary,
@@ -138,7 +138,7 @@ def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> Split
   documents = sources.read_documents(config.source, config.read_config)
   for unit in encode.batch_documents(documents):
     encoded = encode.encode_documents(unit, tokenizer, *config.encode_arguments)
-    bounds = heldout_split.update_bounds(bounds, encoded, config.min_sentences)
+    bounds = encode.update_bounds(bounds, encoded, config.min_sentences)
     if bounds.lowest >= 0:
       break
   return bounds
@@ -160,7 +160,7 @@ def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
       if len(lengths) >= job.config.min_sentences:
         split = 'heldout'
         if item.key[0] < job.source_parts:
-          split = heldout_split.choose_split(text_hash, job.config.heldout_share, job.bounds)
+          split = encode.choose_split(text_hash, job.config.heldout_share, job.bounds)
         row[SPLITS.index(split)] = len(tokens)
     unknown = np.count_nonzero(unit.tokens['token'] == tokenizer.vocab.unk)
     store_arrays(piece_path(job.pieces, item.key, '.npz'), tokens=unit.tokens,

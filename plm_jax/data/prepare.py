@@ -25,7 +25,6 @@ from plm_jax import storage, tokenizers
 from plm_jax.data import (
   encode,
   finalize,
-  heldout_split,
   lines,
   records,
   sources,
@@ -220,13 +219,13 @@ def write_records(
       total=total, unit='B', unit_scale=True, desc='prepare', disable=not is_terminal())
   with progress, contextlib.closing(encoded):
     for places, unit in encoded:
-      journal.bounds = heldout_split.update_bounds(journal.bounds, unit, config.min_sentences)
+      journal.bounds = encode.update_bounds(journal.bounds, unit, config.min_sentences)
       unit_split = unit_splits.popleft()
       for where, document in zip(places, encode.iterate_documents(unit), strict=True):
         text_hash, sentence_lengths, tokens, follows = document
         journal.documents += 1
         if len(sentence_lengths) >= config.min_sentences:
-          split = unit_split or heldout_split.choose_split(
+          split = unit_split or encode.choose_split(
               text_hash, config.heldout_share, journal.bounds)
           shards[split].add_document(sentence_lengths, tokens, journal.documents, follows)
         elif config.has_pairs:
