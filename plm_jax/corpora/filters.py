@@ -4,7 +4,7 @@ MassiveText's (Rae et al. 2021, appendix A.1) are in `quality`. Sentences are th
 `data.sentence_splitting`.
 """
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import re
@@ -12,10 +12,12 @@ from typing import NamedTuple
 import unicodedata
 
 from plm_jax import storage, unicode_words
-from plm_jax.corpora import language_id, quality, word_hashes
+from plm_jax.corpora import quality, word_hashes
 from plm_jax.data import sentence_splitting
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.validation import ValidatedConfig, intervals
+
+LanguageIdentifier = Callable[[str], Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +157,7 @@ class RuleFilter:
 
   def language_probabilities(self, text: str) -> Mapping[str, float]:
     """Return the probability of each language."""
-    return language_id.load_identifier(self.config.language_model)(text)
+    return load_identifier(self.config.language_model)(text)
 
 
 def broken_line_rule(line: str, config: FilterConfig) -> str:
@@ -208,6 +210,44 @@ def bad_words_pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
   if whole:
     patterns.append(rf'(?<![\w{marks}])(?:{"|".join(whole)})(?![\w{marks}])')
   return re.compile('|'.join(patterns))
+
+
+@functools.cache
+def load_identifier(model: str = '') -> LanguageIdentifier:
+  """Load the function that returns the probability of each language (ISO 639 code) of a text.
+
+  Args:
+    model: a .bin of fastText's `supervised` whose labels are __label__CODE; '': py3langid.
+
+  Raises:
+    ConfigError: py3langid is not installed, and no model is given.
+    FastTextError: the file is no such model.
+  """
+  if model:
+    return load_fasttext(model)
+  try:
+    from py3langid import langid  # pyright: ignore[reportMissingImports]
+  except ImportError as error:
+    raise ConfigError(
+        "languages are identified by the package py3langid: pip install 'plm_jax[corpora]'; or by "
+        f'a fastText model that you give with {name_field("language_model")}') from error
+  loaded = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+  return lambda text: dict(loaded.rank(text))
+
+
+def load_fasttext(model: str) -> LanguageIdentifier:
+  """Load a language identifier from a .bin of fastText."""
+  # These modules import JAX, and there are many workers.
+  from plm_jax.word_vectors import classifier, fasttext_bin
+
+  loaded = fasttext_bin.load(model)
+  predict = classifier.make_predictor(loaded, len(loaded.labels))
+
+  def identify(text: str) -> Mapping[str, float]:
+    return {label.removeprefix(classifier.LABEL_PREFIX): probability
+            for label, probability in predict(text.split())}
+
+  return identify
 
 
 # A quotation ends with the sentence in it.

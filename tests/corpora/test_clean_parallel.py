@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import pytest
 from shuffled import Shuffled
-from test_language_id import LANGUAGES
+from test_filters import LANGUAGES
 
 from plm_jax import storage, validation
 from plm_jax.corpora import batches, clean_parallel, disk_tables, duplicate_stages, filter_documents

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from plm_jax.corpora import language_id
+from plm_jax.corpora import filters
 from plm_jax.corpora.filters import FilterConfig, RuleFilter
 from plm_jax.validation import ConfigError
 from plm_jax.word_vectors.fasttext_bin import FastTextError
@@ -23,7 +23,7 @@ LANGUAGES = (
 def test_a_model_of_fasttext(tmp_path):
   """What its `predict` gives, which adds 1e-5 to each branch of the tree."""
   (tmp_path / 'lid.bin').write_bytes(zlib.decompress(base64.b64decode(LANGUAGES)))
-  identify = language_id.load_identifier(str(tmp_path / 'lid.bin'))
+  identify = filters.load_identifier(str(tmp_path / 'lid.bin'))
   for text, found, score in (('the river', 'en', 0.96971), ('das alte haus', 'de', 0.78761),
                              ('la maison', 'fr', 0.6934), ('unseen', 'de', 0.92005)):
     chances = identify(text)
@@ -48,7 +48,7 @@ def test_py3langid():
 
 
 def test_what_is_missing_is_named(monkeypatch):
-  language_id.load_identifier.cache_clear()
+  filters.load_identifier.cache_clear()
   monkeypatch.setitem(sys.modules, 'py3langid', None)
   with pytest.raises(ConfigError, match=r"py3langid: pip install 'plm_jax\[corpora\]'; or .* language_model"):
     RuleFilter(FilterConfig(languages='en'))
