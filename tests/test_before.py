@@ -37,7 +37,7 @@ def configs() -> dict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.release] * (name not in ('bert_base', 't5_small', 'xlnet_base'))) for name in AFTER])
+    pytest.param(name, marks=[pytest.mark.release] * (name != 'bert_base')) for name in AFTER])
 def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   monkeypatch.chdir(folder)
   monkeypatch.setattr(pipeline, 'MIN_BLOCKS', 1)  # that version had larger blocks of small corpora

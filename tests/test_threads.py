@@ -121,7 +121,7 @@ def assert_same_from_threads(kind: str, folder: pathlib.Path, count: int) -> int
 
 
 @pytest.mark.parametrize('kind', [
-    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in TRAINED])
+    pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.slow, pytest.mark.release]) for kind in TRAINED])
 def test_threads_get_what_one_gets(kind, tmp_path):
   assert_same_from_threads(kind, tmp_path, count=12)
 

@@ -119,7 +119,8 @@ STRATEGIES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', STRATEGIES)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.release] * (name not in ('frozen', 'lora', 'freelb'))) for name in STRATEGIES])
 def test_strategies(name, home, encoder, tmp_path):
   """Two steps of each, and what of the backbone they leave as it was."""
   result = run(labelled.run(home, steps=2, start=encoder, output=str(tmp_path / 'run'), **STRATEGIES[name]))

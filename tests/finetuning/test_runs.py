@@ -63,8 +63,9 @@ def assert_alike(a, b, folders, rel=1e-4):
 
 
 @pytest.mark.parametrize(('how', 'at'), [
-    ('signal', 3), *(pytest.param(how, at, marks=pytest.mark.slow) for how, at in [
-        ('crash', 1), ('crash', 2), ('signal', 4), ('crash', 5)])])
+    ('signal', 3), pytest.param('crash', 5, marks=pytest.mark.slow), *(
+        pytest.param(how, at, marks=[pytest.mark.slow, pytest.mark.release]) for how, at in [
+            ('crash', 1), ('crash', 2), ('signal', 4)])])
 def test_a_killed_run_ends_with_the_same_bits(how, at, home, finished, tmp_path, monkeypatch):
   """Its best checkpoint too, which may be of before."""
   config = labelled.run(home, output=str(tmp_path / 'run'))
@@ -91,7 +92,8 @@ def test_a_killed_run_ends_with_the_same_bits(how, at, home, finished, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mesh', [{'mesh__data': 8}, {'mesh__data': 1, 'mesh__fsdp': 8}])
+@pytest.mark.parametrize('mesh', [
+    {'mesh__data': 1, 'mesh__fsdp': 8}, pytest.param({'mesh__data': 8}, marks=pytest.mark.release)])
 def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
   """Dropout included."""
   result = run(labelled.run(home, output=str(tmp_path / 'run'), **mesh))
@@ -99,7 +101,7 @@ def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['classification', 'tagging'])
+@pytest.mark.parametrize('kind', ['tagging', pytest.param('classification', marks=pytest.mark.release)])
 def test_micro_steps_and_packed_rows_change_nothing(kind, home, tmp_path):
   """Without dropout, whose draws are of rows. Packed batches are of the same examples, in the same order."""
   results = {}

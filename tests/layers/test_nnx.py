@@ -15,7 +15,8 @@ from plm_jax.layers.char_cnn import CharacterConfig
 
 # One family per architecture, and families with parameters of their own.
 ARCHITECTURES = ('bert', 'deberta', 'xlnet', 'gpt2', 't5', 'elmo')
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ('albert', 'v3', 'modernbert', 'llama', 'glm', 'bart')]
+OTHERS = [pytest.param(name, marks=[pytest.mark.slow, *[pytest.mark.release] * (name != 'bart')])
+          for name in ('albert', 'v3', 'modernbert', 'llama', 'glm', 'bart')]
 
 
 def make_model(name: str) -> Any:

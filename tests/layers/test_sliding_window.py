@@ -118,7 +118,7 @@ def test_models_say_the_same_either_way(config, module, monkeypatch):
   np.testing.assert_allclose(cut, whole, atol=2e-5 * np.abs(whole).max())
 
 
-@pytest.mark.parametrize('frozen', [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (0, 3, 5))])
+@pytest.mark.parametrize('frozen', [1, *(pytest.param(number, marks=[pytest.mark.slow, pytest.mark.release]) for number in (0, 3, 5))])
 def test_layers_take_turns(frozen):
   """Five layers in a loop of two and one behind it, against a loop of five: outputs, what is inside, gradients."""
   config = validation.with_paths(modernbert.make_config(5, 32, 4, 48), {

@@ -145,7 +145,7 @@ def test_masks_are_not_read_off_the_last_layers_output():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('remat', ['none', 'full'])
+@pytest.mark.parametrize('remat', ['full', pytest.param('none', marks=pytest.mark.release)])
 def test_scan_is_the_loop(remat):
   scanned, unrolled = config(layers=3, conv=3, remat=remat), config(layers=3, conv=3, scan=False)
   some = params(scanned)

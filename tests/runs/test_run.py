@@ -90,7 +90,7 @@ def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', ['crash', 'signal', 'metrics'])
+@pytest.mark.parametrize('how', ['crash', 'signal', pytest.param('metrics', marks=pytest.mark.release)])
 def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_path, monkeypatch):
   args = [*command, f'--output={tmp_path / "run"}']
   def disturbed(*arguments):

@@ -80,7 +80,7 @@ CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropou
     pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
     pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
     pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW),
-    pytest.param(300, 8100, 2, 2, 64, 'documents', False, True, marks=SLOW)]
+    pytest.param(300, 8100, 2, 2, 64, 'documents', False, True, marks=[SLOW, pytest.mark.release])]
 
 
 @pytest.mark.parametrize(('queries', 'keys', 'heads', 'key_heads', 'size', 'kind', 'biased', 'dropped'), CASES)
@@ -293,7 +293,7 @@ TWO_STREAMS = [  # consecutive queries, others, memory, heads, their size, segme
     pytest.param(60, 0, 30, 1, 80, True, False, True, SMALL, marks=SLOW),
     pytest.param(200, 140, 300, 2, 64, False, True, True, SMALL, marks=SLOW),
     pytest.param(300, 60, 0, 1, 128, False, False, False, SMALL, marks=SLOW),
-    pytest.param(512, 85, 384, 2, 64, True, True, True, 'TPU v3', marks=SLOW)]
+    pytest.param(512, 85, 384, 2, 64, True, True, True, 'TPU v3', marks=[SLOW, pytest.mark.release])]
 
 
 def two_streams(content, others, memory, heads, size, segments, backward):
