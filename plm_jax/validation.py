@@ -64,6 +64,7 @@ class ValidatedConfig:
     return None
 
 
+@dataclasses.dataclass(frozen=True)
 class Choice(ValidatedConfig):
   """Base class of configurations of several kinds, such as optimizers, each with its own fields.
 
@@ -361,7 +362,7 @@ def field_paths(kind: Any, path: str = '') -> set[str]:
   Returns:
     Paths such as 'data.on_error'.
   """
-  if not dataclasses.is_dataclass(kind):
+  if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
     return {path}
   paths = {f'{path}.kind'} if issubclass(kind, Choice) else set()
   for name, owner in offered_fields(kind).items():

@@ -27,7 +27,7 @@ def write_flags(text: str, paths: Container[str] | None = None) -> str:
   """
   def find_path(field):
     found = (section + field for section in SECTIONS if paths is None or section + field in paths)
-    return next(found, '')
+    return next(found, 'model.vocab' if field == 'vocab' else '')  # all architectures have one
   return errors.spell_fields(text, lambda field: flag_name(find_path(field) or field), find_path)
 
 

@@ -149,7 +149,7 @@ def test_a_guide_reads_all_texts(folder, trained, tmp_path):
   np.testing.assert_allclose(ready.train.features.values['guide'], plm_jax.encode(trained, texts), atol=1e-6)
   batch, _ = FeatureBatches(ready.train.features, BatchShape(2, 16)).batch(0)
   assert batch['guide'].shape == (2, 4, 1, 12)
-  with pytest.raises(ConfigError, match=r'vector-loss\.guide must name the model'):
+  with pytest.raises(ConfigError, match=r'vector_loss\.guide must name the model'):
     resolve_run(validation.with_paths(config, {'objective.vector_loss': GuidedInBatch()}), labelled.tokenizer())
   config = validation.with_paths(config, {'output': str(tmp_path / 'run'), 'data.tokenizer': ''})
   assert runs.run(config).finished

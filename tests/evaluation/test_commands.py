@@ -76,7 +76,7 @@ def test_prompts_that_are_cut_are_told(tmp_path, capsys):
 
 
 def test_no_data():
-  with pytest.raises(ConfigError, match='commonsense-qa has no data set in TFDS: give data'):
+  with pytest.raises(ConfigError, match='commonsense-qa has no data set in TFDS: give --data'):
     evaluation_commands.few_shot_command('run', 'commonsense-qa')
 
 

@@ -133,7 +133,7 @@ def test_the_summary_names_the_held_out_text_and_counts_finished_steps(monkeypat
 def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tmp_path):
   text = f'--data.path={records.parent / "text.txt"}'
   start, option = f'--warm-start={records}', '--data.prepare.lowercase=False'
-  with pytest.raises(ConfigError, match=f'would change nothing: the tokenizer is that of {start}, and is not trained'):
+  with pytest.raises(ConfigError, match=f'would change nothing: the tokenizer is that of warm_start={records}, and is not trained'):
     parse_with(text, start, option)
   parse_with(text, f'--warm-start={tmp_path}', option)  # which has no tokenizer
   parse_with(text, start, '--data.prepare.heldout=0.5')

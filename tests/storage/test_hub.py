@@ -280,11 +280,11 @@ def test_errors_of_push(server, tmp_path):
   assert error == f'{nothing}it cannot be reached: check the network and HF_HUB_OFFLINE'
   assert upload_error(server, tmp_path, 'a/b/c').startswith("'a/b/c' is no name of a model of the Hugging Face hub")
   assert upload_error(server, tmp_path, 'org/bert') == (
-      'org/bert exists and is public: push with --public, or to another name')
+      'org/bert exists and is public: push with public, or to another name')
   server.add('org/closed', {'README.md': b''}, private=True)
   code = UPLOAD.replace('False', 'True')
   error = run(server, tmp_path, code, 'org/closed', HF_TOKEN=server.token)[1]
-  assert 'org/closed exists and is private: push without --public, or make it public' in error
+  assert 'org/closed exists and is private: push without public, or make it public' in error
   server.faults.append(hub_server.Fault(403, '/api/repos/create'))
   assert upload_error(server, tmp_path).startswith(f'{nothing}its token may not write there: ')
   server.faults[:] = [hub_server.Fault(400, '/commit/')]
