@@ -34,14 +34,16 @@ CALLS = {
     'neighbors': lambda model: plm_jax.neighbors(model, 'ana *came* home', [TEXT])}
 TASKS = 'classification', 'regression', 'tagging', 'answers', 'choice', 'multilabel', 'rerank'
 KINDS = {
-    'bert': ('encode', 'encode tokens', 'similar', 'search', 'fill_mask', 'likelihood', 'losses', 'unmask',
+    'bert': ('encode', 'encode tokens', 'similar', 'search', 'fill_mask', 'likelihood', 'losses',
+             'unmask',
              'word layers', 'attention', 'neighbors'),
     'embedding': ('encode', 'similar', 'search', 'predict'),
     'elmo': ('encode', 'word layers'),
     'gpt2': ('generate', 'sample', 'beams', 'stream', 'score', 'likelihood', 'losses'),
     't5': ('generate', 'beams'),
     'glm': ('fill_mask', 'generate')}
-CASES = [*itertools.chain.from_iterable([(kind, name) for name in names] for kind, names in KINDS.items()),
+CASES = [*itertools.chain.from_iterable([(kind, name) for name in names] for kind,
+                                        names in KINDS.items()),
          *[(kind, 'predict') for kind in TASKS]]
 
 
@@ -68,7 +70,8 @@ def damage(model, value):
 def test_vectors_that_are_not_finite_find_nothing():
   corpus = np.eye(3, dtype=np.float32)
   for queries, vectors in ((corpus, corpus * np.nan), (corpus * np.inf, corpus)):
-    with pytest.raises(NotFiniteError, match='vectors of the queries or of the corpus are not finite'):
+    with pytest.raises(NotFiniteError,
+                       match='vectors of the queries or of the corpus are not finite'):
       find_nearest(queries, vectors, 1)
 
 

@@ -20,7 +20,8 @@ def sentence(most):
 
 CALLS = {
     'bert': {'encode': lambda model, texts: plm_jax.encode(model, texts),
-             'fill_mask': lambda model, texts: plm_jax.fill_mask(model, [f'{text} [MASK]' for text in texts])},
+             'fill_mask': lambda model,
+             texts: plm_jax.fill_mask(model, [f'{text} [MASK]' for text in texts])},
     'gpt2': {'generate': lambda model, texts: plm_jax.generate(model, texts, max_new=3),
              'encode': lambda model, texts: plm_jax.encode(model, texts)},
     't5': {'generate': lambda model, texts: plm_jax.generate(model, texts, max_new=3)},
@@ -28,9 +29,11 @@ CALLS = {
     'elmo': {'encode': lambda model, texts: plm_jax.encode(model, texts)},
     'embedding': {'encode': lambda model, texts: plm_jax.search(model, texts, texts[0])},
     'classification': {'predict': lambda model, texts: plm_jax.predict(model, texts)},
-    'choice': {'predict': lambda model, texts: plm_jax.predict(model, [(text, ['fine', 'dull']) for text in texts])},
+    'choice': {'predict': lambda model,
+               texts: plm_jax.predict(model, [(text, ['fine', 'dull']) for text in texts])},
     'tagging': {'tag': lambda model, texts: plm_jax.tag(model, texts)},
-    'answers': {'answer': lambda model, texts: plm_jax.answer(model, [text[:8] for text in texts], texts[0])}}
+    'answers': {'answer': lambda model,
+                texts: plm_jax.answer(model, [text[:8] for text in texts], texts[0])}}
 
 
 @pytest.mark.parametrize('kind', [
@@ -58,15 +61,18 @@ def test_settings_of_the_checkpoint_are_those_of_generate(monkeypatch):
 
 def test_it_compiles_what_is_asked_for_and_no_more():
   model = ready.model('bert')
-  assert [call[:3] for call in plm_jax.warm_up(model, length=40, batch=2, functions=['encode'])] == [
+  assert [call[:3] for call in plm_jax.warm_up(model, length=40, batch=2,
+                                               functions=['encode'])] == [
       ('encode', texts, length) for length in (16, 24, 32, 48) for texts in (1, 2)]
-  assert [call.length for call in plm_jax.warm_up(model, length=40, functions=['fill_mask'])] == [16, 32, 64]
+  assert [call.length for call in plm_jax.warm_up(model, length=40,
+                                                  functions=['fill_mask'])] == [16, 32, 64]
   assert max(call.length for call in plm_jax.warm_up(model, length=500, functions=['encode'])) == 64
 
 
 def test_what_cannot_be_warmed_up_is_refused():
   model = ready.model('bert')
-  with pytest.raises(ConfigError, match='generate cannot be warmed up: of this model encode, fill_mask can'):
+  with pytest.raises(ConfigError,
+                     match='generate cannot be warmed up: of this model encode, fill_mask can'):
     plm_jax.warm_up(model, functions=['generate'])
   with pytest.raises(ConfigError, match='length is 8 or more'):
     plm_jax.warm_up(model, length=2)

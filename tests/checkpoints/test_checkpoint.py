@@ -18,7 +18,8 @@ from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.training.step import TrainState, init_state
 
 pytestmark = pytest.mark.filterwarnings(
-    'ignore::pytest.PytestUnraisableExceptionWarning', 'ignore:coroutine .* was never awaited:RuntimeWarning')
+    'ignore::pytest.PytestUnraisableExceptionWarning',
+    'ignore:coroutine .* was never awaited:RuntimeWarning')
 
 
 def layout(learner, windows, *mesh):
@@ -42,7 +43,8 @@ def saved(state, learner, windows, tmp_path_factory):
   checkpoints = Checkpoints(folder)
   _, shardings = layout(learner, windows, 2, 2, 2)
   for step in (3, 5):
-    checkpoints.save(step, jax.device_put(state.replace(step=np.int32(step)), shardings), dict(config={'a': [1, 'b']}))
+    checkpoints.save(step, jax.device_put(state.replace(step=np.int32(step)), shardings),
+                     dict(config={'a': [1, 'b']}))
   checkpoints.close()
   return folder
 
@@ -71,7 +73,8 @@ def test_parameters_alone(saved, state, learner, windows):
 
 
 def test_of_a_mean_and_what_is_trained_others_read_the_mean(tmp_path):
-  arrays = {name: {'kernel': np.full(3, number, np.float32)} for number, name in enumerate(('mean', 'trained', 'mu'))}
+  arrays = {name: {'kernel': np.full(3, number, np.float32)} for number,
+            name in enumerate(('mean', 'trained', 'mu'))}
   count = np.int32(4)
   state = TrainState(count, arrays['mean'], arrays['mu'], count, count, trained=arrays['trained'])
   assert {*state.parts} == {'step', 'params', 'opt_state', 'skipped', 'streak', 'trained'}
@@ -115,8 +118,10 @@ def restore(folder, learner, windows, step=5):
 def test_no_changed_byte_goes_unnoticed(copy):
   """Any bit of any file: each time that file is named."""
   draw = random.Random(0)
-  files = [path for path in (copy / '5').rglob('*') if path.is_file() and path != copy / '5/commit_success.txt']
-  assert {'_METADATA', '_CHECKPOINT_METADATA', 'sums.json', 'metadata'} <= {path.name for path in files}
+  files = [path for path in (copy / '5').rglob('*') if path.is_file()
+           and path != copy / '5/commit_success.txt']
+  assert {'_METADATA', '_CHECKPOINT_METADATA', 'sums.json',
+          'metadata'} <= {path.name for path in files}
   checkpoints = Checkpoints(copy, keep=None)
   checkpoints.verify(5)
   for _ in range(200):
@@ -125,10 +130,12 @@ def test_no_changed_byte_goes_unnoticed(copy):
     place = draw.randrange(len(content))
     if path.name == '_CHECKPOINT_METADATA' and content.find(b'"commit_timestamp') <= place:
       continue  # Orbax writes the moment when the sums are there already
-    path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1:])
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)])
+                     + content[place + 1:])
     with pytest.raises(CheckpointError) as error:
       checkpoints.verify(5)
-    assert str(error.value).startswith('the checkpoint of step 5 is damaged: ') and str(path) in str(error.value)
+    assert str(error.value).startswith('the checkpoint of step 5 is damaged: ') and str(
+        path) in str(error.value)
     assert 'The one before is that of step 3: to go on' in str(error.value)
     path.write_bytes(content)
   checkpoints.verify(5)
@@ -175,8 +182,10 @@ def test_numbers_that_are_not_finite_are_refused(state, learner, windows, tmp_pa
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(1, bad, {})
   checkpoints.wait()
-  for work in (lambda: checkpoints.restore(1, shapes, shardings), lambda: restore_params(tmp_path, shapes.params)):
-    with pytest.raises(CheckpointError, match=r'numbers in .*heads_mlm/dense/kernel that are not finite'):
+  for work in (lambda: checkpoints.restore(1, shapes, shardings),
+               lambda: restore_params(tmp_path, shapes.params)):
+    with pytest.raises(CheckpointError,
+                       match=r'numbers in .*heads_mlm/dense/kernel that are not finite'):
       work()
   checkpoints.close()
 
@@ -184,22 +193,26 @@ def test_numbers_that_are_not_finite_are_refused(state, learner, windows, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize(('raised', 'message'), [
     (PermissionError(errno.EACCES, 'Permission denied', '/there'), '/there: Permission denied'),
-    (ValueError('PERMISSION_DENIED: the caller does not have storage.objects.get [source locations=x]'), 'PERMISSION'),
+    (ValueError('PERMISSION_DENIED: the caller does not have storage.objects.get [source '
+                'locations=x]'), 'PERMISSION'),
     (ValueError('UNAVAILABLE: CURL error[7] Could not connect to server'), 'UNAVAILABLE'),
 ])
-def test_what_cannot_be_read_is_not_called_damaged(raised, message, copy, learner, windows, monkeypatch):
+def test_what_cannot_be_read_is_not_called_damaged(raised, message, copy, learner, windows,
+                                                   monkeypatch):
   checkpoints = Checkpoints(copy)
   def fail(*args, **kwargs):
     raise raised
   monkeypatch.setattr(checkpoints.manager, 'restore', fail)
   with pytest.raises(CheckpointError, match=f'cannot be read: .*{message}') as error:
     checkpoints.restore(5, *layout(learner, windows, 1))
-  assert 'damaged' not in str(error.value) and 'emove' not in str(error.value) and '\n' not in str(error.value)
+  assert 'damaged' not in str(error.value) and 'emove' not in str(error.value) and '\n' not in str(
+      error.value)
   checkpoints.close()
 
 
 def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch):
-  """The writing goes on in the background: whoever looks next learns of it, and what was saved before is whole."""
+  """The writing goes on in the background: whoever looks next learns of it, and what was saved
+  before is whole."""
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(1, {'x': np.arange(3)}, {})
   checkpoints.wait()
@@ -208,7 +221,8 @@ def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(checksums, 'write', full)
     checkpoints.save(2, {'x': np.arange(3)}, {})
-    with pytest.raises(CheckpointError, match=r'step 2 could not be written to .*: No space left on device'):
+    with pytest.raises(CheckpointError,
+                       match=r'step 2 could not be written to .*: No space left on device'):
       checkpoints.wait()
   checkpoints.close()
   assert not (tmp_path / '2').exists()
@@ -231,13 +245,15 @@ def test_who_reads_makes_and_removes_nothing(copy, learner, windows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'changes', [dict(mlp_dim=32), dict(layers=3), {'mlp.gated': True}, {'norm.kind': 'rms'}], ids=str)
+    'changes', [dict(mlp_dim=32), dict(layers=3), {'mlp.gated': True}, {'norm.kind': 'rms'}],
+    ids=str)
 def test_a_checkpoint_of_another_model(copy, windows, changes):
   """Whether the file has other shapes, fewer arrays or more."""
   other = tiny.learner(**changes)
   with pytest.raises(CheckpointError, match='checkpoints/5 cannot be restored'):
     restore(copy, other, windows)
-  if changes != {'norm.kind': 'rms'}:  # arrays beyond those asked for are what restoring parameters alone leaves out
+  # arrays beyond those asked for are what restoring parameters alone leaves out
+  if changes != {'norm.kind': 'rms'}:
     with pytest.raises(CheckpointError, match='checkpoints/5 cannot be restored'):
       restore_params(copy, layout(other, windows, 1)[0].params)
 
@@ -259,9 +275,11 @@ def test_a_folder_without_checkpoints(learner, windows, tmp_path):
 @pytest.mark.parametrize('damage', [
     lambda text: text.replace('"init_timestamp_nsecs": 1', '"init_timestamp_nsecs": .'),
     lambda text: text.replace('"commit_timestamp_nsecs": 1', '"commit_timestamp_nsecs": 1.'),
-    lambda text: text[:len(text) // 2], lambda text: '', lambda text: '[]', lambda text: 'x' + text, None])
+    lambda text: text[:len(text) // 2], lambda text: '', lambda text: '[]', lambda text: 'x' + text,
+    None])
 @pytest.mark.parametrize('step', [3, 5])
-def test_damaged_metadata_is_named_by_all_that_open_the_checkpoints(damage, step, copy, learner, windows):
+def test_damaged_metadata_is_named_by_all_that_open_the_checkpoints(damage, step, copy, learner,
+                                                                    windows):
   """Orbax reads the metadata of all steps before it restores one."""
   path = copy / f'{step}/_CHECKPOINT_METADATA'
   if damage:
@@ -271,7 +289,8 @@ def test_damaged_metadata_is_named_by_all_that_open_the_checkpoints(damage, step
   else:
     path.unlink()
   checkpoints = Checkpoints(copy, keep=None)
-  with pytest.raises(CheckpointError, match=f'the checkpoint of step {step} is damaged: .*_CHECKPOINT_METADATA'):
+  with pytest.raises(CheckpointError,
+                     match=f'the checkpoint of step {step} is damaged: .*_CHECKPOINT_METADATA'):
     checkpoints.verify(step)
   named = pytest.raises(CheckpointError, match=f'the checkpoint of step {step} is damaged: ')
   with named if step == 5 else contextlib.suppress(CheckpointError):

@@ -15,7 +15,8 @@ from plm_jax.data.lines import ReadStats, SourceError, report_problem
 from plm_jax.errors import add_advice, name_field
 
 READING = 'on_error', 'text_field', 'documents', 'encoding', 'columns.first', 'column'
-OWN = 'train', 'doctor', 'show', 'inspect', 'finetune', 'vectors'  # they read their arguments themselves
+# they read their arguments themselves
+OWN = 'train', 'doctor', 'show', 'inspect', 'finetune', 'vectors'
 
 
 def offered(paths):
@@ -31,7 +32,8 @@ def helped(parse):
   return set(re.findall(r'--[a-z][\w.-]*', said.getvalue()))
 
 
-SIMPLE = [(commands.find_function, name) for name in catalog.COMMANDS if name not in (*OWN, 'completion')]
+SIMPLE = [(commands.find_function, name) for name in catalog.COMMANDS if name
+          not in (*OWN, 'completion')]
 SIMPLE += [(vectors.COMMANDS.get, name) for name in vectors.COMMANDS]
 
 
@@ -48,7 +50,8 @@ def test_a_command_takes_what_its_messages_name(find, name):
 
 
 @pytest.mark.parametrize(('kind', 'named'), [
-    (PretrainRun, ['--data.prepare.on-error', '--data.prepare.text-field', '--data.prepare.documents',
+    (PretrainRun, ['--data.prepare.on-error', '--data.prepare.text-field',
+                   '--data.prepare.documents',
                   '--data.prepare.encoding']),
     (FinetuneRun, ['--data.on-error', '--data.encoding', '--data.columns.first'])])
 def test_a_run_takes_what_its_messages_name(kind, named):
@@ -67,17 +70,21 @@ def test_messages_of_whole_commands(tmp_path, monkeypatch):
   (tmp_path / 't.tsv').write_text('sentence\tlabel\nthe cat\ta\nthe dog\tb\nx\n')
   args = ['--task=classification', '--train=t.tsv', '--dev=t.tsv', '--scale=test', '--output=o']
   said = refused(lambda: finetune.start(args=args))
-  assert said.startswith('error: t.tsv:4: ') and said.endswith('leave such lines out with --data.on-error=skip.')
+  assert said.startswith('error: t.tsv:4: ') and said.endswith(
+      'leave such lines out with --data.on-error=skip.')
   (tmp_path / 't.jsonl').write_text('{"text": 5}\n')
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 't.jsonl', 'records'])
   said = refused(commands.main)
-  assert said == ("error: t.jsonl:1: the field 'text' is a number, not a text. Fix it, or leave such lines out with "
+  assert said == (
+      "error: t.jsonl:1: the field 'text' is a number, not a text. Fix it, or leave such lines out "
+      "with "
                   '--on-error=skip.')
   assert not (tmp_path / 'records').exists()
 
 
 def test_functions_of_python_name_fields():
-  with pytest.raises(SourceError, match=r'^x\. Fix it, or leave such lines out with on_error=skip\.$'):
+  with pytest.raises(SourceError,
+                     match=r'^x\. Fix it, or leave such lines out with on_error=skip\.$'):
     report_problem('x', 'refuse', ReadStats())
   with pytest.raises(SourceError, match=r'^x$'), name_flags(()):
     report_problem('x', 'refuse', ReadStats())
@@ -85,7 +92,8 @@ def test_functions_of_python_name_fields():
 
 def test_the_inner_command_names_its_options():
   inner = name_flags(validation.field_paths(FinetuneRun))
-  with pytest.raises(SourceError, match=r'with --data\.on-error=skip\.$'), name_flags({'on_error'}), inner:
+  with pytest.raises(SourceError,
+                     match=r'with --data\.on-error=skip\.$'), name_flags({'on_error'}), inner:
     report_problem('x', 'refuse', ReadStats())
 
 
@@ -107,9 +115,11 @@ def test_warnings_and_lines_are_for_people(capsys):
     with name_flags():
       errors.warn(text)
       errors.print_line(text)
-    assert capsys.readouterr() == ('50% of it: --train.keep=2\n', 'warning: 50% of it: --train.keep=2\n')
+    assert capsys.readouterr() == ('50% of it: --train.keep=2\n',
+                                   'warning: 50% of it: --train.keep=2\n')
     errors.warn(text)
     errors.print_line(text)
-    assert capsys.readouterr() == ('50% of it: train.keep=2\n', 'warning: 50% of it: train.keep=2\n')
+    assert capsys.readouterr() == ('50% of it: train.keep=2\n',
+                                   'warning: 50% of it: train.keep=2\n')
   finally:
     log.handlers[:], log.propagate = before

@@ -28,7 +28,8 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def typed(models, tmp_path, monkeypatch, capsys):
-  """Runs a command in a folder of its own -> what it prints; or, where it ends with an error, that."""
+  """Runs a command in a folder of its own -> what it prints; or, where it ends with an error,
+  that."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(inputs, 'CHUNK_ROWS', 2)
   def run(name, kind, *args, said=''):
@@ -47,9 +48,11 @@ def rows(path):
 
 
 def test_a_file_is_predicted_in_chunks_and_measured(typed, tmp_path):
-  (tmp_path / 'x.tsv').write_text('id\ttext\tlabel\n7\ta fine film\tgood\n8\ta dull film\tgood\n9\tdull\tbad\n')
+  (tmp_path / 'x.tsv').write_text(
+      'id\ttext\tlabel\n7\ta fine film\tgood\n8\ta dull film\tgood\n9\tdull\tbad\n')
   said = typed('predict', 'classification', 'x.tsv', '--output=y.jsonl', '--pack')
-  assert said.split('\n')[:3] == ['accuracy             66.67', 'of 3 rows with labels', '3 predictions in y.jsonl']
+  assert said.split('\n')[:3] == ['accuracy             66.67', 'of 3 rows with labels',
+                                  '3 predictions in y.jsonl']
   first, *_, last = rows(tmp_path / 'y.jsonl')
   assert {name: first[name] for name in ('id', 'text', 'label', 'truth')} == {
       'id': '7', 'text': 'a fine film', 'label': 'good', 'truth': 'good'}
@@ -69,13 +72,17 @@ def test_documents_are_reranked(typed, tmp_path):
   assert found['hits'][0]['text'] == 'a fine film' and found['hits'][0]['score'] > 0.9
   (tmp_path / 'q.txt').write_text('a film\ndull\n')
   typed('rerank', 'rerank', 'q.txt', 'd.txt', '--first=1', '--output=h.jsonl')
-  assert [[hit['number'] for hit in row['hits']] for row in rows(tmp_path / 'h.jsonl')] == [[1], [0]]
+  assert [[hit['number'] for hit in row['hits']]
+          for row in rows(tmp_path / 'h.jsonl')] == [[1], [0]]
   (tmp_path / 'e.txt').write_text('')
   assert typed('rerank', 'rerank', 'film', 'e.txt') == 'error: e.txt has no documents'
-  assert 'has learned classification and cannot rerank' in typed('rerank', 'classification', 'film', 'd.txt')
-  (tmp_path / 'p.tsv').write_text('query\tdocument\trelevance\nfilm\tdull\t0\nfilm\ta fine film\t1\n')
+  assert 'has learned classification and cannot rerank' in typed('rerank', 'classification', 'film',
+                                                                 'd.txt')
+  (tmp_path / 'p.tsv').write_text(
+      'query\tdocument\trelevance\nfilm\tdull\t0\nfilm\ta fine film\t1\n')
   said = typed('predict', 'rerank', 'p.tsv', '--output=p.jsonl')
-  assert said.startswith('ndcg_10             100.00') and rows(tmp_path / 'p.jsonl')[1]['truth'] == 1
+  assert said.startswith('ndcg_10             100.00') and rows(tmp_path / 'p.jsonl')[1][
+      'truth'] == 1
 
 
 def table(path):
@@ -84,27 +91,33 @@ def table(path):
 
 
 def test_tables_of_predictions_have_a_head_for_every_cell_and_the_truth(typed, tmp_path):
-  (tmp_path / 'x.tsv').write_text('id\ttext\tlabel\n7\ta fine film\tgood\n8\tdull\tbad\n9\ta film\t\n')
+  (tmp_path / 'x.tsv').write_text(
+      'id\ttext\tlabel\n7\ta fine film\tgood\n8\tdull\tbad\n9\ta film\t\n')
   typed('predict', 'classification', 'x.tsv', '--output=y.tsv')
   found = table(tmp_path / 'y.tsv')
   assert [(row['id'], row['truth'], row['text']) for row in found] == [
       ('7', 'good', 'a fine film'), ('8', 'bad', 'dull'), ('9', '', 'a film')]
   assert [row['label'] for row in found[:2]] == ['good', 'bad'] and list(found[0]) == [
       'id', 'label', 'probability', 'truth', 'text']
-  (tmp_path / 'x.jsonl').write_text(json.dumps({'sentence1': 'a', 'sentence2': 'b\tc', 'label': 'bad'}) + '\n')
+  (tmp_path / 'x.jsonl').write_text(json.dumps({'sentence1': 'a', 'sentence2': 'b\tc',
+                                                'label': 'bad'}) + '\n')
   typed('predict', 'classification', 'x.jsonl', '--output=y.tsv')
-  assert [(row['text'], row['text_b'], row['truth']) for row in table(tmp_path / 'y.tsv')] == [('a', 'b c', 'bad')]
-  (tmp_path / 'x.jsonl').write_text(json.dumps({'context': 'a film', 'choices': ['dull', 'fine'], 'label': 1}) + '\n')
+  assert [(row['text'], row['text_b'], row['truth'])
+          for row in table(tmp_path / 'y.tsv')] == [('a', 'b c', 'bad')]
+  (tmp_path / 'x.jsonl').write_text(json.dumps({'context': 'a film', 'choices': ['dull', 'fine'],
+                                                'label': 1}) + '\n')
   typed('predict', 'choice', 'x.jsonl', '--output=y.tsv')
   row, = table(tmp_path / 'y.tsv')
   assert (row['truth'], row['context'], row['question']) == ('1', 'a film', '')
   (tmp_path / 'x.jsonl').write_text(json.dumps({
-      'id': 'q', 'question': 'who?', 'context': 'it came to Angela Merkel', 'answers': ['Angela', 'Merkel']}) + '\n')
+      'id': 'q', 'question': 'who?', 'context': 'it came to Angela Merkel',
+      'answers': ['Angela', 'Merkel']}) + '\n')
   typed('predict', 'answers', 'x.jsonl', '--output=y.tsv')
   row, = table(tmp_path / 'y.tsv')
   assert (row['id'], row['truth']) == ('q', '["Angela", "Merkel"]')
   (tmp_path / 'x.txt').write_text('a film\nfine\tdull\n')
-  assert 'x.txt:2: a column text_b is needed' in typed('predict', 'classification', 'x.txt', '--output=z.tsv')
+  assert 'x.txt:2: a column text_b is needed' in typed('predict', 'classification', 'x.txt',
+                                                       '--output=z.tsv')
   assert not (tmp_path / 'z.tsv').exists()
 
 
@@ -120,12 +133,18 @@ def test_lines_of_another_encoding_and_odd_ones_are_read_or_left_out(typed, tmp_
 
 
 @pytest.mark.parametrize('args', [
-    ('tag', 'tagging', './queris.txt'), ('tag', 'tagging', 'Angela came.', 'nams.conll'), ('tag', 'tagging', 'a/b'),
-    ('answer', 'answers', 'context.md', 'who?'), ('attention', 'classification', 'My Drive/texts, 2.txt'),
-    ('neighbors', 'classification', 'a *film*', 'texts.txt.gz'), ('losses', 'classification', '~/none'),
-    ('losses', 'classification', 'x.txt,missing.txt'), ('neighbors', 'classification', 'a *film*', '*.tsv'),
-    ('similar', 'classification', 'a film', '/missing/file'), ('similar', 'classification', 'pairs.tsv'),
-    ('search', 'classification', 'x.txt', 'queries.jsonl'), ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
+    ('tag', 'tagging', './queris.txt'), ('tag', 'tagging', 'Angela came.', 'nams.conll'),
+    ('tag', 'tagging', 'a/b'),
+    ('answer', 'answers', 'context.md', 'who?'),
+    ('attention', 'classification', 'My Drive/texts, 2.txt'),
+    ('neighbors', 'classification', 'a *film*', 'texts.txt.gz'),
+    ('losses', 'classification', '~/none'),
+    ('losses', 'classification', 'x.txt,missing.txt'),
+    ('neighbors', 'classification', 'a *film*', '*.tsv'),
+    ('similar', 'classification', 'a film', '/missing/file'),
+    ('similar', 'classification', 'pairs.tsv'),
+    ('search', 'classification', 'x.txt', 'queries.jsonl'),
+    ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
 def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
   (tmp_path / 'x.txt').write_text('a fine film\n')
   assert f'there is no file {next(arg for arg in args[2:] if inputs.looks_like_path(arg) and arg != "x.txt")!r}' in (
@@ -133,7 +152,8 @@ def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
 
 
 @pytest.mark.parametrize('text', [
-    ' TCP/IP', 'and/or is a word', 'Angela came.', 'I read a.txt today', 'film', '.', '3.5', 'e.g.', 'U.S.', 'a\nb.txt',
+    ' TCP/IP', 'and/or is a word', 'Angela came.', 'I read a.txt today', 'film', '.', '3.5', 'e.g.',
+    'U.S.', 'a\nb.txt',
     'https://example.com is down', '', 'node.js', '...'])
 def test_texts_that_are_no_paths(text, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -144,15 +164,18 @@ def test_several_texts_and_files_are_tagged_in_their_order(typed, tmp_path):
   (tmp_path / 'x.txt').write_text('Berlin\nfine\n')
   assert typed('tag', 'tagging', 'Angela Merkel came.', 'x.txt', 'Berlin.') == (
       '[Angela Merkel PER] came.\n[Berlin LOC]\nfine\n[Berlin LOC].\n')
-  assert typed('tag', 'tagging', 'Angela.', '-', '--output=y.jsonl', said='Berlin\n') == '2 texts in y.jsonl\n'
+  assert typed('tag', 'tagging', 'Angela.', '-', '--output=y.jsonl',
+               said='Berlin\n') == '2 texts in y.jsonl\n'
   assert [row['text'] for row in rows(tmp_path / 'y.jsonl')] == ['Angela.', 'Berlin']
   assert 'there is no text' in typed('tag', 'tagging')
 
 
 def test_standard_input_is_a_text_a_line(typed):
-  found = [json.loads(line) for line in typed('predict', 'classification', '-', said='fine\ndull\ta film\nfine\n'
+  found = [json.loads(line) for line in typed('predict', 'classification', '-',
+                                              said='fine\ndull\ta film\nfine\n'
                                               ).splitlines()]
-  assert [(one['label'], one.get('text_b')) for one in found] == [('good', None), ('bad', 'a film'), ('good', None)]
+  assert [(one['label'], one.get('text_b'))
+          for one in found] == [('good', None), ('bad', 'a film'), ('good', None)]
   found = json.loads(typed('predict', 'choice', '-', said='a film\tdull\tfine\n'))
   assert (found['choice'], found['number']) == ('fine', 1)
   found = json.loads(typed('predict', 'answers', '-', said='who?\tit came to Angela Merkel.\n'))
@@ -162,8 +185,10 @@ def test_standard_input_is_a_text_a_line(typed):
 def test_rows_with_unknown_labels_are_predicted_and_counted(typed, tmp_path):
   (tmp_path / 'x.tsv').write_text('text\tlabel\nfine\tgood\ndull\t?\nfine\tugly\na film\t\n')
   said = typed('predict', 'classification', 'x.tsv', '--output=y.jsonl').split('\n')
-  assert said[0].startswith("2 rows have labels that cannot be compared. They are predicted") and "x.tsv:3: " in said[0]
-  assert said[2:4] == ['of 1 rows with labels; 3 rows have no known label', '4 predictions in y.jsonl']
+  assert said[0].startswith(
+      "2 rows have labels that cannot be compared. They are predicted") and "x.tsv:3: " in said[0]
+  assert said[2:4] == ['of 1 rows with labels; 3 rows have no known label',
+                       '4 predictions in y.jsonl']
   rows = [json.loads(line) for line in (tmp_path / 'y.jsonl').read_text().splitlines()]
   assert ['truth' in row for row in rows] == [True, False, False, False]
 
@@ -172,16 +197,24 @@ def test_what_is_wrong_is_a_line_and_nothing_is_written(typed, tmp_path):
   (tmp_path / 'x.tsv').write_text('text\tlabel\nfine\tgood\ndull\tbad\n \tgood\n')
   (tmp_path / 'empty.txt').write_text('fine\n\n')
   for args, line in (
-      (('predict', 'classification', 'x.tsv', '--output=y.jsonl'), "x.tsv:4: the column 'text' is empty"),
-      (('predict', 'classification', 'empty.txt', '--output=y.jsonl'), 'empty.txt:2: expected a text, or a pair'),
-      (('predict', 'classification', 'x.tsv', '--output=y.csv'), '--output is .jsonl or .tsv, got y.csv'),
-      (('predict', 'classification', 'x.tsv', '--columns.first=film'), "x.tsv:2: no column 'film', only ['label', "),
+      (('predict', 'classification', 'x.tsv', '--output=y.jsonl'),
+       "x.tsv:4: the column 'text' is empty"),
+      (('predict', 'classification', 'empty.txt', '--output=y.jsonl'),
+       'empty.txt:2: expected a text, or a pair'),
+      (('predict', 'classification', 'x.tsv', '--output=y.csv'),
+       '--output is .jsonl or .tsv, got y.csv'),
+      (('predict', 'classification', 'x.tsv', '--columns.first=film'),
+       "x.tsv:2: no column 'film', only ['label', "),
       (('predict', 'classification', 'none.tsv', '--output=y.jsonl'), "no files match 'none.tsv'"),
       (('tag', 'classification', 'fine'), 'has learned classification and cannot tag'),
-      (('encode', 'classification', 'empty.txt', '--output=y.npy'), 'empty.txt:2: the line is empty'),
-      (('encode', 'classification', 'x.tsv', '--output=y.npy', '--column=stars'), "x.tsv:2: no column 'stars'"),
-      (('encode', 'classification', 'x.tsv', '--output=y.npy', '--pooling=none'), 'write .npz or .parquet'),
-      (('encode', 'classification', 'x.tsv', '--output=y.txt'), '--output is .npy, .npz or .parquet, got y.txt')):
+      (('encode', 'classification', 'empty.txt', '--output=y.npy'),
+       'empty.txt:2: the line is empty'),
+      (('encode', 'classification', 'x.tsv', '--output=y.npy', '--column=stars'),
+       "x.tsv:2: no column 'stars'"),
+      (('encode', 'classification', 'x.tsv', '--output=y.npy', '--pooling=none'),
+       'write .npz or .parquet'),
+      (('encode', 'classification', 'x.tsv', '--output=y.txt'),
+       '--output is .npy, .npz or .parquet, got y.txt')):
     said = typed(*args)
     assert said.startswith('error: ') and line in said and '\n' not in said
     names = {path.name for path in tmp_path.iterdir()}
@@ -204,14 +237,17 @@ def test_answers_are_printed_with_their_places(typed, tmp_path):
 
 
 def test_a_text_is_marked_up_and_words_stand_in_columns(typed, tmp_path):
-  assert typed('tag', 'tagging', 'Angela Merkel came to Berlin.') == '[Angela Merkel PER] came to [Berlin LOC].\n'
+  assert typed('tag', 'tagging',
+               'Angela Merkel came to Berlin.') == '[Angela Merkel PER] came to [Berlin LOC].\n'
   (tmp_path / 'x.txt').write_text('Angela came.\nBerlin\nfine\n')
   assert typed('tag', 'tagging', 'x.txt') == '[Angela PER] came.\n[Berlin LOC]\nfine\n'
   assert typed('tag', 'tagging', 'x.txt', '--output=x.conll') == '3 texts in x.conll\n'
-  assert (tmp_path / 'x.conll').read_text() == 'Angela\tB-PER\ncame\tO\n.\tO\n\nBerlin\tB-LOC\n\nfine\tO\n\n'
+  assert (tmp_path / 'x.conll').read_text(
+      ) == 'Angela\tB-PER\ncame\tO\n.\tO\n\nBerlin\tB-LOC\n\nfine\tO\n\n'
   # What was written is a source: here its tags are the truth, all of which are found again.
   said = typed('predict', 'tagging', 'x.conll', '--output=y.conll')
-  assert said.startswith('f1                  100.00\nprecision           100.00\nrecall              100.00\n')
+  assert said.startswith(
+      'f1                  100.00\nprecision           100.00\nrecall              100.00\n')
   assert (tmp_path / 'y.conll').read_text().startswith('Angela\tB-PER\tB-PER\ncame\tO\tO\n')
 
 
@@ -220,16 +256,20 @@ def test_vectors_of_files(typed, tmp_path):
   (tmp_path / 'x.txt').write_text('\n'.join(texts) + '\n')
   (tmp_path / 'x.jsonl').write_text(''.join(json.dumps({'says': text}) + '\n' for text in texts))
   model = tuned.trained('classification')
-  assert typed('encode', 'classification', 'x.txt', '--output=x.npy') == 'vectors of 5 texts in x.npy\n'
-  np.testing.assert_allclose(np.load(tmp_path / 'x.npy', mmap_mode='r'), plm_jax.encode(model, texts), atol=1e-6)
-  typed('encode', 'classification', 'x.jsonl', '--column=says', '--output=x.npz', '--pooling=none', '--layer=0')
+  assert typed('encode', 'classification', 'x.txt',
+               '--output=x.npy') == 'vectors of 5 texts in x.npy\n'
+  np.testing.assert_allclose(np.load(tmp_path / 'x.npy', mmap_mode='r'),
+                             plm_jax.encode(model, texts), atol=1e-6)
+  typed('encode', 'classification', 'x.jsonl', '--column=says', '--output=x.npz', '--pooling=none',
+        '--layer=0')
   found = np.load(tmp_path / 'x.npz')
   expected = plm_jax.encode(model, texts, layer=0, pooling='none')
   assert found['lengths'].tolist() == [5, 3, 7, 3, 3] == [*map(len, expected)]
   np.testing.assert_allclose(found['vectors'], np.concatenate(expected), atol=1e-6)
   assert zipfile.ZipFile(tmp_path / 'x.npz').testzip() is None
   typed('encode', 'classification', '-', '--output=y.npz', '--pooling=first', said='fine\n')
-  np.testing.assert_allclose(np.load(tmp_path / 'y.npz')['vectors'], plm_jax.encode(model, 'fine', pooling='first'),
+  np.testing.assert_allclose(np.load(tmp_path / 'y.npz')['vectors'],
+                             plm_jax.encode(model, 'fine', pooling='first'),
                              atol=1e-6)
 
 
@@ -242,7 +282,8 @@ def test_vectors_as_parquet(typed, tmp_path, monkeypatch):
   typed('encode', 'classification', 'x.txt', '--output=x.parquet')
   vectors = parquet.read_table(tmp_path / 'x.parquet')['vector'].to_pylist()
   model = tuned.trained('classification')
-  np.testing.assert_allclose(vectors, plm_jax.encode(model, ['a fine film', 'dull', 'a']), atol=1e-6)
+  np.testing.assert_allclose(vectors, plm_jax.encode(model, ['a fine film', 'dull', 'a']),
+                             atol=1e-6)
   typed('encode', 'classification', 'x.txt', '--output=y.parquet', '--pooling=none')
   table = parquet.read_table(tmp_path / 'y.parquet')
   assert table['length'].to_pylist() == [5, 3, 3]
@@ -290,8 +331,10 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_pa
   monkeypatch.setattr(inputs.models, 'load', None)
   (tmp_path / 'x.txt').write_text('a fine film\n')
   for name, option in (('predict', '--output=x.txt/y.jsonl'), ('encode', '--output=x.txt/y.npy'),
-                       ('minimal-pairs', '--page=x.txt/y.html'), ('minimal-pairs', '--output=x.txt/y.jsonl')):
-    assert f'{tmp_path / "x.txt"} is a file, expected a folder' in typed(name, 'classification', 'x.txt', option)
+                       ('minimal-pairs', '--page=x.txt/y.html'),
+                       ('minimal-pairs', '--output=x.txt/y.jsonl')):
+    assert f'{tmp_path / "x.txt"} is a file, expected a folder' in typed(name, 'classification',
+                                                                         'x.txt', option)
   (tmp_path / 'folder.jsonl').mkdir()
   assert 'it is a folder, expected the name of a file' in typed(
       'predict', 'classification', 'x.txt', '--output=folder.jsonl')
@@ -300,13 +343,15 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_pa
 def test_a_checkpoint_of_several_labels_predicts_them(models, tmp_path):
   shutil.copytree(models / 'classification', tmp_path / 'several')
   config = json.loads((tmp_path / 'several/config.json').read_text())
-  (tmp_path / 'several/config.json').write_text(json.dumps(config | {'problem_type': 'multi_label_classification'}))
+  (tmp_path / 'several/config.json').write_text(
+      json.dumps(config | {'problem_type': 'multi_label_classification'}))
   assert plm_jax.predict(tmp_path / 'several', 'fine')[0].labels == ['good']
   assert plm_jax.predict(models / 'classification', 'fine')[0].label == 'good'
 
 
 @pytest.mark.parametrize('args', [
-    ('predict', 'classification', 'x.txt', '--output=-'), ('tag', 'tagging', 'x.txt', '--output', '-'),
+    ('predict', 'classification', 'x.txt', '--output=-'),
+    ('tag', 'tagging', 'x.txt', '--output', '-'),
     ('similar', 'classification', 'a fine film', 'a', '--output=-')])
 def test_a_dash_is_standard_output(args, typed, tmp_path, capsys):
   (tmp_path / 'x.txt').write_text('a fine film\n')
@@ -316,9 +361,11 @@ def test_a_dash_is_standard_output(args, typed, tmp_path, capsys):
 
 @pytest.mark.parametrize('args', [
     ('encode', 'classification', 'x.txt', '--output=-'), ('export', 'classification', '-'),
-    ('minimal-pairs', 'classification', 'x.txt', '--page=-'), ('clean', 'x.txt', '-'), ('prepare', 'x.txt', '-'),
+    ('minimal-pairs', 'classification', 'x.txt', '--page=-'), ('clean', 'x.txt', '-'),
+    ('prepare', 'x.txt', '-'),
     ('mine-negatives', 'bm25', 'x.jsonl', '--output=-')])
 def test_a_dash_is_refused_where_results_are_no_lines_of_standard_output(args, typed, tmp_path):
   (tmp_path / 'x.txt').write_text('a fine film\n')
-  assert 'the output is -, but this command does not write its results to standard output' in typed(*args)
+  assert 'the output is -, but this command does not write its results to standard output' in typed(
+      *args)
   assert [path.name for path in tmp_path.iterdir()] == ['x.txt']

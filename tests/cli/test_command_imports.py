@@ -17,8 +17,10 @@ from plm_jax import conversion
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
-HEAVY = ('apache_beam', 'jax', 'optax', 'orbax', 'plm_jax.config.run', 'plm_jax.recipes', 'plm_jax.runs',
-         'plm_jax.tasks.kinds', 'plm_jax.training.train', 'scipy', 'sklearn', 'tensorflow', 'tensorstore', 'torch', 'transformers')
+HEAVY = ('apache_beam', 'jax', 'optax', 'orbax', 'plm_jax.config.run', 'plm_jax.recipes',
+         'plm_jax.runs',
+         'plm_jax.tasks.kinds', 'plm_jax.training.train', 'scipy', 'sklearn', 'tensorflow',
+         'tensorstore', 'torch', 'transformers')
 # What a command may import of HEAVY.
 ALLOWED = {
     'fill-mask bert [MASK]': {'jax'},
@@ -27,10 +29,12 @@ ALLOWED = {
     'predict classification texts.txt': {'jax', 'plm_jax.tasks.kinds'},
     'tag tagging angela': {'jax', 'plm_jax.tasks.kinds'},
     'clean texts.txt cleaned': set(),
-    'prepare corpus.txt others --tokenizer=bert': {'jax', 'plm_jax.config.run', 'plm_jax.tasks.kinds'},
+    'prepare corpus.txt others --tokenizer=bert': {'jax', 'plm_jax.config.run',
+                                                   'plm_jax.tasks.kinds'},
     'verify records': set(),
     'train --help': set(),
-    'train': {'jax', 'optax', 'plm_jax.config.run', 'plm_jax.recipes', 'plm_jax.tasks.kinds', 'plm_jax.training.train'}}
+    'train': {'jax', 'optax', 'plm_jax.config.run', 'plm_jax.recipes', 'plm_jax.tasks.kinds',
+              'plm_jax.training.train'}}
 CODE = f"""
 import contextlib, io, json, sys
 from plm_jax.cli.main import main
@@ -50,13 +54,15 @@ def folder(tmp_path_factory):
                                   ('gpt2', 'lm', train_byte_bpe(lines, 300, layout='gpt2'))):
     model = backbones.small(family, tokenizer.vocab.size, 64)
     module = ModelWithHeads(model.backbone(), {head: conversion.build_head(family, head, model, 2)})
-    shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
+    shapes = jax.eval_shape(module.init, jax.random.key(0),
+                            {'tokens': zeros, 'segments': zeros})['params']
     conversion.save(folder / family, model, tiny.random_params(shapes), tokenizer, like=family)
   for kind in ('classification', 'tagging'):
     plm_jax.export(tuned.trained(kind), folder / kind)
   (folder / 'texts.txt').write_text('a fine film\n')
   (folder / 'corpus.txt').write_text(tiny.text()[:20000])
-  plm_jax.prepare(str(folder / 'corpus.txt'), str(folder / 'records'), tokenizer=str(folder / 'bert'))
+  plm_jax.prepare(str(folder / 'corpus.txt'), str(folder / 'records'),
+                  tokenizer=str(folder / 'bert'))
   return folder
 
 
@@ -67,7 +73,8 @@ SLOW = 'encode', 'generate', 'predict', 'tag'  # much as fill-mask, and each tak
     pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW)) for line in ALLOWED])
 def test_a_command_imports_what_it_uses(line, folder):
   environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(plm_jax.__file__).parents[1])}
-  done = subprocess.run([sys.executable, '-c', CODE, *line.split()], cwd=folder, env=environment, text=True,
+  done = subprocess.run([sys.executable, '-c', CODE, *line.split()], cwd=folder, env=environment,
+                        text=True,
                         capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr
   found = set(json.loads(done.stdout.splitlines()[-1]))
@@ -82,7 +89,8 @@ plm_jax.encode('bert', 'a')
 print(json.dumps([name for name in {HEAVY} if name in sys.modules]))
 """
   environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(plm_jax.__file__).parents[1])}
-  done = subprocess.run([sys.executable, '-c', code], cwd=folder, env=environment, text=True, capture_output=True,
+  done = subprocess.run([sys.executable, '-c', code], cwd=folder, env=environment, text=True,
+                        capture_output=True,
                         timeout=300)
   assert done.returncode == 0, done.stderr
   assert json.loads(done.stdout) == ['jax']

@@ -34,27 +34,35 @@ def test_vectors_and_search(home, monkeypatch, capsys):
   model = home / 'model'
   out = typed(monkeypatch, capsys, 'similar', model, 'a book', 'a book', 'ana')
   assert out.splitlines()[0] == '1.0000\ta book\ta book' and len(out.splitlines()) == 2
-  assert typed(monkeypatch, capsys, 'similar', model, home / 'pairs.tsv').startswith('1.0000\ta book\ta book\n')
+  assert typed(monkeypatch, capsys, 'similar', model,
+               home / 'pairs.tsv').startswith('1.0000\ta book\ta book\n')
   typed(monkeypatch, capsys, 'encode', model, home / 'texts.txt', '--output', home / 'known.npy')
   vectors = np.load(home / 'known.npy')
-  np.testing.assert_array_equal(vectors, plm_jax.encode(model, (home / 'texts.txt').read_text().splitlines()))
+  np.testing.assert_array_equal(vectors, plm_jax.encode(
+      model, (home / 'texts.txt').read_text().splitlines()))
   for corpus in ('texts.txt', 'known.npy'):
-    found = json.loads(typed(monkeypatch, capsys, 'search', model, home / corpus, 'the film is good', '--top=2'))
+    found = json.loads(typed(monkeypatch, capsys, 'search', model, home / corpus,
+                             'the film is good', '--top=2'))
     assert found['hits'][0]['number'] == 1 and len(found['hits']) == 2
     assert found['hits'][0].get('text', 'the film is good') == 'the film is good'
-  assert 'vectors of 8 numbers' in typed(monkeypatch, capsys, 'distill', model, home / 'static', '--size=8')
-  assert typed(monkeypatch, capsys, 'similar', home / 'static', 'a book', 'a book').startswith('1.0000')
+  assert 'vectors of 8 numbers' in typed(monkeypatch, capsys, 'distill', model, home / 'static',
+                                         '--size=8')
+  assert typed(monkeypatch, capsys, 'similar', home / 'static', 'a book',
+               'a book').startswith('1.0000')
   loaded = plm_jax.load(home / 'static')
-  assert repr(loaded).startswith('<static vectors: ') and plm_jax.encode(loaded, 'a book').shape == (1, 8)
+  assert repr(loaded).startswith('<static vectors: ') and plm_jax.encode(
+      loaded, 'a book').shape == (1, 8)
   found, = plm_jax.search(loaded, ['ana', 'a book'], 'a book', top=1)
   assert found[0].text == 'a book'
-  typed(monkeypatch, capsys, 'encode', home / 'static', home / 'texts.txt', '--output', home / 'static.npy')
+  typed(monkeypatch, capsys, 'encode', home / 'static', home / 'texts.txt', '--output',
+        home / 'static.npy')
   assert np.load(home / 'static.npy').shape == (3, 8)
 
 
 @pytest.mark.parametrize(('args', 'said'), [
     (('similar', 'model', 'alone'), "'alone' is no file of pairs: give two texts, or a file"),
-    (('similar', 'model', 'texts.txt'), 'a row has a text alone: there is nothing that it is compared with'),
+    (('similar', 'model', 'texts.txt'),
+     'a row has a text alone: there is nothing that it is compared with'),
     (('search', 'model', 'bad.npy', 'a'), 'holds no vectors'),
     (('search', 'model', 'empty.txt', 'a'), 'empty.txt has no texts'),
     (('search', 'model', 'gaps.txt', 'a'), 'gaps.txt:2: the line is empty'),

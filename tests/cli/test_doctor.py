@@ -35,7 +35,8 @@ BERT = ['bert_base', '--scale=test', '--mesh.data=1']
 def records(tmp_path_factory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp('records')
   (folder / 'text.txt').write_text(tiny.text())
-  prepare(PrepareConfig(source=str(folder / 'text.txt'), vocab=2048, heldout=0.1), folder / 'prepared')
+  prepare(PrepareConfig(source=str(folder / 'text.txt'), vocab=2048, heldout=0.1),
+          folder / 'prepared')
   return folder / 'prepared'
 
 
@@ -70,7 +71,8 @@ def package(folder: pathlib.Path, name: str, version: str) -> None:
 
 def faults(args, own: Machine) -> dict[str, str]:
   """Of an examination: what each check that found a fault says."""
-  return {found.check: found.message for found in doctor.examine(args, own).findings if found.level == 'fault'}
+  return {found.check: found.message for found in doctor.examine(args, own).findings if found.level
+          == 'fault'}
 
 
 def run_of(tmp_path, records, *more) -> list[str]:
@@ -81,13 +83,15 @@ def test_a_healthy_run_is_all_ok_and_leaves_nothing_behind(tmp_path, records, ca
   found = doctor.examine(run_of(tmp_path, records), laptop(tmp_path))
   assert {one.level for one in found.findings} == {'ok'}
   assert [one.check for one in found.findings] == [
-      'versions', 'accelerator', 'options', 'hosts', 'devices', 'mesh', 'memory', 'disk', 'cost', 'records', 'cache',
+      'versions', 'accelerator', 'options', 'hosts', 'devices', 'mesh', 'memory', 'disk', 'cost',
+      'records', 'cache',
       'output', 'checkpoint']
   assert capsys.readouterr().out.count('\n') == 13
   assert not (tmp_path / 'run').exists()
 
 
-def test_text_that_is_not_prepared_is_ok_too_and_the_exit_status_0(tmp_path, records, monkeypatch, capsys):
+def test_text_that_is_not_prepared_is_ok_too_and_the_exit_status_0(tmp_path, records, monkeypatch,
+                                                                   capsys):
   text = records.parent / 'text.txt'
   monkeypatch.setattr('sys.argv', ['plm_jax', 'doctor', *run_of(tmp_path, text)])
   commands.main()
@@ -113,13 +117,16 @@ def test_python_that_is_too_old(tmp_path):
   with (tmp_path / 'jax-9.9.9.dist-info/METADATA').open('a') as file:
     file.write('Requires-Python: >=3.99\n')
   found, = versions.find_conflicts(versions.find_installed([str(tmp_path)]))
-  assert found.startswith('jax 9.9.9 is for Python >=3.99, and this is 3.') and 'uv venv --python' in found
+  assert found.startswith(
+      'jax 9.9.9 is for Python >=3.99, and this is 3.') and 'uv venv --python' in found
 
 
 def test_a_cpu_beside_a_tpu(tmp_path):
   own = tpu_vm(tmp_path)
   said = faults([], own)['devices']
-  assert said.startswith('there is a TPU (/dev/accel0, /dev/accel1, /dev/accel2, /dev/accel3), and JAX computes on the '
+  assert said.startswith(
+      'there is a TPU (/dev/accel0, /dev/accel1, /dev/accel2, /dev/accel3), and JAX computes on '
+      'the '
                          'CPU: ') and "pip install 'plm_jax[tpu]'" in said
   machine.check_platform(own, 'tpu')
   machine.check_platform(dataclasses.replace(own, environ={'JAX_PLATFORMS': 'cpu'}), 'cpu')
@@ -132,7 +139,9 @@ def test_a_tpu_without_libtpu(tmp_path):
 
 def test_a_tpu_of_which_only_variables_tell(tmp_path):
   own = Machine(tmp_path, {'TPU_ACCELERATOR_TYPE': 'v5litepod-16'}, True)
-  with pytest.raises(AcceleratorError, match=r'there is a TPU \(TPU_ACCELERATOR_TYPE=v5litepod-16\), and JAX computes'):
+  with pytest.raises(AcceleratorError,
+                     match=r'there is a TPU \(TPU_ACCELERATOR_TYPE=v5litepod-16\), and JAX '
+                           r'computes'):
     machine.check_platform(own, 'cpu')
 
 
@@ -142,7 +151,8 @@ def test_a_tpu_that_another_process_holds(tmp_path):
   process(tmp_path, os.getpid(), 'python -m plm_jax doctor', '/dev/accel0')
   said = faults([], own)
   assert said == {'accelerator': (
-      "/dev/accel2 is held by process 4711 (python -m experiments.bert_base): a TPU is one process's at a time. Wait "
+      "/dev/accel2 is held by process 4711 (python -m experiments.bert_base): a TPU is one "
+      "process's at a time. Wait "
       'for it, or end it: kill 4711')}
   machine.check_tpu_usable(dataclasses.replace(own, environ={'TPU_VISIBLE_CHIPS': '0,1'}))
   machine.check_tpu_usable(dataclasses.replace(own, environ={'JAX_PLATFORMS': 'cpu'}))
@@ -165,26 +175,32 @@ def test_devices_that_are_handed_to_programs_are_tpus_where_the_bus_says_so(tmp_
 def test_a_host_that_does_not_come(tmp_path, records):
   with socket.create_server(('localhost', 0)) as server:
     port = server.getsockname()[1]
-  job = [f'--hosts.coordinator=localhost:{port}', '--hosts.count=3', '--hosts.index=0', '--hosts.timeout=0.2']
-  found = doctor.examine(run_of(tmp_path, records, '--hosts.distributed=True', *job), laptop(tmp_path))
+  job = [f'--hosts.coordinator=localhost:{port}', '--hosts.count=3', '--hosts.index=0',
+         '--hosts.timeout=0.2']
+  found = doctor.examine(run_of(tmp_path, records, '--hosts.distributed=True', *job),
+                         laptop(tmp_path))
   said = {one.check: (one.level, one.message) for one in found.findings}
   assert said['hosts'] == (
-      'fault', 'of 3 processes, number 1, 2 did not come within 0.2 s: every worker of the job has to run this command'
+      'fault', 'of 3 processes, number 1, 2 did not come within 0.2 s: every worker of the job has '
+               'to run this command'
       ', within --hosts.timeout seconds of the others')
   assert said['records'][0] == 'ok' and said['mesh'][0] == 'warning'
 
 
 @pytest.mark.parametrize(('option', 'said'), [
-    ('--mesh.fsdp=16', "the mesh {'data': 1, 'fsdp': 16, 'tensor': 1} needs 16 devices, there are 8 (cpu). Make "
+    ('--mesh.fsdp=16',
+     "the mesh {'data': 1, 'fsdp': 16, 'tensor': 1} needs 16 devices, there are 8 (cpu). Make "
                        '--mesh.data, --mesh.fsdp or --mesh.tensor smaller.'),
-    ('--train.accumulate=3', 'a batch of 8 sequences cannot be divided evenly: 1 devices (data 1 x fsdp 1) and 3 '
+    ('--train.accumulate=3',
+     'a batch of 8 sequences cannot be divided evenly: 1 devices (data 1 x fsdp 1) and 3 '
                              'micro-batches need a multiple of 3')])
 def test_a_mesh_or_a_batch_that_does_not_divide(tmp_path, records, option, said):
   assert faults(run_of(tmp_path, records, option), laptop(tmp_path)) == {'mesh': said}
 
 
 def test_records_of_another_tokenizer(tmp_path, records):
-  args = ['gpt2_small', '--scale=test', '--mesh.data=1', f'--data.path={records}', f'--output={tmp_path / "run"}']
+  args = ['gpt2_small', '--scale=test', '--mesh.data=1', f'--data.path={records}',
+          f'--output={tmp_path / "run"}']
   said = faults(args, laptop(tmp_path))['records']
   assert 'contains records of a wordpiece tokenizer, but gpt2_small needs byte-bpe: make them with `python' in said
 
@@ -200,7 +216,8 @@ def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path
     said = faults(run_of(tmp_path, tmp_path / 'damaged'), full)
   assert sorted(said) == ['disk', 'output', 'records']
   assert 'train-00000.npy is damaged: its checksum is wrong. Copy it again' in said['records']
-  assert said['disk'].endswith('1.0 MB are free. The existing checkpoints are complete: make room, and the same '
+  assert said['disk'].endswith(
+      '1.0 MB are free. The existing checkpoints are complete: make room, and the same '
                                'command resumes.')
   assert f'run is in use by a run (process {os.getpid()} on' in said['output']
   assert 'wait for it, stop it (`kill ' in said['output']
@@ -210,7 +227,8 @@ def test_room_for_fewer_checkpoints_than_are_kept_is_a_warning():
   config = recipes.find_recipe('bert_base')('test')
   assert preflight.check_disk(config, 100, lambda folder: 400) == ''
   assert write_flags(preflight.check_disk(config, 100, lambda folder: 399)) == (
-      'runs/bert_base-test has room for 3 checkpoints of 0.0 MB, and the run keeps 3 and writes the next one as well: '
+      'runs/bert_base-test has room for 3 checkpoints of 0.0 MB, and the run keeps 3 and writes '
+      'the next one as well: '
       'make room, or give --train.keep=2')
 
 
@@ -221,7 +239,8 @@ def test_text_that_is_not_there_and_a_cache_without_room(tmp_path):
   text.write_text(tiny.text())
   config = parse(recipes.find_recipe('bert_base'), ['--scale=test', f'--data.path={text}'])
   with pytest.raises(
-    doctor.UserError, match=r'records of this text need about .* make room, or let PLM_JAX_CACHE name'
+    doctor.UserError,
+    match=r'records of this text need about .* make room, or let PLM_JAX_CACHE name'
   ):
     doctor.check_cache(config, dataclasses.replace(laptop(tmp_path), free_bytes=lambda folder: 100))
 
@@ -231,7 +250,8 @@ def test_a_checkpoint_of_another_model_and_a_damaged_one(tmp_path, records):
   config = parse(recipes.find_recipe('bert_base'), run_of(tmp_path, records)[1:])
   meta = {'config': serialization.to_json(config), 'tokenizer': tokenizer.hash}
   saved = Checkpoints(folder / 'checkpoints')
-  saved.save(2, {'x': jnp.zeros(3)}, {**meta, 'data': {'digests': {'prepared': read_meta(records).content_digest}}})
+  saved.save(2, {'x': jnp.zeros(3)},
+             {**meta, 'data': {'digests': {'prepared': read_meta(records).content_digest}}})
   saved.close()
   assert (
     doctor.check_resume(config, tokenizer).message
@@ -253,11 +273,14 @@ def test_a_checkpoint_of_another_model_and_a_damaged_one(tmp_path, records):
 
 @pytest.mark.parametrize(('args', 'said'), [
     (['bert_bas'], 'did you mean bert_base'), (['--scale=test'], 'which recipe?'),
-    (['bert_base', '--mode=evaluate'], 'leave out --mode'), (['bert_base', '--topology=v9:1'], 'such as v2:4x4'),
+    (['bert_base', '--mode=evaluate'], 'leave out --mode'),
+    (['bert_base', '--topology=v9:1'], 'such as v2:4x4'),
     (['bert_base', '--optim.warmup=9000000'], '--optim.warmup is 9,000,000 steps')])
-def test_options_that_make_no_run_are_a_fault_and_the_machine_is_looked_at_all_the_same(tmp_path, args, said):
+def test_options_that_make_no_run_are_a_fault_and_the_machine_is_looked_at_all_the_same(
+    tmp_path, args, said):
   found = doctor.examine(args, laptop(tmp_path)).findings
-  assert said in next(one.message for one in found if one.check == 'options' and one.level == 'fault')
+  assert said in next(one.message for one in found if one.check == 'options'
+                      and one.level == 'fault')
   assert found[-1].check == 'cache'
 
 
@@ -273,7 +296,8 @@ def test_buckets_that_are_missing_or_elsewhere_or_not_to_be_written(tmp_path):
   with Bucket(tmp_path, zone='us-central1-a') as bucket, Client(bucket) as client:
     client.ask('from plm_jax.cli import doctor')
     def told(path: str) -> str:
-      client.ask(f'found = doctor.Examination(); found.run_check("bucket", doctor.check_bucket, {path!r}, "run")')
+      client.ask(f'found = doctor.Examination(); found.run_check("bucket", doctor.check_bucket, '
+                 f'{path!r}, "run")')
       level, _, said = client.ask('[*found.findings[0]]')
       return f'{level}: {said}'
     assert told('gs://bucket/run') == (
@@ -282,18 +306,21 @@ def test_buckets_that_are_missing_or_elsewhere_or_not_to_be_written(tmp_path):
     bucket.faults.append(Fault(403, 'begin'))
     bucket.faults.append(Fault(403, 'write'))
     said = told('gs://bucket/run')
-    assert said.startswith('fault: gs://bucket/run cannot be written') and 'it needs the role Storage Admin' in said
+    assert said.startswith(
+        'fault: gs://bucket/run cannot be written') and 'it needs the role Storage Admin' in said
     bucket.forget()
     bucket.layout['location'] = 'EUROPE-WEST4'
     said = told('gs://bucket/run')
-    assert said.startswith('fault: gs://bucket/run lies in EUROPE-WEST4, this machine in us-central1: ')
+    assert said.startswith(
+        'fault: gs://bucket/run lies in EUROPE-WEST4, this machine in us-central1: ')
     assert 'Use a bucket in us-central1' in said
 
 
 def test_cost_by_operations_and_an_assumption():
   recipe = recipes.find_recipe('bert_base')
   said = costs.describe_estimated_cost(recipe('paper'), recipe, None)
-  # 900,000 x 256 rows of 128 tokens and 100,000 x 256 of 512: 4.3e10 tokens x 6 FLOPs x 86M parameters, and attention
+  # 900,000 x 256 rows of 128 tokens and 100,000 x 256 of 512: 4.3e10 tokens x 6 FLOPs x 86M
+  # parameters, and attention
   assert '2.4e+19 FLOPs at an assumed 40% of the peak of 16 x TPU v2' in said
   assert said.endswith('the published run took 16 TPU chips, 4 days')
   assert costs.describe_estimated_cost(recipe('test'), recipe, None) == ''
@@ -326,7 +353,8 @@ def test_accents_that_a_tokenizer_to_be_trained_drops(tmp_path):
   """Counted before anything is prepared, with the option that keeps them."""
   (tmp_path / 'text.txt').write_text('\n\n'.join(['ọ̀rọ̀ ọdún wọ́n ní ìlú'] * 9))
   config = recipes.find_recipe('bert_base')('test')
-  config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=(str(tmp_path / 'text.txt'),)))
+  config = dataclasses.replace(config, data=dataclasses.replace(config.data,
+                                                                path=(str(tmp_path / 'text.txt'),)))
   told = doctor.check_records(config)
   assert len(told.warnings) == 1 and 'letters in a sample of the text' in told.warnings[0]
   prepared = dataclasses.replace(config.data.prepare, strip_accents=False)
@@ -340,12 +368,14 @@ def test_text_that_is_read_too_often_is_a_warning_of_each_corpus(tmp_path, recor
   often = [f'--data.path={records}', '--train.phases.0.steps=60000']
   assert re.search(rf'[\d,]+ epochs over {records}; more than 40 help little', said_of_records(
       often, tmp_path))
-  # Of a mixture only the small corpus is read too often, of which the run wants half of what it reads.
+  # Of a mixture only the small corpus is read too often, of which the run wants half of what it
+  # reads.
   small = tmp_path / 'small'
   text = tmp_path / 'small.txt'
   text.write_text('\n\n'.join(tiny.text().split('\n\n')[:4]))
   prepare(PrepareConfig(source=str(text), tokenizer=str(records / 'tokenizer'), heldout=0.3), small)
-  mixed = ['--data.path', str(records), str(small), '--data.weights', '1', '1', '--train.phases.0.steps=400']
+  mixed = ['--data.path', str(records), str(small), '--data.weights', '1', '1',
+           '--train.phases.0.steps=400']
   found = said_of_records(mixed, tmp_path)
   assert f'epochs over {small};' in found and f'epochs over {records};' not in found
   raw = [f'--data.path={text}', '--train.phases.0.steps=60000']
@@ -353,6 +383,7 @@ def test_text_that_is_read_too_often_is_a_warning_of_each_corpus(tmp_path, recor
 
 
 def said_of_records(more, tmp_path) -> str:
-  config = parse(recipes.find_recipe('bert_base'), [*BERT[1:], f'--output={tmp_path / "run"}', *more])
+  config = parse(recipes.find_recipe('bert_base'),
+                 [*BERT[1:], f'--output={tmp_path / "run"}', *more])
   told = doctor.check_records(config)
   return '; '.join(told.warnings) or told.message

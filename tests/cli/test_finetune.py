@@ -1,4 +1,5 @@
-"""What is typed to fine-tune: several seeds, strategies, every backbone, and input that cannot be used."""
+"""What is typed to fine-tune: several seeds, strategies, every backbone, and input that cannot be
+used."""
 import json
 import pathlib
 
@@ -31,7 +32,8 @@ def written(folder: pathlib.Path, family: str, tokenizer) -> InitialModel:
   """Writes a small checkpoint of a family, with parameters drawn by lot."""
   model = backbones.small(family, tokenizer.vocab.size, 64)
   batch = dict.fromkeys(('tokens', 'segments'), jax.ShapeDtypeStruct((1, 8), np.int32))
-  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), {}).init, jax.random.key(0), batch)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), {}).init, jax.random.key(0),
+                          batch)['params']
   conversion.save(folder, model, tiny.random_params(shapes), tokenizer, like=family)
   return InitialModel(str(folder), *loaded_model.read_model_config(folder))
 
@@ -57,20 +59,25 @@ def test_several_seeds_are_summed_up(tmp_path, encoder, capsys, monkeypatch):
   """Each begins with a head of its own."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   files = [labelled.write(tmp_path, 'classification', part, 8) for part in ('train', 'dev')]
-  finetune.start(args=['--task=classification', f'--init={encoder.folder}', f'--train={files[0]}', f'--dev={files[1]}',
-                       '--scale=test', '--seeds=2', f'--output={tmp_path / "run"}', '--mesh.data=1'])
+  finetune.start(args=['--task=classification', f'--init={encoder.folder}', f'--train={files[0]}',
+                       f'--dev={files[1]}',
+                       '--scale=test', '--seeds=2', f'--output={tmp_path / "run"}',
+                       '--mesh.data=1'])
   said = capsys.readouterr().out
   assert 'accuracy of 2 seeds: mean ' in said
   params = [
-    loaded_model.load_model(tmp_path / f'run/seed-{seed}').params['heads_label']['dense']['kernel'] for seed in (0, 1)
+    loaded_model.load_model(tmp_path / f'run/seed-{seed}').params['heads_label']['dense']['kernel']
+    for seed in (0, 1)
   ]
   assert not np.array_equal(*params)
 
 
-def bad(tmp_path, name: str, text: str, kind: str = 'classification', dev: str = '', *more: str) -> str:
+def bad(tmp_path, name: str, text: str, kind: str = 'classification', dev: str = '',
+        *more: str) -> str:
   """What the command says of a file."""
   (tmp_path / name).write_text(text)
-  args = [f'--task={kind}', f'--train={tmp_path / name}', '--scale=test', f'--output={tmp_path / "run"}', *more]
+  args = [f'--task={kind}', f'--train={tmp_path / name}', '--scale=test',
+          f'--output={tmp_path / "run"}', *more]
   with pytest.raises(SystemExit) as error:
     finetune.start(args=[*args, *([f'--dev={dev}'] if dev else [])])
   assert not (tmp_path / 'run' / 'config.json').exists()
@@ -90,13 +97,16 @@ def test_rows_that_cannot_be_used_are_named(tmp_path):
   said = bad(tmp_path, 'b.tsv', GOOD, 'classification', str(tmp_path / 'dev.tsv'))
   assert f'{tmp_path / "dev.tsv"}:2' in said and "'ugly'" in said
   (tmp_path / 'dev.tsv').write_text('text\nfine film\n')
-  assert str(tmp_path / 'dev.tsv') in bad(tmp_path, 'c.tsv', GOOD, 'classification', str(tmp_path / 'dev.tsv'))
+  assert str(tmp_path / 'dev.tsv') in bad(tmp_path, 'c.tsv', GOOD, 'classification',
+                                          str(tmp_path / 'dev.tsv'))
   said = bad(tmp_path, 'd.tsv', GOOD + '\tgood\n')
   assert f'{tmp_path / "d.tsv"}:4' in said
-  row = {'question': 'who', 'context': 'the film of ana', 'answers': [{'text': 'bo', 'answer_start': 4}]}
+  row = {'question': 'who', 'context': 'the film of ana',
+         'answers': [{'text': 'bo', 'answer_start': 4}]}
   said = bad(tmp_path, 'e.jsonl', json.dumps(row) + '\n', 'answers')
   assert f'{tmp_path / "e.jsonl"}:1' in said and "'bo'" in said
-  said = bad(tmp_path, 'f.jsonl', json.dumps({'words': ['ana', 'is'], 'tags': ['B-PER']}) + '\n', 'tagging')
+  said = bad(tmp_path, 'f.jsonl', json.dumps({'words': ['ana', 'is'], 'tags': ['B-PER']}) + '\n',
+             'tagging')
   assert f'{tmp_path / "f.jsonl"}:1' in said
 
 
@@ -104,7 +114,8 @@ def test_words_without_pieces_are_counted_and_named(tmp_path, capsys):
   """They are read as unknown ones; what the command says of them before the first step."""
   path = tmp_path / 'a.conll'
   path.write_text('ana B-PER\n\u200d O\nis O\n\n' * 7)
-  ready = resolve_run(labelled.run(tmp_path, 'tagging', data__train=(str(path),), data__dev=()), labelled.tokenizer())
+  ready = resolve_run(labelled.run(tmp_path, 'tagging', data__train=(str(path),), data__dev=()),
+                      labelled.tokenizer())
   print_examples_read(ready)
   said = capsys.readouterr().out
   assert len(ready.train.features.skipped) == 7 and 'and 2 more such' in said
@@ -112,7 +123,8 @@ def test_words_without_pieces_are_counted_and_named(tmp_path, capsys):
 
 
 STRATEGIES = {
-    'top': {'tuning__top': 1}, 'frozen': {'tuning__top': 0}, 'layer_decay': {'optim__layer_decay': 0.5},
+    'top': {'tuning__top': 1}, 'frozen': {'tuning__top': 0},
+    'layer_decay': {'optim__layer_decay': 0.5},
     'unfreeze': {'optim__unfreeze': 1}, 'reinitialize': {'tuning__reinitialize': 1},
     **{kind: {'tuning__adapter': AdapterConfig(kind, 2)} for kind in ('lora', 'dora')},
     'freelb': {'objective__regularizer': FreeLB(2)}}
@@ -120,10 +132,12 @@ STRATEGIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.release] * (name not in ('frozen', 'lora', 'freelb'))) for name in STRATEGIES])
+    pytest.param(name, marks=[pytest.mark.release] * (name not in ('frozen', 'lora', 'freelb')))
+    for name in STRATEGIES])
 def test_strategies(name, home, encoder, tmp_path):
   """Two steps of each, and what of the backbone they leave as it was."""
-  result = run(labelled.run(home, steps=2, start=encoder, output=str(tmp_path / 'run'), **STRATEGIES[name]))
+  result = run(labelled.run(home, steps=2, start=encoder, output=str(tmp_path / 'run'),
+                            **STRATEGIES[name]))
   trained = loaded_model.load_model(tmp_path / 'run')
   old, new = (tiny.flat(jax.device_get(params['backbone'])) for params in (
       conversion.load(encoder.folder).params, trained.params))
@@ -147,24 +161,29 @@ def test_strategies(name, home, encoder, tmp_path):
 
 @pytest.mark.slow
 def test_auxiliary_language_modelling(home, tmp_path):
-  tokenizer = tokenizers.train_byte_bpe(['the film of ana is good, a book was bad'] * 9, 300, layout='gpt2')
+  tokenizer = tokenizers.train_byte_bpe(['the film of ana is good, a book was bad'] * 9, 300,
+                                        layout='gpt2')
   begin = written(tmp_path / 'gpt2', 'gpt2', tokenizer)
   result = run(labelled.run(
       home, steps=2, start=begin, output=str(tmp_path / 'run'), objective__auxiliary=0.5,
       data__tokenizer=begin.folder, train__phases=labelled.phases(2, 48)))
-  lines = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  lines = [json.loads(line)
+           for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
   first = next(line for line in lines if line['split'] == 'train')
-  assert first['loss'] == pytest.approx(first['label'] + 0.5 * first['lm'], rel=1e-5) and first['lm'] > 1
+  assert first['loss'] == pytest.approx(first['label'] + 0.5 * first['lm'],
+                                        rel=1e-5) and first['lm'] > 1
   assert result.finished
 
 
 def test_what_a_backbone_cannot_do_is_refused_by_name(home, encoder, tmp_path):
-  with pytest.raises(conversion.ConvertError, match="models of type bert have no head 'lm', they have "):
+  with pytest.raises(conversion.ConvertError,
+                     match="models of type bert have no head 'lm', they have "):
     run(labelled.run(home, start=encoder, output=str(tmp_path / 'run'), objective__auxiliary=0.5))
 
 
 def test_what_the_command_line_asks_for():
-  args = ['--scale=test', '--regularizer=rdrop', '--objective.regularizer.alpha=2', '--data.epochs=1']
+  args = ['--scale=test', '--regularizer=rdrop', '--objective.regularizer.alpha=2',
+          '--data.epochs=1']
   config, seeds = finetune.parse('classification', args, '')
   assert (config.objective.regularizer, seeds, config.data.epochs) == (RDrop(2.0), 1, 1.0)
   with pytest.raises(ConfigError, match='--init is missing'):
@@ -175,12 +194,15 @@ def test_what_the_command_line_asks_for():
 
 def test_two_models_to_start_from_are_refused(encoder):
   args = [f'--init={encoder.folder}', '--train=train.tsv']
-  with pytest.raises(ConfigError, match=f'--init={encoder.folder} and --warm-start=other are two models to start from'):
+  with pytest.raises(ConfigError,
+                     match=f'--init={encoder.folder} and --warm-start=other are two models to '
+                           f'start from'):
     finetune.parse('classification', [*args, '--warm-start=other'], '')
   config, _ = finetune.parse('classification', [*args, f'--warm-start={encoder.folder}'], '')
   assert config.warm_start == str(encoder.folder)
   scratch, _ = finetune.parse('classification', [*args, '--warm-start='], '')
-  assert not scratch.warm_start and scratch.data.tokenizer == str(encoder.folder) and scratch.model == config.model
+  assert not scratch.warm_start and scratch.data.tokenizer == str(
+      encoder.folder) and scratch.model == config.model
 
 
 def test_a_task_has_its_help_before_there_is_a_model(capsys):

@@ -31,16 +31,19 @@ ENTRIES = {**catalog.COMMANDS, **{f'vectors {name}': one for name, one in catalo
 
 
 def run(*args):
-  """Runs a command line in another process: (status, output, errors, modules of JAX that were imported)."""
+  """Runs a command line in another process: (status, output, errors, modules of JAX that were
+  imported)."""
   code = (f'import sys; sys.argv = {["plm-jax", *args]!r}\n'
           'from plm_jax.cli.main import main\ntry:\n  main()\nfinally:\n'
-          '  print(sorted({"jax", "flax", "tensorflow", "numpy"} & set(sys.modules)), file=sys.stderr)')
+          '  print(sorted({"jax", "flax", "tensorflow", "numpy"} & set(sys.modules)), '
+          'file=sys.stderr)')
   done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300)
   return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize('args', [
-    (), ('--help',), ('--version',), ('train', '--help'), ('predict', '--help'), ('vectors', 'nearest', '--help'),
+    (), ('--help',), ('--version',), ('train', '--help'), ('predict', '--help'),
+    ('vectors', 'nearest', '--help'),
     ('train', 'bert_base', '--help'), ('train', '--help', 'optim'), ('generate', '--help', 'all'),
     ('completion', 'bash')])
 def test_help_imports_no_jax(args):
@@ -56,17 +59,22 @@ def test_a_misspelled_command_or_option_is_named_without_jax():
 
 
 def test_too_many_arguments_are_an_error_without_jax():
-  status, _, said = run('prepare', 'a.txt', '--vocab', '300', 'b.txt', 'out', '--lowercase', 'False')
-  assert status == 2 and said == ('error: prepare takes TEXT OUTPUT, got 3 arguments: a.txt b.txt out; '
+  status, _, said = run('prepare', 'a.txt', '--vocab', '300', 'b.txt', 'out', '--lowercase',
+                        'False')
+  assert status == 2 and said == (
+      'error: prepare takes TEXT OUTPUT, got 3 arguments: a.txt b.txt out; '
                                   'separate several sources by commas\n[]\n')
   for path, args in ((['prepare'], 'a.txt out --vocab 300 --heldout=0.1 --no-lowercase'),
-                     (['clean'], '--rules c4 gopher a.txt out'), (['fill-mask'], 'RUN a b c d --top 3'),
+                     (['clean'], '--rules c4 gopher a.txt out'),
+                     (['fill-mask'], 'RUN a b c d --top 3'),
                      (['vectors', 'analogy'], 'RUN a b c'), (['generate'], 'RUN - --stream')):
     entry = help.find_command(path)
-    suggestions.check_argument_count(path[-1], entry.usage, args.split(), help.command_options(entry))
+    suggestions.check_argument_count(path[-1], entry.usage, args.split(),
+                                     help.command_options(entry))
   entry = help.find_command(['export'])
   with pytest.raises(ConfigError, match=r'export takes RUN OUTPUT, got 3 arguments: a b c$'):
-    suggestions.check_argument_count('export', entry.usage, ['a', 'b', 'c'], help.command_options(entry))
+    suggestions.check_argument_count('export', entry.usage, ['a', 'b', 'c'],
+                                     help.command_options(entry))
 
 
 def test_every_command_is_in_the_catalog_and_names_its_function():
@@ -102,7 +110,8 @@ def test_options_of_runs_are_those_of_their_recipes():
   actual = {one.name: one for one in signatures.config_options(recipes.find_recipe('bert_base')())}
   read = [one.name for one in signatures.read_options('plm_jax.config.run.PretrainRun')]
   assert read == [*actual] and actual['optim.peak'].default == '0.0001'
-  assert actual['train.phases.1.steps'].default == '100000' and all(one.text for one in actual.values())
+  assert actual['train.phases.1.steps'].default == '100000' and all(one.text
+                                                                    for one in actual.values())
 
 
 def test_the_spelling_that_turns_an_option_off_is_understood():
@@ -110,14 +119,16 @@ def test_the_spelling_that_turns_an_option_off_is_understood():
   said = ' '.join(help.run_help('train', '', recipe('test')).split())
   spellings = re.findall(r'\[on by default; (--\S+) turns it off\]', said)
   assert '--model.no-tied' in spellings
-  config = parse(recipe, ['--scale=test', '--optim.kind=adafactor', *spellings])  # which has all of them
+  # which has all of them
+  config = parse(recipe, ['--scale=test', '--optim.kind=adafactor', *spellings])
   assert not config.model.tied and not config.data.prepare.lowercase
 
 
 def test_spellings_of_other_libraries_lead_to_options_that_there_are():
   known = {option.name for entry in ENTRIES.values() for option in help.command_options(entry)}
   known |= validation.field_paths(VectorRun)
-  assert not {meant for all_meant in catalog.FOREIGN_OPTIONS.values() for meant in all_meant} - known
+  assert not {meant for all_meant in catalog.FOREIGN_OPTIONS.values()
+              for meant in all_meant} - known
 
 
 def test_recipe_names_are_those_of_the_recipes():
@@ -132,15 +143,19 @@ def test_the_file_of_options_is_current():
 
 @pytest.mark.parametrize(('typed', 'meant'), [
     ('optim.lr', 'optim.peak'), ('lr', 'optim.peak'), ('learning_rate', 'optim.peak'),
-    ('batch_size', 'train.phases.0.batch'), ('epochs', 'train.phases.0.steps'), ('optim.peek', 'optim.peak'),
+    ('batch_size', 'train.phases.0.batch'), ('epochs', 'train.phases.0.steps'),
+    ('optim.peek', 'optim.peak'),
     ('weight_decay', 'optim.weight-decay'), ('peak', 'optim.peak'), ('outptu', 'output'),
     ('fp16', 'model.block.dtype')])
 def test_options_of_others_and_typos_have_a_suggestion(typed, meant):
   known = help.known_options(['train'])
   assert suggestions.suggest_option(typed, known)[0] == meant
-  with pytest.raises(ConfigError, match=f'there is no option --{typed.replace("_", "-")}: did you mean --{meant}'):
+  with pytest.raises(ConfigError,
+                     match=f'there is no option --{typed.replace("_", "-")}: did you mean '
+                           f'--{meant}'):
     suggestions.check_options([f'--{typed}=1'], known, 'help')
-  suggestions.check_options(['--no-search', '--optim.peak', '-1', 'a--b', '--', '--x'], known, 'help')
+  suggestions.check_options(['--no-search', '--optim.peak', '-1', 'a--b', '--', '--x'], known,
+                            'help')
 
 
 def test_an_option_of_a_run_that_does_not_exist_ends_it(monkeypatch, capsys):
@@ -148,17 +163,22 @@ def test_an_option_of_a_run_that_does_not_exist_ends_it(monkeypatch, capsys):
   with pytest.raises(SystemExit) as ended:
     commands.main()
   assert ended.value.code == 2
-  assert capsys.readouterr().err == ('error: there is no option --optim.lr: did you mean --optim.peak? '
-                                     '`python -m plm_jax train bert_base --help all` prints all options\n')
+  assert capsys.readouterr().err == (
+      'error: there is no option --optim.lr: did you mean --optim.peak? '
+                                     '`python -m plm_jax train bert_base --help all` prints all '
+                                     'options\n')
 
 
 def test_help_of_a_section_has_the_values_of_the_recipe(monkeypatch, capsys):
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'bert_base', '--scale=laptop', '--help', 'train.phases'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'bert_base', '--scale=laptop', '--help',
+                                   'train.phases'])
   with pytest.raises(SystemExit) as ended:
     main.main()
   said = capsys.readouterr().out
-  assert not ended.value.code and re.search(r'--train.phases.0.steps INT\n +Number of updates. \[default: 2000\]', said)
-  with pytest.raises(ConfigError, match=r"no section 'optimm': --help takes one of all, .*did you mean --optim"):
+  assert not ended.value.code and re.search(
+      r'--train.phases.0.steps INT\n +Number of updates. \[default: 2000\]', said)
+  with pytest.raises(ConfigError,
+                     match=r"no section 'optimm': --help takes one of all, .*did you mean --optim"):
     help.command_help(['train'], 'optimm')
 
 
@@ -187,23 +207,28 @@ def test_an_output_is_the_last_argument_or_an_option():
 
 
 def test_values_of_a_list_are_separated_by_spaces_or_commas():
-  assert options.join_values('--train', ['--train', 'a', 'b', '--dev=c']) == ['--train=a,b', '--dev=c']
+  assert options.join_values('--train',
+                             ['--train', 'a', 'b', '--dev=c']) == ['--train=a,b', '--dev=c']
   assert options.join_values('--train', ['--train=a', 'b']) == ['--train=a,b']
-  assert options.join_values('--rules', ['clean', '--rules', 'c4', 'TEXT', 'OUT'], {'c4', 'gopher'}) == [
+  assert options.join_values('--rules', ['clean', '--rules', 'c4', 'TEXT', 'OUT'],
+                             {'c4', 'gopher'}) == [
     'clean', '--rules=c4', 'TEXT', 'OUT']
-  assert options.join_values('--rules', ['TEXT', 'OUT', '--rules', 'c4', 'gopher'], {'c4', 'gopher'}) == [
+  assert options.join_values('--rules', ['TEXT', 'OUT', '--rules', 'c4', 'gopher'],
+                             {'c4', 'gopher'}) == [
     'TEXT', 'OUT', '--rules=c4,gopher']
 
 
 @pytest.mark.skipif(not shutil.which('bash'), reason='needs bash')
 @pytest.mark.parametrize(('words', 'completed'), [
-    (['expand'], 'expand-vocab'), (['train', 'bert_bas'], 'bert_base'), (['train', 'x', '--optim.pea'], '--optim.peak'),
+    (['expand'], 'expand-vocab'), (['train', 'bert_bas'], 'bert_base'),
+    (['train', 'x', '--optim.pea'], '--optim.peak'),
     (['vectors', 'near'], 'nearest'), (['search', '--to'], '--top --tokens')])
 def test_completion_of_bash(words, completed):
   script = completion.completion_script('bash')
   line = ' '.join(f'"{word}"' for word in ['plm-jax', *words])
   code = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _plm_jax; echo "${{COMPREPLY[@]}}"'
-  assert subprocess.run(['bash', '-c', code], capture_output=True, text=True, check=True).stdout.strip() == completed
+  assert subprocess.run(['bash', '-c', code], capture_output=True, text=True,
+                        check=True).stdout.strip() == completed
 
 
 def test_completion_of_zsh_loads_that_of_bash():

@@ -19,7 +19,8 @@ from plm_jax.tasks.multilabel import MultiLabelPrediction
 from plm_jax.tasks.sequence_classification import label_prediction
 from plm_jax.tasks.token_classification import TagPrediction
 
-TEXTS = ['a fine film', 'dull', 'a film came to berlin', 'a', 'angela merkel came .', 'fine', 'dull film']
+TEXTS = ['a fine film', 'dull', 'a film came to berlin', 'a', 'angela merkel came .', 'fine',
+         'dull film']
 # Name -> command, model, input, output, more arguments.
 COMMANDS = {
     'jsonl': ('predict', 'classification', 'x.txt', 'y.jsonl'),
@@ -45,14 +46,16 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def typed(models, tmp_path, monkeypatch, capsys):
-  """Runs a command with files in its folder -> (exit status or message, standard output, standard error)."""
+  """Runs a command with files in its folder -> (exit status or message, standard output, standard
+  error)."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(inputs, 'CHUNK_ROWS', 2)
   (tmp_path / 'x.txt').write_text(''.join(f'{text}\n' for text in TEXTS))
   labels = ['good', 'bad', 'good', 'good', '', 'bad', 'bad']
   rows = [f'{text}\t{label}\n' for text, label in zip(TEXTS, labels, strict=True)]
   (tmp_path / 'x.tsv').write_text('text\tlabel\n' + ''.join(rows))
-  (tmp_path / 'x.conll').write_text(''.join(f'angela B-PER\n{"fine" if n % 2 else "berlin"} O\n\n' for n in range(7)))
+  (tmp_path / 'x.conll').write_text(''.join(f'angela B-PER\n{"fine" if n % 2 else "berlin"} O\n\n'
+                                            for n in range(7)))
   def run(name, kind, *args, said=''):
     monkeypatch.setattr('sys.argv', ['plm_jax', name, str(models / kind), *args])
     monkeypatch.setattr('sys.stdin', io.TextIOWrapper(io.BytesIO(said.encode())))
@@ -78,7 +81,8 @@ def command(name):
 
 
 def interrupt_at(monkeypatch, number, name=''):
-  """Makes a command end as by Ctrl-C, when it computes its results for the time `number` (from 0), for each number."""
+  """Makes a command end as by Ctrl-C, when it computes its results for the time `number` (from 0),
+  for each number."""
   calls = []
   def interrupted(function):
     def call(*args, **options):
@@ -87,7 +91,8 @@ def interrupt_at(monkeypatch, number, name=''):
         raise KeyboardInterrupt
       return function(*args, **options)
     return call
-  for module, function in ((predict, 'name_labels'), (encode, 'encode_chunk'), (similarity, 'rerank')):
+  for module, function in ((predict, 'name_labels'), (encode, 'encode_chunk'),
+                           (similarity, 'rerank')):
     if name in ('', function):
       monkeypatch.setattr(module, function, interrupted(getattr(module, function)))
   return calls
@@ -211,11 +216,13 @@ def test_damaged_files_of_an_interrupted_command(typed, monkeypatch):
   content = output.read_bytes()
   for damage, rows in (
       (lambda part, journal: flip(part, 40), None), (lambda part, journal: flip(part, -2), 2),
-      (lambda part, journal: flip(journal, -30), 2), (lambda part, journal: append(part, b'of a chunk that was not finished\n'), 4),
+      (lambda part, journal: flip(journal, -30), 2),
+      (lambda part, journal: append(part, b'of a chunk that was not finished\n'), 4),
       (lambda part, journal: append(journal, b'{"rows": 6, "byt'), 4),
       (lambda part, journal: cut(part, 1), 2),
       (lambda part, journal: journal.write_bytes(b'\xff' + journal.read_bytes()), 0),
-      (lambda part, journal: journal.write_bytes(b''), 0), (lambda part, journal: part.unlink(), None),
+      (lambda part, journal: journal.write_bytes(b''), 0),
+      (lambda part, journal: part.unlink(), None),
       (lambda part, journal: journal.unlink(), 0)):
     interrupted(typed, monkeypatch)
     part, journal = pathlib.Path('y.tsv.part'), pathlib.Path('y.tsv.part.jsonl')
@@ -232,7 +239,8 @@ def test_damaged_files_of_an_interrupted_command(typed, monkeypatch):
 
 
 def test_a_journal_that_does_not_fit_is_an_error(typed, monkeypatch):
-  for before, after in (('"rows": 4', '"rows": 3'), ('ClassPrediction', 'NoPrediction'), ('plm_jax.tasks', 'os.tasks')):
+  for before, after in (('"rows": 4', '"rows": 3'), ('ClassPrediction', 'NoPrediction'),
+                        ('plm_jax.tasks', 'os.tasks')):
     args, _ = interrupted(typed, monkeypatch)
     journal = pathlib.Path('y.tsv.part.jsonl')
     changed = [json.loads(line) for line in journal.read_text().replace(before, after).splitlines()]
@@ -297,8 +305,10 @@ def test_an_output_that_is_a_link_or_private_stays_so(typed, tmp_path, monkeypat
 
 def test_predictions_are_restored_from_json():
   for value in (
-      label_prediction(1), TagPrediction([0, 2], []), {'a': (1, [2.5, None, True]), 3: 'ü'}, float('inf'),
-      AnswerPrediction('a', 0, 1, 0.1, (Candidate('a', 0, 1, 1 / 3, np.float32(0.1)),), np.float64(-2.0))):
+      label_prediction(1), TagPrediction([0, 2], []), {'a': (1, [2.5, None, True]), 3: 'ü'},
+      float('inf'),
+      AnswerPrediction('a', 0, 1, 0.1, (Candidate('a', 0, 1, 1 / 3, np.float32(0.1)),),
+                       np.float64(-2.0))):
     found = journal.decode_record(json.loads(json.dumps(journal.encode_record(value))))
     assert repr(found) == repr(value)
     assert type(found) is type(value)

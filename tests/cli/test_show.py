@@ -1,4 +1,5 @@
-"""`show`: a recipe's options, layers, parameters, schedule and mesh, without parameters in memory."""
+"""`show`: a recipe's options, layers, parameters, schedule and mesh, without parameters in
+memory."""
 import dataclasses
 
 import jax
@@ -11,10 +12,12 @@ from plm_jax.models import gpt2
 
 
 def test_differences_come_before_defaults(monkeypatch, capsys):
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'show', 'bert_base', '--depth=2', '--optim.peak=3e-4'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'show', 'bert_base', '--depth=2',
+                                   '--optim.peak=3e-4'])
   commands.main()
   out = capsys.readouterr().out
-  parts = ['bert_base, scale paper', 'Options that differ from the defaults', 'Options at their defaults', 'Layers: ',
+  parts = ['bert_base, scale paper', 'Options that differ from the defaults',
+           'Options at their defaults', 'Layers: ',
            'Parameters\n', 'Schedule\n', 'Mesh\n']
   places = [out.index(part) for part in parts]
   assert places == sorted(places)
@@ -40,12 +43,16 @@ def test_the_largest_recipe_takes_no_memory(monkeypatch, capsys):
 
 def test_options_of_sections_of_another_class():
   run = PretrainRun('a', model=gpt2.small())
-  run = dataclasses.replace(run, train=dataclasses.replace(run.train, phases=(Phase(900_000, 128, 256), Phase(1, 2, 3),
+  run = dataclasses.replace(run, train=dataclasses.replace(run.train,
+                                                           phases=(Phase(900_000, 128, 256),
+                                                                   Phase(1, 2, 3),
                                                                               Phase(4, 8, 16))))
-  found = {option: (value, default) for option, value, default in show.compare_options(run, PretrainRun('a'))}
+  found = {option: (value, default) for option, value,
+           default in show.compare_options(run, PretrainRun('a'))}
   assert found['--model'] == ('DecoderConfig', 'EncoderConfig')
   assert found['--model.vocab'][0] == 50257
-  assert found['--train.phases.0.steps'] == (900_000, 900_000) and found['--train.phases.1.length'] == (2, 512)
+  assert found['--train.phases.0.steps'] == (900_000, 900_000) and found[
+      '--train.phases.1.length'] == (2, 512)
   assert found['--train.phases.2'] == ('Phase', show.MISSING)
   assert found['--train.phases.2.batch'] == (16, show.MISSING)
   assert found['--data.prepare.heldout'] == (0.01, 0.01)
@@ -53,9 +60,11 @@ def test_options_of_sections_of_another_class():
 
 @pytest.mark.parametrize(('args', 'message'), [
     (['bert_base', '--depth=0'], '--depth is a whole number, 1 or more, got'),
-    (['--depth=2'], 'which recipe?'), (['word2vec'], 'word2vec trains word vectors, which have no layers'),
+    (['--depth=2'], 'which recipe?'),
+    (['word2vec'], 'word2vec trains word vectors, which have no layers'),
     (['bert_bse'], "there is no recipe 'bert_bse': did you mean bert_base"),
-    (['bert_base', '--optim.warmup=2000000'], '--optim.warmup is 2,000,000 steps, and the run has 1,000,000')])
+    (['bert_base', '--optim.warmup=2000000'],
+     '--optim.warmup is 2,000,000 steps, and the run has 1,000,000')])
 def test_bad_input_is_one_line(args, message):
   with pytest.raises(SystemExit) as error:
     show.start(args)

@@ -12,7 +12,8 @@ ARGS = ('--task=classification', '--scale=test')
 
 @pytest.fixture
 def started(tmp_path, monkeypatch, capsys):
-  """Runs a sweep with made-up scores -> (runs that were done, what was printed, whether it finished)."""
+  """Runs a sweep with made-up scores -> (runs that were done, what was printed, whether it
+  finished)."""
   done = []
   def start(*args, stop_after=1000):
     done.clear()
@@ -39,9 +40,11 @@ def test_every_combination_and_seed_is_a_run(started, tmp_path):
   assert [one.data.baseline for one in runs] == [True] + [False] * 7
   assert runs[-1].folder == f'{tmp_path}/run/learning-rate=2e-3_batch=16/seed-1'
   table = said[said.index('combination'):].splitlines()
-  assert table[1].split() == ['learning-rate=2e-3', 'batch=16', '18.50', '0.71', '18.00', 'to', '19.00', '2']
+  assert table[1].split() == ['learning-rate=2e-3', 'batch=16', '18.50', '0.71', '18.00', 'to',
+                              '19.00', '2']
   assert [line.split()[0:2] for line in table[2:5]] == [
-      ['learning-rate=1e-3', 'batch=16'], ['learning-rate=2e-3', 'batch=8'], ['learning-rate=1e-3', 'batch=8']]
+      ['learning-rate=1e-3', 'batch=16'], ['learning-rate=2e-3', 'batch=8'],
+      ['learning-rate=1e-3', 'batch=8']]
   page = (tmp_path / 'run/sweep.html').read_text()
   assert 'learning-rate=2e-3 batch=16' in page and '0: 18.00, 1: 19.00' in page
 
@@ -52,7 +55,8 @@ def test_an_interrupted_sweep_goes_on(started):
   rest, said, finished = started(*SWEEP)
   assert finished and len(rest) == 5
   again, same, finished = started(*SWEEP)
-  assert finished and not again and same.splitlines()[1:-1] == said[said.index('\ncombination'):].splitlines()[1:-1]
+  assert finished and not again and same.splitlines()[1:-1] == said[
+      said.index('\ncombination'):].splitlines()[1:-1]
   assert len(started(*SWEEP, '--data.epochs=2')[0]) == 8  # another run
 
 
@@ -74,9 +78,11 @@ def test_a_single_seed_has_no_deviation(started):
 
 @pytest.mark.parametrize(('args', 'message'), [
     (('--sweep',), "takes an option and its values, such as learning-rate=1e-5,2e-5, got ''"),
-    (('--sweep=batch',), 'takes an option and its values'), (('--sweep=batch=8,,16',), 'takes an option and its values'),
+    (('--sweep=batch',), 'takes an option and its values'),
+    (('--sweep=batch=8,,16',), 'takes an option and its values'),
     (('--sweep=batch=8,8',), 'a value occurs twice'), (('--sweep=seed=1,2',), 'cannot vary --seed'),
-    (('--sweep=lr=1e-3', '--sweep=learning-rate=1e-3'), 'names an option twice: optim.peak, optim.peak')])
+    (('--sweep=lr=1e-3', '--sweep=learning-rate=1e-3'),
+     'names an option twice: optim.peak, optim.peak')])
 def test_sweeps_that_cannot_be(args, message):
   with pytest.raises(ConfigError, match=message):
     sweep.pop_settings(args)

@@ -1,4 +1,5 @@
-"""What a compiled program does, counted from its text; the compile mode, where the TPU compiler is installed."""
+"""What a compiled program does, counted from its text; the compile mode, where the TPU compiler is
+installed."""
 import dataclasses
 import functools
 import importlib.util
@@ -22,8 +23,9 @@ from plm_jax.training import run_metrics
 from plm_jax.training.step import compute_gradient, init_state
 
 BERT_BASE = recipes.find_recipe('bert_base')
-# A loop of (10 - 4) / 2 = 3 rounds. Each multiplies bf16[4, 8] by [8, 16] inside a kernel that reads one of ten slices,
-# writes its result in place, sums it over two devices, and sends a piece on while it computes.
+# A loop of (10 - 4) / 2 = 3 rounds. Each multiplies bf16[4, 8] by [8, 16] inside a kernel that
+# reads one of ten slices, writes its result in place, sums it over two devices, and sends a piece
+# on while it computes.
 LOOP = '''HloModule loop, is_scheduled=true
 
 %sum (a: f32[], b: f32[]) -> f32[] {
@@ -93,8 +95,10 @@ def test_a_loop_counts_as_often_as_it_runs():
 
 
 def test_traffic_is_of_slices_of_updates_and_not_of_what_is_on_the_chip():
-  kernel = 4 * 8 * 2 + 4 * 16 * 4 + 4  # a slice read, a piece written, the counter; the weights are near
-  others = 3 * 4 + 2 * 16 * 4 + 2 * 16 * 4  # the counter plus two; the sum and the sending of f32[16]
+  # a slice read, a piece written, the counter; the weights are near
+  kernel = 4 * 8 * 2 + 4 * 16 * 4 + 4
+  # the counter plus two; the sum and the sending of f32[16]
+  others = 3 * 4 + 2 * 16 * 4 + 2 * 16 * 4
   before = 2 * 4 + 8 * 16 * 2  # the counter copied; the weights read
   assert Program(LOOP).hbm_bytes == before + 3 * (kernel + others)
 
@@ -103,8 +107,10 @@ def test_what_a_loop_updates_in_place_it_does_not_write_whole():
   """A piece is made and set into what the kernel gave: by itself, not as the root of a kernel."""
   more = ('  %part = f32[1,4,16]{2,1,0} broadcast(%i), dimensions={}\n'
           '  %more = f32[10,4,16]{2,1,0} dynamic-update-slice(%fusion, %part, %i, %i, %i)\n')
-  text = LOOP.replace('  ROOT %result', f'{more}  ROOT %result').replace('%fusion, %sent)', '%more, %sent)')
-  made, updated = 4 + 256, 256 + 3 * 4 + 256  # read and written: the counter, the piece; the piece, where it goes
+  text = LOOP.replace('  ROOT %result',
+                      f'{more}  ROOT %result').replace('%fusion, %sent)', '%more, %sent)')
+  # read and written: the counter, the piece; the piece, where it goes
+  made, updated = 4 + 256, 256 + 3 * 4 + 256
   assert Program(text).hbm_bytes - Program(LOOP).hbm_bytes == 3 * (made + updated)
 
 
@@ -117,23 +123,28 @@ def test_what_a_kernel_says_of_itself_counts():
 
 
 def test_vector_operations_are_those_of_numbers():
-  """The counter's sum and comparison, and what a kernel says of itself; copies, slices and products are none."""
+  """The counter's sum and comparison, and what a kernel says of itself; copies, slices and products
+  are none."""
   assert Program(LOOP).vector_operations == 3
   kernel = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
             'frontend_attributes={kernel_metadata={\n"vector_operations": "700"\n}}, '
             'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":{"flops":"1000"}}}')
   program = Program(LOOP.replace('  %sent = f32[16]{0} collective-permute-done(%send)', kernel))
   assert program.vector_operations == 3 * 701 and program.kernel_flops == 3 * 1000
-  text = ('ENTRY %main (x: f32[4,8]) -> f32[4] {\n  %x = f32[4,8] parameter(0)\n  %e = f32[4,8] exponential(%x)\n'
-          '  %zero = f32[] constant(0)\n  ROOT %s = f32[4] reduce(%e, %zero), dimensions={1}, to_apply=%sum\n}\n')
+  text = ('ENTRY %main (x: f32[4,8]) -> f32[4] {\n  %x = f32[4,8] parameter(0)\n  %e = f32[4,8] '
+          'exponential(%x)\n'
+          '  %zero = f32[] constant(0)\n  ROOT %s = f32[4] reduce(%e, %zero), dimensions={1}, '
+          'to_apply=%sum\n}\n')
   assert Program(text).vector_operations == 32 + 32
 
 
 def test_what_goes_from_slice_to_slice():
-  """Half of what three rounds add up goes around twice, in a ring of two; two thirds of it in one of three."""
+  """Half of what three rounds add up goes around twice, in a ring of two; two thirds of it in one
+  of three."""
   across = ('frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",'
             '_xla_megascale_transfer_type="ALL_REDUCE"}')
-  send = ('  %away = (f32[16]{0}, u32[], token[]) send(%reduced, %token), channel_id=9, is_host_transfer=true, '
+  send = ('  %away = (f32[16]{0}, u32[], token[]) send(%reduced, %token), channel_id=9, '
+          'is_host_transfer=true, '
           + across)
   text = LOOP.replace('  %reduced =', '  %token = token[] after-all()\n  %reduced =', 1)
   line = next(line for line in text.splitlines() if line.startswith('  %reduced ='))
@@ -151,8 +162,10 @@ def test_a_loop_of_unknown_length_is_named():
 
 
 @pytest.mark.parametrize(('line', 'flops'), [
-    # bqha,bkha->bhqk with b=8, h=12, q=k=128, a=64, as the TPU compiler writes it: a convolution of dilated rows.
-    ('f32[8,12,128,128] convolution(%a, %b), window={size=8x12 stride=7x11 lhs_dilate=8x12}, dim_labels=0b1f_0o1i->01bf'
+    # bqha,bkha->bhqk with b=8, h=12, q=k=128, a=64, as the TPU compiler writes it: a convolution of
+    # dilated rows.
+    ('f32[8,12,128,128] convolution(%a, %b), window={size=8x12 stride=7x11 lhs_dilate=8x12}, '
+     'dim_labels=0b1f_0o1i->01bf'
      ' # bf16[8,128,12,64] bf16[8,128,12,64]', 2 * 8 * 12 * 128 * 128 * 64),
     # [1024, 768] x [768, 12, 64]: heads are a spatial axis of which all but one place is padding.
     ('bf16[8,128,12,64] convolution(%a, %b), window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, '
@@ -160,25 +173,31 @@ def test_a_loop_of_unknown_length_is_named():
     # The gradient of a kernel contracts the rows as a spatial axis.
     ('f32[3072,768,1] convolution(%a, %b), window={size=8}, dim_labels=0fb_0io->bf0'
      ' # bf16[8,128,3072] bf16[8,128,768]', 2 * 1024 * 3072 * 768),
-    ('bf16[8,2] convolution(%a, %b), dim_labels=bf_io->bf # bf16[8,768] bf16[768,2]', 2 * 8 * 768 * 2),
+    ('bf16[8,2] convolution(%a, %b), dim_labels=bf_io->bf # bf16[8,768] bf16[768,2]',
+     2 * 8 * 768 * 2),
 ])
 def test_matrix_products_written_as_convolutions(line, flops):
   line, _, shapes = line.partition(' # ')
   a, b = shapes.split()
   operands = f'  %a = {a} parameter(0)\n  %b = {b} parameter(1)\n'
-  assert Program(f'ENTRY %main (a: {a}, b: {b}) -> f32[] {{\n{operands}  ROOT %c = {line}\n}}\n').flops == flops
+  assert Program(
+      f'ENTRY %main (a: {a}, b: {b}) -> f32[] {{\n{operands}  ROOT %c = {line}\n}}\n').flops == flops
 
 
 def test_groups_and_shapes():
   assert group_size("replica_groups=mesh['axis_0'=4,'axis_1'=8] {'axis_1'}, x", 32) == 8
   assert group_size("replica_groups=mesh['a'=32] {'a':(1)4}", 32) == 4
-  assert group_size("replica_groups=mesh['a'=16,'b'=8], device_ids=([8,16]T(1,0)) {'a'}, dimensions={1}", 128) == 16
+  assert group_size(
+      "replica_groups=mesh['a'=16,'b'=8], device_ids=([8,16]T(1,0)) {'a'}, dimensions={1}",
+      128) == 16
   assert group_size('replica_groups=[2,16]<=[32]', 32) == 16
   assert group_size('replica_groups={{0,1,2},{3,4,5}}', 6) == 3
   assert group_size('source_target_pairs={{0,1}}', 6) == 6
-  both = parse_buffers('(bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, /*index=1*/pred[5]{0}, s4[3]{0}, token[])')
+  both = parse_buffers(
+      '(bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, /*index=1*/pred[5]{0}, s4[3]{0}, token[])')
   assert [(b.bytes, b.on_chip) for b in both] == [(12, True), (5, False), (2, False), (0, False)]
-  spaces = parse_buffers('(f32[2]{0:S(3)}, f32[2]{0}, f32[2]{0:S(5)})')  # common memory of v4, HBM, the host's
+  # common memory of v4, HBM, the host's
+  spaces = parse_buffers('(f32[2]{0:S(3)}, f32[2]{0}, f32[2]{0:S(5)})')
   assert [b.on_chip for b in spaces] == [True, False, False]
 
 
@@ -186,7 +205,8 @@ def test_one_collective_in_pieces_of_a_kernel_counts_once():
   kernel = '%part{0} (p: f32[4]) -> f32[8] {{\n  %p = f32[4] parameter(0)\n  ROOT %g{0} = f32[8] all-gather(%p), ' \
            'channel_id=5, replica_groups={{{{0,1}}}}, dimensions={{0}}\n}}\n'
   text = kernel.format(1) + kernel.format(2) + (
-      'ENTRY %main (x: f32[4]) -> f32[8] {\n  %x = f32[4] parameter(0)\n  %f1 = f32[8] fusion(%x), calls=%part1\n'
+      'ENTRY %main (x: f32[4]) -> f32[8] {\n  %x = f32[4] parameter(0)\n  %f1 = f32[8] fusion(%x), '
+      'calls=%part1\n'
       '  ROOT %f2 = f32[8] fusion(%x), calls=%part2\n}\n')
   assert [(c.kind, c.bytes, c.times) for c in Program(text).collectives] == [('all-gather', 32, 1)]
 
@@ -196,7 +216,8 @@ def test_scanned_and_unrolled_products_count_the_same():
     return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w, unroll=unroll)[0].sum()
   x, w = jnp.ones((8, 16)), jnp.ones((6, 16, 16))
   for times, function in ((1, chain), (3, jax.grad(chain, (0, 1)))):
-    counts = {unroll: Program(jax.jit(functools.partial(function, unroll=unroll)).lower(x, w).compile().as_text()).flops
+    counts = {unroll: Program(jax.jit(functools.partial(function, unroll=unroll)).lower(
+        x, w).compile().as_text()).flops
               for unroll in (1, 6)}
     assert counts[1] == counts[6] == times * 6 * 2 * 8 * 16 * 16
 
@@ -230,7 +251,8 @@ def test_bad_topologies_and_what_is_missing(monkeypatch, capsys):
 
 
 def test_one_phase_of_a_kind_is_compiled():
-  phases = [Phase(1, 128, 4), Phase(2, 128, 8), Phase(3, 128, 16), Phase(4, 512, 8), Phase(5, 512, 8), Phase(6, 128, 4)]
+  phases = [Phase(1, 128, 4), Phase(2, 128, 8), Phase(3, 128, 16), Phase(4, 512, 8),
+            Phase(5, 512, 8), Phase(6, 128, 4)]
   found = compile_lib.extreme_phases(phases)
   assert [(phase.length, phase.batch) for phase in found] == [(128, 4), (128, 16), (512, 8)]
 
@@ -251,7 +273,8 @@ def compiler():
 @pytest.mark.compiler
 def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
   assert len(compiler) == 8
-  args = ['--scale=test', '--mode=compile', '--topology=v2:2x2', '--mesh.fsdp=2', '--model.block.width=128',
+  args = ['--scale=test', '--mode=compile', '--topology=v2:2x2', '--mesh.fsdp=2',
+          '--model.block.width=128',
           '--model.block.mlp-dim=256']
   assert run(parse(BERT_BASE, args)) is None
   out = capsys.readouterr().out
@@ -269,15 +292,18 @@ def test_a_step_that_does_not_fit_is_refused(compiler):
   config = parse(BERT_BASE, ['--mode=compile', '--topology=v2:2x2'])
   phases = (Phase(1, 512, 8 * 32),)
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
-  with pytest.raises(ConfigError, match=r'(?s)do not fit the memory of a device: .*\dG.*train.accumulate'):
+  with pytest.raises(ConfigError,
+                     match=r'(?s)do not fit the memory of a device: .*\dG.*train.accumulate'):
     run(config)
 
 
 def test_what_to_do_depends_on_which_memory_is_too_small():
-  hbm = ('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.48G hbm. Exceeded by 4G.\n'
+  hbm = ('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.48G hbm. '
+         'Exceeded by 4G.\n'
          '  1. Size: 8.00G\n     Shape: bf16[8,2048]{1,0}\n')
   text = write_plain(compile_lib.out_of_memory_message(hbm, Phase(1, 512, 256)))
-  assert text.startswith('256 rows of 512 tokens do not fit the memory of a device: Used 20.00G of 15.48G hbm.')
+  assert text.startswith(
+      '256 rows of 512 tokens do not fit the memory of a device: Used 20.00G of 15.48G hbm.')
   assert '1. Size: 8.00G  Shape: bf16[8,2048]{1,0}' in text and 'train.accumulate' in text
   vmem = hbm.replace('20.00G of 15.48G hbm', '94.23M of 63.94M vmem')
   text = write_plain(compile_lib.out_of_memory_message(vmem, Phase(1, 512, 256)))
@@ -288,9 +314,12 @@ def test_what_to_do_depends_on_which_memory_is_too_small():
 def test_a_step_that_finds_no_memory_is_a_line_with_advice():
   """The text is that of a CPU's allocator."""
   message = r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of 2\.0 GiB\.\nTry train\.'
-  with pytest.raises(ConfigError, match=message), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
-    raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: Out of memory allocating {2 ** 31} bytes.')
-  with pytest.raises(jax.errors.JaxRuntimeError, match='another'), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
+  with pytest.raises(ConfigError,
+                     match=message), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
+    raise jax.errors.JaxRuntimeError(
+        f'RESOURCE_EXHAUSTED: Out of memory allocating {2 ** 31} bytes.')
+  with pytest.raises(jax.errors.JaxRuntimeError,
+                     match='another'), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
     raise jax.errors.JaxRuntimeError('INTERNAL: another error')
 
 
@@ -300,12 +329,14 @@ def test_what_the_compiler_lets_pass_must_fit_as_well():
   memory = {'parameters': GiB, 'temporaries': 94 * GiB}
   compile_lib.check_memory('TPU v5', memory, Phase(1, 2048, 1024))
   with pytest.raises(ConfigError, match=(
-      r'^1024 rows of 2048 tokens do not fit the memory of a device: 101\.0 of 95 GiB, of which 100\.0 are temporaries'
+      r'^1024 rows of 2048 tokens do not fit the memory of a device: 101\.0 of 95 GiB, of which '
+      r'100\.0 are temporaries'
       r'\.\nTry train\.accumulate 2')):
     compile_lib.check_memory('TPU v5', memory | {'temporaries': 100 * GiB}, Phase(1, 2048, 1024))
 
 
 def test_gradients_that_nothing_needs_are_no_utilisation():
   peak = run_metrics.PEAK_FLOPS['TPU v3']
-  for model, computed, share in ((peak, peak, 1.0), (peak / 2, peak, 0.5), (peak, peak * 2 / 3, 1.0)):
+  for model, computed, share in ((peak, peak, 1.0), (peak / 2, peak, 0.5),
+                                 (peak, peak * 2 / 3, 1.0)):
     assert CompileReport('TPU v3', {}, model, computed, 0, {}, 0, 1.0).mfu == pytest.approx(share)

@@ -26,16 +26,19 @@ from plm_jax.tokenizers.wordpiece import SPECIALS
 files = pytest.importorskip('safetensors.numpy')
 
 CONFIG = EncoderConfig(
-    vocab=40, max_length=12, block=BlockConfig(width=12, heads=3, mlp_dim=20), stack=StackConfig(layers=3))
+    vocab=40, max_length=12, block=BlockConfig(width=12, heads=3, mlp_dim=20),
+    stack=StackConfig(layers=3))
 IDS = {'tokens': jnp.arange(8)[None] % 7, 'segments': jnp.ones((1, 8), jnp.int32)}
 
 
 def make(heads=('mlm', 'nsp'), config=CONFIG, dtype=np.float32):
   """Random parameters of a model with these heads, every one a number of `dtype`."""
-  model = ModelWithHeads(Encoder(config), {name: bert.FAMILY.heads[name].make(config, 2) for name in heads})
+  model = ModelWithHeads(Encoder(config),
+                         {name: bert.FAMILY.heads[name].make(config, 2) for name in heads})
   shapes = jax.eval_shape(model.init, jax.random.key(0), IDS)['params']
   draw = np.random.default_rng(0)
-  return jax.tree.map(lambda x: draw.normal(size=x.shape).astype(dtype).astype(np.float32), unbox(shapes))
+  return jax.tree.map(lambda x: draw.normal(size=x.shape).astype(dtype).astype(np.float32),
+                      unbox(shapes))
 
 
 @pytest.fixture
@@ -56,13 +59,15 @@ def edit(folder, tensors=None, config=None):
 
 
 def all_tensors(folder):
-  return {name: x for path in folder.glob('*.safetensors') for name, x in files.load_file(path).items()}
+  return {name: x for path in folder.glob('*.safetensors') for name,
+          x in files.load_file(path).items()}
 
 
 def assert_bits(got, want):
   assert got.keys() == want.keys()
   for name, x in want.items():
-    assert got[name].dtype == x.dtype and got[name].shape == x.shape and got[name].tobytes() == x.tobytes(), name
+    assert got[name].dtype == x.dtype and got[name].shape == x.shape and got[name].tobytes(
+        ) == x.tobytes(), name
 
 
 def assert_params(got, want):
@@ -86,7 +91,8 @@ def test_there_and_back(tmp_path, heads):
 @pytest.mark.parametrize('shard_bytes', [5 << 30, 3000])
 def test_export_of_an_import_is_the_same(tmp_path, dtype, shard_bytes):
   params = make(dtype=dtype)
-  conversion.save(tmp_path / 'a', CONFIG, params, dtype=np.dtype(dtype).name, shard_bytes=shard_bytes)
+  conversion.save(tmp_path / 'a', CONFIG, params, dtype=np.dtype(dtype).name,
+                  shard_bytes=shard_bytes)
   assert (len(list((tmp_path / 'a').glob('model-*'))) > 3) == (shard_bytes == 3000)
   imported = conversion.load(tmp_path / 'a')
   assert_params(imported.params, params)
@@ -98,8 +104,10 @@ def test_export_of_an_import_is_the_same(tmp_path, dtype, shard_bytes):
 
 
 def legacy(tensors):
-  """As files of 2019 have it: other names of the norms, the tied matrix and bias twice, a buffer, two types."""
-  old = {name.replace('LayerNorm.weight', 'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): x
+  """As files of 2019 have it: other names of the norms, the tied matrix and bias twice, a buffer,
+  two types."""
+  old = {name.replace('LayerNorm.weight',
+                      'LayerNorm.gamma').replace('LayerNorm.bias', 'LayerNorm.beta'): x
          for name, x in tensors.items()}
   old['cls.predictions.decoder.weight'] = tensors['bert.embeddings.word_embeddings.weight'].copy()
   old['cls.predictions.decoder.bias'] = tensors['cls.predictions.bias'].copy()
@@ -115,11 +123,13 @@ def test_legacy_names(checkpoint, tmp_path):
   conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   assert_bits(all_tensors(tmp_path / 'out'), all_tensors(checkpoint))
   conversion.save(tmp_path / 'new', imported.config, imported.params)
-  assert not {name for name in all_tensors(tmp_path / 'new') if 'gamma' in name or 'decoder' in name or 'ids' in name}
+  assert not {name for name in all_tensors(tmp_path / 'new') if 'gamma' in name
+              or 'decoder' in name or 'ids' in name}
 
 
 @pytest.mark.parametrize('name', [
-    'cls.predictions.decoder.weight', 'cls.predictions.decoder.bias', 'bert.embeddings.position_ids'])
+    'cls.predictions.decoder.weight', 'cls.predictions.decoder.bias',
+    'bert.embeddings.position_ids'])
 def test_copy_that_disagrees(checkpoint, name):
   def change(tensors):
     tensors = legacy(tensors)
@@ -140,11 +150,13 @@ def test_no_prefix(checkpoint):
 @pytest.mark.parametrize('prefix', ['module.', '_orig_mod.', 'model.', 'module.net._orig_mod.'])
 @pytest.mark.parametrize('bare', [False, True], ids=['with heads', 'bare'])
 def test_prefix_of_a_wrapping_module(checkpoint, tmp_path, prefix, bare):
-  """DataParallel, torch.compile and Lightning's modules: an export has the names without their prefix."""
+  """DataParallel, torch.compile and Lightning's modules: an export has the names without their
+  prefix."""
   before = conversion.load(checkpoint, heads=() if bare else None)
   def wrap(tensors):
     names = [name for name in tensors if not bare or name.startswith('bert.')]
-    return {prefix + (name.removeprefix('bert.') if bare else name): tensors[name] for name in names}
+    return {prefix + (name.removeprefix('bert.') if bare else name): tensors[name]
+            for name in names}
   plain = all_tensors(checkpoint)
   edit(checkpoint, wrap)
   imported = conversion.load(checkpoint)
@@ -156,9 +168,11 @@ def test_prefix_of_a_wrapping_module(checkpoint, tmp_path, prefix, bare):
 
 def test_a_model_type_that_is_another_name_of_a_family(tmp_path):
   """CamemBERT is RoBERTa: its files have the same tensors, and classes of another name."""
-  config = dataclasses.replace(roberta.base(), vocab=40, max_length=12, block=CONFIG.block, stack=CONFIG.stack)
+  config = dataclasses.replace(roberta.base(), vocab=40, max_length=12, block=CONFIG.block,
+                               stack=CONFIG.stack)
   heads = {'tags': roberta.FAMILY.heads['tags'].make(config, 2)}
-  shapes = jax.eval_shape(ModelWithHeads(Encoder(config), heads).init, jax.random.key(0), IDS)['params']
+  shapes = jax.eval_shape(ModelWithHeads(Encoder(config), heads).init, jax.random.key(0),
+                          IDS)['params']
   params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), unbox(shapes))
   conversion.save(tmp_path / 'in', config, params, like='roberta')
   stated = {'model_type': 'camembert', 'architectures': ['CamembertForTokenClassification']}
@@ -166,7 +180,8 @@ def test_a_model_type_that_is_another_name_of_a_family(tmp_path):
   imported = conversion.load(tmp_path / 'in')
   assert imported.family == 'roberta' and list(imported.heads) == ['tags']
   assert_params(imported.params, params)
-  stated = {'model_type': 'mistral', 'architectures': ['MistralForCausalLM'], 'sliding_window': 4096}
+  stated = {'model_type': 'mistral', 'architectures': ['MistralForCausalLM'],
+            'sliding_window': 4096}
   edit(tmp_path / 'in', config=lambda said: {**said, **stated})
   with pytest.raises(ConvertError, match='unknown attribute sliding_window: 4096'):
     conversion.load(tmp_path / 'in')
@@ -180,7 +195,8 @@ def test_other_tensors_next_to_wrapped_ones_are_named(checkpoint):
 
 
 def test_prefix_of_another_family_is_no_wrapper(checkpoint):
-  edit(checkpoint, lambda tensors: {name.replace('bert.', 'roberta.', 1): x for name, x in tensors.items()})
+  edit(checkpoint, lambda tensors: {name.replace('bert.', 'roberta.', 1): x for name,
+                                    x in tensors.items()})
   with pytest.raises(ConvertError, match=r'missing tensor bert\.embeddings'):
     conversion.load(checkpoint)
 
@@ -190,18 +206,23 @@ def test_all_that_is_wrong_is_named(checkpoint):
     del tensors['bert.encoder.layer.2.output.dense.bias'], tensors['cls.predictions.bias']
     tensors['bert.encoder.layer.1.attention.self.query.weight'] = np.zeros((12, 11), np.float32)
     tensors['bert.encoder.layer.0.output.dense.bias'] = np.zeros(12, np.int8)
-    return {**tensors, 'bert.encoder.layer.3.output.dense.bias': np.zeros(12, np.float32), 'adapter.up': np.zeros(2)}
+    return {**tensors, 'bert.encoder.layer.3.output.dense.bias': np.zeros(12, np.float32),
+            'adapter.up': np.zeros(2)}
   edit(checkpoint, change)
   with pytest.raises(ConvertError) as caught:
     conversion.load(checkpoint)
-  for part in ('missing tensor bert.encoder.layer.2.output.dense.bias [12]', 'missing tensor cls.predictions.bias [40]',
-               'unknown tensor bert.encoder.layer.3.output.dense.bias [12]', 'unknown tensor adapter.up [2]',
-               'query.weight is [12, 11], the configuration makes it [12, 12]', '0.output.dense.bias is of type I8'):
+  for part in ('missing tensor bert.encoder.layer.2.output.dense.bias [12]',
+               'missing tensor cls.predictions.bias [40]',
+               'unknown tensor bert.encoder.layer.3.output.dense.bias [12]',
+               'unknown tensor adapter.up [2]',
+               'query.weight is [12, 11], the configuration makes it [12, 12]',
+               '0.output.dense.bias is of type I8'):
     assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(('attribute', 'value'), [
-    ('is_decoder', True), ('position_embedding_type', 'relative_key'), ('tie_encoder_decoder', True),
+    ('is_decoder', True), ('position_embedding_type', 'relative_key'),
+    ('tie_encoder_decoder', True),
     ('rotary_dim', 8), ('hidden_act', 'quick_gelu'), ('pruned_heads', {'1': [0]}),
     ('quantization_config', {'bits': 8})])
 def test_attribute_is_refused_by_name(checkpoint, attribute, value):
@@ -218,13 +239,15 @@ def test_unknown_attribute_that_is_off_is_left_out(checkpoint, value):
 
 def test_attributes_at_their_defaults(checkpoint):
   edit(checkpoint, config=lambda said: {
-      **said, 'is_decoder': False, 'pruned_heads': {}, 'position_embedding_type': 'absolute', 'torch_dtype': 'float16',
+      **said, 'is_decoder': False, 'pruned_heads': {}, 'position_embedding_type': 'absolute',
+      'torch_dtype': 'float16',
       'directionality': 'bidi', 'pooler_fc_size': 768, 'gradient_checkpointing': False})
   assert conversion.load(checkpoint).config == CONFIG
 
 
 @pytest.mark.parametrize(('theirs', 'ours', 'back'), [
-    ('gelu', 'gelu', 'gelu'), ('gelu_new', 'gelu_tanh', 'gelu_new'), ('gelu_pytorch_tanh', 'gelu_tanh', 'gelu_new'),
+    ('gelu', 'gelu', 'gelu'), ('gelu_new', 'gelu_tanh', 'gelu_new'),
+    ('gelu_pytorch_tanh', 'gelu_tanh', 'gelu_new'),
     ('relu', 'relu', 'relu')])
 def test_activations(checkpoint, tmp_path, theirs, ours, back):
   edit(checkpoint, config=lambda said: {**said, 'hidden_act': theirs})
@@ -236,7 +259,8 @@ def test_activations(checkpoint, tmp_path, theirs, ours, back):
 
 def test_wanted_heads(checkpoint):
   imported = conversion.load(checkpoint, heads=('nsp', 'label'))
-  assert list(imported.heads) == ['nsp'] and imported.missing_heads == ('label',) and 'heads_mlm' not in imported.params
+  assert list(imported.heads) == ['nsp'] and imported.missing_heads == (
+      'label',) and 'heads_mlm' not in imported.params
   with pytest.raises(ConvertError, match="no such head:\n  'sop'"):
     conversion.load(checkpoint, heads=('sop',))
 
@@ -278,7 +302,8 @@ def test_shards_that_are_not_there(tmp_path):
 
 
 @pytest.mark.parametrize('changes', [
-    {'norm_at': 'pre'}, {'mlp.gated': True}, {'norm.kind': 'rms'}, {'attention.bias': ()}, {'mlp.bias': False},
+    {'norm_at': 'pre'}, {'mlp.gated': True}, {'norm.kind': 'rms'}, {'attention.bias': ()},
+    {'mlp.bias': False},
     {'kv_heads': 1}, {'attention.scale': 0.1}])
 def test_what_they_cannot_hold_is_not_written(tmp_path, changes):
   config = dataclasses.replace(CONFIG, block=validation.with_paths(CONFIG.block, changes))
@@ -299,14 +324,16 @@ def test_all_or_nothing(tmp_path, monkeypatch):
 def test_other_refusals_of_save(tmp_path):
   (tmp_path / 'full').mkdir()
   (tmp_path / 'full' / 'file').touch()
-  cases = (('not empty', dict(folder=tmp_path / 'full')), ('beyond the range of float16', dict(dtype='float16')),
+  cases = (('not empty', dict(folder=tmp_path / 'full')),
+           ('beyond the range of float16', dict(dtype='float16')),
            ('dtype is one of', dict(dtype='int8')))
   params = make()
   params['backbone']['pooler']['bias'][0] = 1e6
   for message, changes in cases:
     with pytest.raises(ConvertError, match=message):
       conversion.save(**{'folder': tmp_path / 'out', 'config': CONFIG, 'params': params, **changes})
-  with pytest.raises(ConvertError, match=r'not those of the configuration:\n  backbone/embeddings/positions'):
+  with pytest.raises(ConvertError,
+                     match=r'not those of the configuration:\n  backbone/embeddings/positions'):
     conversion.save(tmp_path / 'out', dataclasses.replace(CONFIG, max_length=8), params)
 
 
@@ -320,16 +347,20 @@ def write_tensorflow(folder, params, extra=()):
   variables |= {'global_step': np.int64(7), **dict(extra)}
   folder.mkdir()
   tf.raw_ops.SaveV2(prefix=str(folder / 'bert_model.ckpt'), tensor_names=list(variables),
-                    shape_and_slices=[''] * len(variables), tensors=[tf.constant(x) for x in variables.values()])
+                    shape_and_slices=[''] * len(variables),
+                    tensors=[tf.constant(x) for x in variables.values()])
   (folder / 'bert_config.json').write_text(json.dumps({
-      'attention_probs_dropout_prob': 0.1, 'hidden_act': 'gelu', 'hidden_dropout_prob': 0.1, 'hidden_size': 12,
-      'initializer_range': 0.02, 'intermediate_size': 20, 'max_position_embeddings': 12, 'num_attention_heads': 3,
+      'attention_probs_dropout_prob': 0.1, 'hidden_act': 'gelu', 'hidden_dropout_prob': 0.1,
+      'hidden_size': 12,
+      'initializer_range': 0.02, 'intermediate_size': 20, 'max_position_embeddings': 12,
+      'num_attention_heads': 3,
       'num_hidden_layers': 3, 'type_vocab_size': 2, 'vocab_size': 40}))
   return variables
 
 
 def test_tensorflow(tmp_path):
-  """Names and axes are those of the released checkpoints; the two libraries' matrices are transposes of each other."""
+  """Names and axes are those of the released checkpoints; the two libraries' matrices are
+  transposes of each other."""
   params = make()
   variables = write_tensorflow(tmp_path / 'tf', params)
   imported = conversion.load(tmp_path / 'tf')
@@ -342,15 +373,20 @@ def test_tensorflow(tmp_path):
   for name, torch_name, transposed in (
       ('bert/embeddings/word_embeddings', 'bert.embeddings.word_embeddings.weight', False),
       ('bert/embeddings/LayerNorm/gamma', 'bert.embeddings.LayerNorm.weight', False),
-      ('bert/encoder/layer_2/attention/self/query/kernel', 'bert.encoder.layer.2.attention.self.query.weight', True),
-      ('bert/encoder/layer_0/output/dense/kernel', 'bert.encoder.layer.0.output.dense.weight', True),
-      ('bert/encoder/layer_1/intermediate/dense/bias', 'bert.encoder.layer.1.intermediate.dense.bias', False),
+      ('bert/encoder/layer_2/attention/self/query/kernel',
+       'bert.encoder.layer.2.attention.self.query.weight', True),
+      ('bert/encoder/layer_0/output/dense/kernel', 'bert.encoder.layer.0.output.dense.weight',
+       True),
+      ('bert/encoder/layer_1/intermediate/dense/bias',
+       'bert.encoder.layer.1.intermediate.dense.bias', False),
       ('bert/pooler/dense/kernel', 'bert.pooler.dense.weight', True),
-      ('cls/predictions/transform/LayerNorm/beta', 'cls.predictions.transform.LayerNorm.bias', False),
+      ('cls/predictions/transform/LayerNorm/beta', 'cls.predictions.transform.LayerNorm.bias',
+       False),
       ('cls/predictions/output_bias', 'cls.predictions.bias', False),
       ('cls/seq_relationship/output_weights', 'cls.seq_relationship.weight', False),
       ('cls/seq_relationship/output_bias', 'cls.seq_relationship.bias', False)):
-    np.testing.assert_array_equal(variables[name].T if transposed else variables[name], theirs[torch_name])
+    np.testing.assert_array_equal(variables[name].T if transposed else variables[name],
+                                  theirs[torch_name])
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['hidden_act'] == 'gelu_new'
 
 
@@ -363,7 +399,8 @@ def test_tensorflow_unknown_variable(tmp_path):
 @pytest.mark.slow
 def test_command_line(tmp_path, monkeypatch, capsys):
   """fill-mask takes an imported checkpoint; export writes one that gives the same answers."""
-  tokenizer = WordPiece([*SPECIALS, *(chr(97 + n) for n in range(26)), *(f'##{n}' for n in range(9))])
+  tokenizer = WordPiece([*SPECIALS, *(chr(97 + n) for n in range(26)),
+                         *(f'##{n}' for n in range(9))])
   conversion.save(tmp_path / 'in', CONFIG, make(), tokenizer)
   assert conversion.is_checkpoint(tmp_path / 'in')
   def run(*args):
@@ -390,5 +427,6 @@ def test_an_output_matrix_of_its_own(tmp_path):
   assert json.loads((tmp_path / 'out' / 'config.json').read_text())['tie_word_embeddings'] is False
   imported = conversion.load(tmp_path / 'out')
   assert imported.config == config
-  np.testing.assert_array_equal(imported.params['heads_mlm']['kernel'], params['heads_mlm']['kernel'])
+  np.testing.assert_array_equal(imported.params['heads_mlm']['kernel'],
+                                params['heads_mlm']['kernel'])
   assert all_tensors(tmp_path / 'out')['cls.predictions.decoder.weight'].shape == (40, 12)

@@ -1,5 +1,5 @@
-"""Damaged checkpoints of every form: each is read, or refused with one message that names the file, in little time and
-memory."""
+"""Damaged checkpoints of every form: each is read, or refused with one message that names the file,
+in little time and memory."""
 import dataclasses
 import json
 import os
@@ -27,7 +27,8 @@ pytest.importorskip('safetensors.numpy')
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
 COUNT = 12  # cases a file
 # One of every family that reads its configuration in a way of its own.
-CASES = ('gpt_neo/*', 'llama/*', 'xlnet/*', 'deberta/v1*', 'deberta/v2*', 'glm/*', 't5/*', 'albert/*', 'palm/*',
+CASES = ('gpt_neo/*', 'llama/*', 'xlnet/*', 'deberta/v1*', 'deberta/v2*', 'glm/*', 't5/*',
+         'albert/*', 'palm/*',
          'bart/*', 'distilbert/*', 'gpt2/*', 'gpt3/*', 'gpt1/*', 'roberta/*')
 
 
@@ -65,7 +66,8 @@ def test_files_of_tensors(checkpoint):
   path = sorted(checkpoint.glob('model-*'))[0]
   read_all = lambda: conversion.load(checkpoint)
   header = struct.unpack('<Q', path.read_bytes()[:8])[0]
-  said = [mutate.attempt(path, damage, read_all) for damage in mutate.contents(path.read_bytes(), COUNT)]
+  said = [mutate.attempt(path, damage, read_all)
+          for damage in mutate.contents(path.read_bytes(), COUNT)]
   for damage in mutate.jsons(json.loads(path.read_bytes()[8:8 + header]), COUNT):
     said.append(mutate.attempt(
         path, struct.pack('<Q', len(damage)) + damage + path.read_bytes()[8 + header:], read_all))
@@ -78,13 +80,15 @@ def test_files_of_tensors(checkpoint):
 @pytest.mark.parametrize('older', [False, True], ids=['zip', 'stream'])
 def test_pickles(older, torch, tmp_path):  # noqa: F811
   path, matrix = tmp_path / 'x.bin', np.arange(12, dtype=np.float32).reshape(3, 4)
-  write(path, {'plain': matrix, 'turned': matrix.T[1:], 'ids': np.arange(3), 'one': np.array(2, np.float32)}, torch,
+  write(path, {'plain': matrix, 'turned': matrix.T[1:], 'ids': np.arange(3),
+               'one': np.array(2, np.float32)}, torch,
         older)
   def read_all():
     read = TorchPickle(path)
     return [read.read(name) for name in read.tensors]
   assert len(read_all()) == 4
-  said = [mutate.attempt(path, damage, read_all) for damage in mutate.contents(path.read_bytes(), 15 * COUNT)]
+  said = [mutate.attempt(path, damage, read_all)
+          for damage in mutate.contents(path.read_bytes(), 15 * COUNT)]
   if not older:
     # A zip file knows its members' checksums: damage inside, under right ones.
     with zipfile.ZipFile(path) as file:
@@ -100,15 +104,20 @@ def test_pickles(older, torch, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize(('offset', 'shape', 'strides'), [
-    (0, (3, 4), (4, 2)), (0, (2, 2), (-4, 5)), (5, (2, 2), (5, -4)), (1 << 62, (1,), (1,)), (-1, (2,), (1,)),
-    (0, (1 << 20, 1 << 20), (0, 0)), (0, (2, 2), (1 << 63, -(1 << 63))), (0, (2,), (1, 1)), (0, (-1,), (1,)),
-    (0, (0, 1 << 62), (1, 1)), (0, ('a',), (1,)), (0.0, (2,), (1,)), (None, (2,), (1,)), (0, (1,) * 40, (1,) * 40)])
+    (0, (3, 4), (4, 2)), (0, (2, 2), (-4, 5)), (5, (2, 2), (5, -4)), (1 << 62, (1,), (1,)),
+    (-1, (2,), (1,)),
+    (0, (1 << 20, 1 << 20), (0, 0)), (0, (2, 2), (1 << 63, -(1 << 63))), (0, (2,), (1, 1)),
+    (0, (-1,), (1,)),
+    (0, (0, 1 << 62), (1, 1)), (0, ('a',), (1,)), (0.0, (2,), (1,)), (None, (2,), (1,)),
+    (0, (1,) * 40, (1,) * 40)])
 def test_what_no_tensor_is(offset, shape, strides, torch, tmp_path):  # noqa: F811
   class Made:
     def __reduce__(self):
-      return torch['torch._utils']._rebuild_tensor_v2, (Numbers(np.zeros(12, np.float32)), offset, shape, strides)
+      return torch['torch._utils']._rebuild_tensor_v2, (Numbers(np.zeros(12, np.float32)), offset,
+                                                        shape, strides)
   write(tmp_path / 'x.bin', {'a': Made()}, torch)
-  with pytest.raises(ConvertError, match=r'x\.bin: the tensor a (reaches beyond|has the shape|is described)'):
+  with pytest.raises(ConvertError,
+                     match=r'x\.bin: the tensor a (reaches beyond|has the shape|is described)'):
     TorchPickle(tmp_path / 'x.bin')
 
 
@@ -122,10 +131,12 @@ def test_bombs(torch, tmp_path):  # noqa: F811
       for name, content in held.items():
         file.writestr(name, changes.get(name.rpartition('/')[2].replace('.', '_'), content))
   rewritten(data_pkl=b'\0' * (64 << 20))
-  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match='67,108,864 bytes, packed into'):
+  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError,
+                                                    match='67,108,864 bytes, packed into'):
     TorchPickle(path)
   for content, message in (
-      (b'\x80\x02r\xff\xff\xff\x7f.', 'damaged'), (b'\x80\x02N' + b'\x85' * 200_000 + b'0}.', 'tuples too deep'),
+      (b'\x80\x02r\xff\xff\xff\x7f.', 'damaged'),
+      (b'\x80\x02N' + b'\x85' * 200_000 + b'0}.', 'tuples too deep'),
       (b'\x80\x04\x8e' + b'\xff' * 7 + b'\x7f.', 'damaged')):
     rewritten(data_pkl=content)
     with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match=message):
@@ -139,7 +150,8 @@ def test_tensorflow(tmp_path):
     damages = [*mutate.contents(path.read_bytes(), COUNT // 2)]
     if path.suffix == '.json':
       damages += mutate.jsons(json.loads(path.read_text()), COUNT)
-    said += [mutate.attempt(path, damage, lambda: conversion.load(tmp_path / 'tf')) for damage in damages]
+    said += [mutate.attempt(path, damage, lambda: conversion.load(tmp_path / 'tf'))
+             for damage in damages]
   assert any(said)
 
 
@@ -168,10 +180,12 @@ def test_an_array_that_is_not_there(t5x, tmp_path):
   path = tmp_path / 'in' / 'target.token_embedder.embedding' / '.zarray'
   said = json.loads(path.read_text())
   path.write_text(json.dumps({**said, 'shape': [1 << 19, 1 << 19]}))
-  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match=r'the configuration makes it|describes'):
+  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError,
+                                                    match=r'the configuration makes it|describes'):
     conversion.load(tmp_path / 'in')
   path.write_text(json.dumps({**said, 'chunks': [1 << 19, 1 << 19]}))
-  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError, match='in chunks of 1,099,511,627,776 bytes'):
+  with mutate.limits(memory=1 << 29), pytest.raises(ConvertError,
+                                                    match='in chunks of 1,099,511,627,776 bytes'):
     conversion.load(tmp_path / 'in')
   path.write_text(json.dumps(said))
   for chunk in path.parent.iterdir():
@@ -185,11 +199,14 @@ def test_an_array_that_is_not_there(t5x, tmp_path):
     ({'num_hidden_layers': 10**7}, 'num_hidden_layers is 10000000, expected at most 1,000'),
     ({'num_hidden_layers': 900}, 'makes 900 layers, the file has'),
     ({'vocab_size': 10**12}, 'vocab_size is 1000000000000, expected at most'),
-    ({'num_attention_heads': 0}, 'got 0'), ({'hidden_size': True}, 'hidden_size is True, expected a number'),
+    ({'num_attention_heads': 0}, 'got 0'),
+    ({'hidden_size': True}, 'hidden_size is True, expected a number'),
     ({'hidden_act': []}, 'hidden_act is'), ({'layer_norm_eps': 'a'}, 'layer_norm_eps is'),
-    ({'architectures': 3}, 'architectures is 3, expected a list'), ({'id2label': 4}, 'id2label is 4, expected'),
+    ({'architectures': 3}, 'architectures is 3, expected a list'),
+    ({'id2label': 4}, 'id2label is 4, expected'),
     ({'id2label': {'x': 'a'}}, 'id2label is .*, expected an object with a name for each'),
-    ({'id2label': {'0': 'a', '2': 'b'}}, 'id2label is .*, expected'), ({'id2label': {'01': 'a'}}, 'id2label is .*, expected'),
+    ({'id2label': {'0': 'a', '2': 'b'}}, 'id2label is .*, expected'),
+    ({'id2label': {'01': 'a'}}, 'id2label is .*, expected'),
     ({'model_type': ['bert']}, "models of type .* are not known"), ({'hidden_size': -12}, 'in:')])
 def test_sizes_and_types(checkpoint, tmp_path, changes, message):
   shutil.copytree(checkpoint, tmp_path / 'in')
@@ -199,20 +216,26 @@ def test_sizes_and_types(checkpoint, tmp_path, changes, message):
     conversion.load(tmp_path / 'in')
 
 
-@pytest.mark.parametrize('name', ['model.safetensors', 'config.json', 'tokenizer.json', 'spiece.model', 'vocab.txt'])
+@pytest.mark.parametrize('name', ['model.safetensors', 'config.json', 'tokenizer.json',
+                                  'spiece.model', 'vocab.txt'])
 def test_files_that_git_lfs_has_not_downloaded_are_called_so(checkpoint, tmp_path, name):
   folder = tmp_path / 'in'
   shutil.copytree(checkpoint, folder)
   for other in folder.glob('*token*'):
     other.unlink()
-  (folder / name).write_text('version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n')
-  with pytest.raises(UserError, match=rf'{name} is a pointer of Git LFS: `git lfs pull` downloads the file itself'):
+  (folder / name).write_text(
+      'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n')
+  with pytest.raises(UserError,
+                     match=rf'{name} is a pointer of Git LFS: `git lfs pull` downloads the file '
+                           rf'itself'):
     conversion.load(folder)
 
 
 @pytest.mark.parametrize(('text', 'message'), [
-    ('{"a": ' * 100_000 + '1' + '}' * 100_000, 'too deep'), ('{"vocab_size": ' + '9' * 5000 + '}', '5000 digits'),
-    ('{"initializer_range": NaN}', 'initializer_range is not a finite number'), ('', 'cannot be read as JSON'),
+    ('{"a": ' * 100_000 + '1' + '}' * 100_000, 'too deep'),
+    ('{"vocab_size": ' + '9' * 5000 + '}', '5000 digits'),
+    ('{"initializer_range": NaN}', 'initializer_range is not a finite number'),
+    ('', 'cannot be read as JSON'),
     ('[]', 'holds a list, expected an object'), ('\ud800', 'not UTF-8')])
 def test_json_of_any_form(text, message, tmp_path):
   (tmp_path / 'config.json').write_bytes(text.encode(errors='surrogatepass'))
@@ -241,7 +264,8 @@ def test_what_is_no_file(checkpoint, tmp_path):
       shutil.copytree(checkpoint, folder)
       (folder / name).unlink(missing_ok=True)
       make_one(folder / name)
-      with mutate.limits(seconds=3), pytest.raises(ConvertError, match=f'{re.escape(str(folder))}.*(folder|ordinary)'):
+      with mutate.limits(seconds=3), pytest.raises(ConvertError,
+                                                   match=f'{re.escape(str(folder))}.*(folder|ordinary)'):
         conversion.load(folder)
 
 
@@ -251,7 +275,8 @@ def test_an_export_has_the_modes_of_other_files(tmp_path):
     conversion.save(tmp_path / 'out', CONFIG, make())
   finally:
     os.umask(old)
-  modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / 'out', *(tmp_path / 'out').iterdir()]}
+  modes = {path.name: stat.S_IMODE(path.stat().st_mode)
+           for path in [tmp_path / 'out', *(tmp_path / 'out').iterdir()]}
   assert modes == {'out': 0o750, 'config.json': 0o640, 'model.safetensors': 0o640}
 
 
@@ -259,7 +284,8 @@ def test_a_full_disk(tmp_path, monkeypatch):
   """Of which the library says so in its own words."""
   library = conversion.files.safetensors
   def full(*args, **kwargs):
-    raise library.SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)')
+    raise library.SafetensorError(
+        'Error while serializing: I/O error: No space left on device (os error 28)')
   monkeypatch.setattr(library.numpy, 'save_file', full)
   with pytest.raises(UserError, match=r'no space left for .*/out \(No space left on device\)'):
     conversion.save(tmp_path / 'out', CONFIG, make())

@@ -18,7 +18,8 @@ from plm_jax.loading.loaded_model import LoadedModel, read_model_config
 from plm_jax.models.elmo import ElmoConfig, WeightsError
 
 pytest.importorskip('h5py', reason='needs the extra: pip install "plm_jax[convert]"')
-TINY = ElmoConfig(characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1, longest=9), width=5, cells=7)
+TINY = ElmoConfig(characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1,
+                                             longest=9), width=5, cells=7)
 
 
 @pytest.fixture(scope='module')
@@ -38,8 +39,10 @@ def folder(trained, tmp_path):
 
 def test_what_is_exported_is_read_again(trained, folder):
   again = plm_jax.load(folder)
-  assert again.model == TINY and {path.name for path in folder.iterdir()} == {'options.json', 'weights.hdf5'}
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), again.params, trained.params)
+  assert again.model == TINY and {path.name
+                                  for path in folder.iterdir()} == {'options.json', 'weights.hdf5'}
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), again.params,
+               trained.params)
 
 
 def test_its_folder_is_one_that_the_converter_knows(trained, folder, tmp_path):
@@ -48,8 +51,10 @@ def test_its_folder_is_one_that_the_converter_knows(trained, folder, tmp_path):
   assert (imported.family, imported.tokenizer, imported.missing_heads) == ('elmo', None, ('lm',))
   shapes = jax.tree.map(np.shape, nn.unbox(imported.shapes()))
   assert shapes == jax.tree.map(np.shape, imported.params)
-  assert f"AllenNLP reads it with Elmo('{tmp_path}/again/opt" in plm_jax.convert(folder, tmp_path / 'again').how
-  assert (tmp_path / 'again' / 'options.json').read_bytes() == (folder / 'options.json').read_bytes()
+  assert f"AllenNLP reads it with Elmo('{tmp_path}/again/opt" in plm_jax.convert(
+      folder, tmp_path / 'again').how
+  assert (tmp_path / 'again' / 'options.json').read_bytes() == (folder / 'options.json').read_bytes(
+      )
   with pytest.raises(conversion.ConvertError, match='holds float32, got bfloat16'):
     plm_jax.export(trained, tmp_path / 'none', dtype='bfloat16')
   with pytest.raises(conversion.ConvertError, match='labels name the classes of a head, and none'):
@@ -69,7 +74,8 @@ def test_files_of_something_else_are_refused(folder):
   options = json.loads((folder / 'options.json').read_text())
   options['lstm']['dim'] = 8
   (folder / 'options.json').write_text(json.dumps(options))
-  with pytest.raises(WeightsError, match=r'W_0 of the weights is \[10, 28\], and options.json makes it \[10, 32'):
+  with pytest.raises(WeightsError,
+                     match=r'W_0 of the weights is \[10, 28\], and options.json makes it \[10, 32'):
     files.load(folder)
   (folder / 'weights.hdf5').write_bytes(b'none')
   with pytest.raises(WeightsError, match='cannot be read as HDF5'):
@@ -80,7 +86,8 @@ def test_files_of_something_else_are_refused(folder):
 
 
 def test_damaged_weights_are_refused_or_differ_in_a_single_number(trained, folder):
-  """A flipped or missing byte of the layout is noticed; one of a number, where it is no longer plausible."""
+  """A flipped or missing byte of the layout is noticed; one of a number, where it is no longer
+  plausible."""
   path = folder / 'weights.hdf5'
   content, whole = path.read_bytes(), files.load(folder)[1]
   h5py = files.import_h5py()
@@ -96,8 +103,10 @@ def test_damaged_weights_are_refused_or_differ_in_a_single_number(trained, folde
       except WeightsError:
         continue
       assert len(damaged) == len(content)
-      changed = sum(int((x != y).sum()) for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True))
+      changed = sum(int((x != y).sum()) for x,
+                    y in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True))
       assert changed <= 1
   path.write_bytes(content[:table + 3] + bytes([content[table + 3] ^ 0x40]) + content[table + 4:])
-  with pytest.raises(WeightsError, match=r'char_embed has values that are not finite, or beyond 1e\+09'):
+  with pytest.raises(WeightsError,
+                     match=r'char_embed has values that are not finite, or beyond 1e\+09'):
     files.load(folder)

@@ -26,8 +26,10 @@ def test_there_and_back(opened, tmp_path):
   # What is there is not read again, unless something has changed.
   bucket.forget()
   client.ask('again = conversion.load("gs://bucket/models/in", lazy=True)')
-  assert not [name for operation, name in bucket.requests if operation == 'read' and name.endswith('.safetensors')]
-  client.ask('conversion.save("gs://bucket/models/out", found.config, found.params, found.tokenizer, like=found, '
+  assert not [name for operation, name in bucket.requests if operation == 'read'
+              and name.endswith('.safetensors')]
+  client.ask('conversion.save("gs://bucket/models/out", found.config, found.params, '
+             'found.tokenizer, like=found, '
              'shard_bytes=6000)')
   assert bucket.names('models/out')
   uploaded = [name for operation, name in bucket.requests if operation == 'upload']
@@ -37,7 +39,8 @@ def test_there_and_back(opened, tmp_path):
   for name in bucket.names('models/out'):
     (out / name.rpartition('/')[2]).write_bytes(bucket.read(name))
   assert_bits(all_tensors(out), all_tensors(tmp_path / 'in'))
-  with pytest.raises(Failed, match='gs://bucket/models/out is there already and not empty') as error:
+  with pytest.raises(
+      Failed, match='gs://bucket/models/out is there already and not empty') as error:
     client.ask('conversion.save("gs://bucket/models/out", found.config, found.params)')
   assert '\n' not in str(error.value)
 

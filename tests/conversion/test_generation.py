@@ -1,4 +1,5 @@
-"""What exports state about special tokens and generation, and what is read of it; numbers are written out by hand."""
+"""What exports state about special tokens and generation, and what is read of it; numbers are
+written out by hand."""
 import json
 
 import backbones
@@ -26,13 +27,17 @@ from plm_jax.tokenizers.wordpiece import SPECIALS, WordPiece
 
 pytest.importorskip('safetensors')
 
-TEXT = ['the quick brown fox jumps over the lazy dog and reads', 'a model reads the text and the text is long'] * 8
+TEXT = ['the quick brown fox jumps over the lazy dog and reads',
+        'a model reads the text and the text is long'] * 8
 CHINESE = WordPiece([*SPECIALS, *'我们学习语言的老师看年(', '2008', 'read', '##s', *(f'##{c}' for c in '年的')])
-BATCH = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+BATCH = {name: jnp.ones((1, 8), jnp.int32)
+         for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
 TOKENIZERS = {
-    'wordpiece': lambda: train_wordpiece(TEXT, 60), 'glm': lambda: train_wordpiece(TEXT, 70, blanks=True),
+    'wordpiece': lambda: train_wordpiece(TEXT, 60),
+    'glm': lambda: train_wordpiece(TEXT, 70, blanks=True),
     'chinese': lambda: CHINESE,
-    'roberta': lambda: train_byte_bpe(TEXT, 280), 'gpt2': lambda: train_byte_bpe(TEXT, 270, layout='gpt2'),
+    'roberta': lambda: train_byte_bpe(TEXT, 280),
+    'gpt2': lambda: train_byte_bpe(TEXT, 270, layout='gpt2'),
     'gpt': lambda: train_word_bpe(TEXT, 60), 'bytes': ByteTokenizer,
     'mbart': lambda: train_fairseq_sentencepiece(TEXT, 62, source='de_DE', target='ro_RO'),
     'pieces': lambda: train_sentencepiece(TEXT, 36),
@@ -42,9 +47,11 @@ TOKENIZERS = {
 
 def model_of(family, tokenizer, head='lm', more=3):
   """A model with random parameters, and more rows of its table than the tokenizer has tokens."""
-  model = validation.with_paths(backbones.small(family, tokenizer.vocab.size + more, 32), {'block.mlp_dim': 128})
+  model = validation.with_paths(backbones.small(family, tokenizer.vocab.size + more, 32),
+                                {'block.mlp_dim': 128})
   heads = {head: conversion.get_family(family).heads[head].make(model, 2)}
-  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0),
+                          BATCH)['params']
   return LoadedModel(family, model, heads, tiny.random_params(shapes), tokenizer)
 
 
@@ -56,7 +63,8 @@ def exported(tmp_path, family, kind):
   def said(name):
     path = tmp_path / 'out' / name
     return json.loads(path.read_text()) if path.exists() else {}
-  return trained, tokenizer, said('config.json'), said('generation_config.json'), said('tokenizer_config.json')
+  return trained, tokenizer, said('config.json'), said('generation_config.json'), said(
+      'tokenizer_config.json')
 
 
 @pytest.mark.parametrize(('family', 'kind', 'ids', 'row'), [
@@ -84,15 +92,18 @@ def exported(tmp_path, family, kind):
 def test_special_tokens_are_those_of_the_tokenizer(tmp_path, family, kind, ids, row):
   _, tokenizer, config, generation, beside = exported(tmp_path, family, kind)
   size = tokenizer.vocab.size
-  want = {role: size - 1 if number == -1 else tokenizer.pieces.index(number) if isinstance(number, str) else number
+  want = {role: size - 1 if number == -1 else tokenizer.pieces.index(number)
+          if isinstance(number, str) else number
           for role, number in ids.items()}
   if 'decoder_start' in ids:
     want |= {'forced_bos': None, 'forced_eos': None}
   for name, said in (('config.json', config), ('generation_config.json', generation)):
     assert {role: said[f'{role}_token_id'] for role in want} == want, name
   assert generation['suppress_tokens'] == [size, size + 1, size + 2]
-  assert {role: beside.get(f'{role}_token') for role in ('bos', 'eos', 'pad') if want.get(role) is not None} == {
-      role: tokenizer.pieces[want[role]] for role in ('bos', 'eos', 'pad') if want.get(role) is not None}
+  assert {role: beside.get(f'{role}_token') for role in ('bos', 'eos', 'pad') if want.get(role)
+          is not None} == {
+      role: tokenizer.pieces[want[role]] for role in ('bos', 'eos', 'pad') if want.get(role)
+      is not None}
   text = 'the text is long'
   laid = [i for part in row for i in (
       tokenizer.encode(text) if part == '*' else [tokenizer.pieces.index(part)])]
@@ -104,22 +115,27 @@ def test_special_tokens_are_those_of_the_tokenizer(tmp_path, family, kind, ids, 
 
 def test_bytes_of_an_encoder_decoder_have_a_class_of_their_own(tmp_path):
   _, _, config, _, beside = exported(tmp_path, 't5', 'bytes')
-  assert (config['pad_token_id'], config['eos_token_id'], config['decoder_start_token_id']) == (0, 1, 0)
-  assert beside['tokenizer_class'] == 'ByT5Tokenizer' and not (tmp_path / 'out' / 'tokenizer.json').exists()
+  assert (config['pad_token_id'], config['eos_token_id'],
+          config['decoder_start_token_id']) == (0, 1, 0)
+  assert beside['tokenizer_class'] == 'ByT5Tokenizer' and not (
+      tmp_path / 'out' / 'tokenizer.json').exists()
 
 
 def test_a_glm_states_the_tokens_of_its_blanks(tmp_path):
   _, _, config, _, _ = exported(tmp_path, 'glm', 'glm')
   size = TOKENIZERS['glm']().vocab.size
-  assert {role: config[f'{role}_token_id'] for role in ('bos', 'eos', 'pad', 'sop', 'eop', 'gmask', 'smask', 'mask')
-          } == {'bos': 2, 'eos': 0, 'pad': 0, 'sop': size - 4, 'eop': size - 3, 'gmask': size - 2, 'smask': size - 1,
+  assert {role: config[f'{role}_token_id']
+          for role in ('bos', 'eos', 'pad', 'sop', 'eop', 'gmask', 'smask', 'mask')
+          } == {'bos': 2, 'eos': 0, 'pad': 0, 'sop': size - 4, 'eop': size - 3, 'gmask': size - 2,
+                'smask': size - 1,
                 'mask': 4}
 
 
 def test_what_an_export_generates_is_what_the_model_generates(tmp_path):
   trained, *_ = exported(tmp_path, 'bart', 'chinese')
   back = plm_jax.load(tmp_path / 'out')
-  assert back.generation.end_ids == (3,) and back.generation.start_id == 3 and not back.generation.options
+  assert back.generation.end_ids == (
+      3,) and back.generation.start_id == 3 and not back.generation.options
   got, want = (plm_jax.generate(model, ['我们看', '老师'], max_new=8) for model in (back, trained))
   assert got == want
 
@@ -167,27 +183,34 @@ def test_all_tokens_that_end_a_text_are_read(tmp_path, config, generation, besid
 
 
 def imported_again(trained, ends):
-  return LoadedModel(trained.family, trained.model, trained.heads, trained.params, trained.tokenizer,
+  return LoadedModel(trained.family, trained.model, trained.heads, trained.params,
+                     trained.tokenizer,
                  generation=GenerationDefaults(ends))
 
 
 BART = {
     'forced_bos_token_id': 2, 'forced_eos_token_id': [3], 'no_repeat_ngram_size': 2, 'num_beams': 3,
-    'early_stopping': True, 'length_penalty': 2.0, 'max_length': 12, 'min_length': 5, 'bad_words_ids': [[9], [6, 7]],
+    'early_stopping': True, 'length_penalty': 2.0, 'max_length': 12, 'min_length': 5,
+    'bad_words_ids': [[9], [6, 7]],
     'encoder_no_repeat_ngram_size': 3, 'decoder_start_token_id': 2}
 
 
 def test_settings_of_generation_are_read_and_options_go_before_them(tmp_path):
   trained = imported(tmp_path, 'bart', 'chinese', generation=BART)
   assert trained.generation == GenerationDefaults(
-      (3,), 2, (9,), {'beams': 3, 'length_penalty': 2.0, 'no_repeat_ngram': 2, 'forced_first': 2, 'forced_last': 3,
+      (3,), 2, (9,), {'beams': 3, 'length_penalty': 2.0, 'no_repeat_ngram': 2, 'forced_first': 2,
+                      'forced_last': 3,
                       'max_new': 11, 'min_new': 4, 'early_stopping': 'full'},
       ('encoder_no_repeat_ngram_size', 'bad_words_ids of several tokens'))
-  assert ("generation: ends at [SEP] (3); begins with [CLS] (2); never writes 1 tokens; beams=3; length_penalty=2.0; "
-          'no_repeat_ngram=2; forced_first=2; forced_last=3; max_new=11; min_new=4; early_stopping=full; not '
-          'implemented: encoder_no_repeat_ngram_size, bad_words_ids of several tokens') in repr(trained)
+  assert ("generation: ends at [SEP] (3); begins with [CLS] (2); never writes 1 tokens; beams=3; "
+          "length_penalty=2.0; "
+          'no_repeat_ngram=2; forced_first=2; forced_last=3; max_new=11; min_new=4; '
+          'early_stopping=full; not '
+          'implemented: encoder_no_repeat_ngram_size, bad_words_ids of several tokens') in repr(
+              trained)
   (found,), = plm_jax.generate(trained, '我们看')
-  assert found.tokens[0] == 2 and found.tokens[-1] == 3 and len(found.tokens) <= 11 and found.score is not None
+  assert found.tokens[0] == 2 and found.tokens[-1] == 3 and len(
+      found.tokens) <= 11 and found.score is not None
   assert 9 not in found.tokens
   pairs = list(zip(found.tokens, found.tokens[1:], strict=False))
   assert len(pairs) == len({*pairs})
@@ -195,7 +218,8 @@ def test_settings_of_generation_are_read_and_options_go_before_them(tmp_path):
   assert found.tokens[0] != 2 and found.score is None and len(found.tokens) <= 3
   (own,), = plm_jax.generate(trained, '我们看', GenerationConfig(3))
   assert own.score is None
-  assert ''.join(piece.text for piece in plm_jax.stream(trained, '我们看', max_new=3)) == plm_jax.generate(
+  assert ''.join(piece.text for piece in plm_jax.stream(trained, '我们看',
+                                                        max_new=3)) == plm_jax.generate(
       trained, '我们看', beams=1, max_new=3)[0][0].text
 
 
@@ -205,7 +229,8 @@ def test_settings_of_config_json_count_where_no_other_file_is(tmp_path):
 
 
 @pytest.mark.parametrize(('stated', 'options', 'want'), [
-    ({'do_sample': True, 'temperature': 0.6, 'top_p': 0.9}, {}, dict(temperature=0.6, top_p=0.9, top_k=50)),
+    ({'do_sample': True, 'temperature': 0.6, 'top_p': 0.9}, {},
+     dict(temperature=0.6, top_p=0.9, top_k=50)),
     ({'do_sample': True, 'top_k': 0}, {}, dict(temperature=1.0)),
     ({'do_sample': False, 'temperature': 0.6, 'top_p': 0.9}, {}, {}),
     ({'do_sample': True, 'temperature': 0.6, 'top_p': 0.9}, dict(temperature=0.0), {}),
@@ -216,25 +241,31 @@ def test_settings_of_config_json_count_where_no_other_file_is(tmp_path):
 ])
 def test_options_of_the_user_go_before(tmp_path, stated, options, want):
   trained = imported(tmp_path, 'llama', 'llama', generation=stated)
-  assert generation_config.resolve_generation_config(trained.generation, None, options) == GenerationConfig(**want)
+  assert generation_config.resolve_generation_config(trained.generation, None,
+                                                     options) == GenerationConfig(**want)
 
 
 @pytest.mark.parametrize(('stated', 'listed'), [
-    ({'do_sample': True, 'num_beams': 4, 'temperature': 0.7, 'top_k': 50}, ('do_sample with num_beams', 'temperature')),
+    ({'do_sample': True, 'num_beams': 4, 'temperature': 0.7, 'top_k': 50},
+     ('do_sample with num_beams', 'temperature')),
     ({'min_length': 20, 'max_length': 30}, ('max_length', 'min_length')),
     ({'max_length': 30, 'max_new_tokens': 8}, ()),
-    ({'prompt_lookup_num_tokens': 3, 'renormalize_logits': True}, ('prompt_lookup_num_tokens', 'renormalize_logits')),
-    ({'use_cache': True, 'transformers_version': '5.0', 'renormalize_logits': False, 'num_assistant_tokens': 20}, ())])
+    ({'prompt_lookup_num_tokens': 3, 'renormalize_logits': True},
+     ('prompt_lookup_num_tokens', 'renormalize_logits')),
+    ({'use_cache': True, 'transformers_version': '5.0', 'renormalize_logits': False,
+      'num_assistant_tokens': 20}, ())])
 def test_settings_that_are_not_implemented_are_listed(tmp_path, stated, listed):
   trained = imported(tmp_path, 'llama', 'llama', generation=stated)
   assert trained.generation.unsupported == listed
 
 
 def test_settings_that_cannot_be_used_are_refused(tmp_path):
-  with pytest.raises(conversion.ConvertError, match=r'generation settings of the checkpoint cannot be used: .*beams'):
+  with pytest.raises(conversion.ConvertError,
+                     match=r'generation settings of the checkpoint cannot be used: .*beams'):
     imported(tmp_path, 'llama', 'llama', generation={'num_beams': 'four'})
   (tmp_path / 'out' / 'generation_config.json').write_text('{"eos_token_id": [2, "</s>"]}')
-  with pytest.raises(conversion.ConvertError, match=r"generation_config.json: eos_token_id is \[2, '</s>'\]"):
+  with pytest.raises(conversion.ConvertError,
+                     match=r"generation_config.json: eos_token_id is \[2, '</s>'\]"):
     loaded_model.load_model(tmp_path / 'out')
 
 
@@ -242,13 +273,15 @@ def test_the_export_of_an_import_states_the_same(tmp_path):
   imported(tmp_path, 'bart', 'chinese', generation=BART)
   plm_jax.convert(tmp_path / 'out', tmp_path / 'again')
   for name in ('config.json', 'generation_config.json'):
-    assert json.loads((tmp_path / 'again' / name).read_text()) == json.loads((tmp_path / 'out' / name).read_text())
+    assert json.loads((tmp_path / 'again' / name).read_text()) == json.loads(
+        (tmp_path / 'out' / name).read_text())
 
 
 def test_ids_are_never_written_that_the_files_bar(tmp_path):
   trained = imported(tmp_path, 'llama', 'llama', generation={})
   (found,), = plm_jax.generate(trained, 'the text', max_new=4)
-  barred = imported(tmp_path / 'b', 'llama', 'llama', generation={'suppress_tokens': [*found.tokens, 10 ** 9]})
+  barred = imported(tmp_path / 'b', 'llama', 'llama',
+                    generation={'suppress_tokens': [*found.tokens, 10 ** 9]})
   assert barred.generation.suppressed_ids == tuple(sorted({*found.tokens}))
   for beams in (1, 2):
     (other,), = plm_jax.generate(barred, 'the text', max_new=4, beams=beams)

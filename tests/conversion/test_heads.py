@@ -24,13 +24,15 @@ from plm_jax.tokenizers import train_byte_bpe, train_sentencepiece, train_wordpi
 
 files = pytest.importorskip('safetensors.numpy')
 
-BATCH = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+BATCH = {name: jnp.ones((1, 8), jnp.int32)
+         for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
 
 
 def saved(folder, family, model, head, labels=(), classes=3):
   """An export with random parameters -> the contents of its config.json."""
   heads = {head: conversion.build_head(family, head, model, classes)}
-  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0),
+                          BATCH)['params']
   params = tiny.random_params(shapes)
   conversion.save(folder, model, params, like=conversion.ExportTemplate(family, labels))
   return params, json.loads((folder / 'config.json').read_text())
@@ -45,7 +47,8 @@ def test_names_of_classes_are_written_and_read(tmp_path):
   _, said = saved(tmp_path / 'b', 'bert', tiny.config(), 'label', classes=1)
   assert said['problem_type'] == 'regression' and said['id2label'] == {'0': 'LABEL_0'}
   for names in (('no', 'yes'), ('no', 'yes', 'no')):
-    with pytest.raises(conversion.ConvertError, match='the head has 3 classes, for which there are 2 names'):
+    with pytest.raises(conversion.ConvertError,
+                       match='the head has 3 classes, for which there are 2 names'):
       saved(tmp_path / 'c', 'bert', tiny.config(), 'tags', names)
 
 
@@ -59,7 +62,8 @@ def test_number_of_classes_without_names(tmp_path):
 
 
 def test_regression_with_several_outputs_is_not_predicted(tmp_path):
-  _, said = saved(tmp_path / 'a', 'bert', tiny.config(), 'label', ('valence', 'arousal', 'dominance'))
+  _, said = saved(tmp_path / 'a', 'bert', tiny.config(), 'label',
+                  ('valence', 'arousal', 'dominance'))
   (tmp_path / 'a' / 'config.json').write_text(json.dumps(said | {'problem_type': 'regression'}))
   trained = plm_jax.load(tmp_path / 'a')
   assert trained.task is None and 'predict' not in trained.capabilities
@@ -77,17 +81,22 @@ def test_dropout_is_the_classifiers_own(tmp_path, attribute, rate):
   conversion.save(tmp_path / 'b', imported.config, imported.params, like=imported)
   assert json.loads((tmp_path / 'b' / 'config.json').read_text()).get('classifier_dropout') == rate
   (tmp_path / 'a' / 'config.json').write_text(json.dumps(said | {'classifier_dropout': 1.5}))
-  with pytest.raises(conversion.ConvertError, match=r'classifier_dropout is 1\.5, expected a share below 1'):
+  with pytest.raises(conversion.ConvertError,
+                     match=r'classifier_dropout is 1\.5, expected a share below 1'):
     conversion.load(tmp_path / 'a')
 
 
 @pytest.mark.parametrize(('family', 'kind', 'rate'), [
-    ('bert', 'label', 0.1), ('bert', 'span', 0.0), ('roberta', 'label', 0.1), ('distilbert', 'label', 0.2),
-    ('distilbert', 'span', 0.1), ('albert', 'label', 0.1), ('xlnet', 'tags', 0.0), ('xlnet', 'label', 0.1),
-    ('gpt2', 'label', 0.0), ('openai-gpt', 'label', 0.1), ('bart', 'label', 0.0), ('llama', 'tags', 0.1)])
+    ('bert', 'label', 0.1), ('bert', 'span', 0.0), ('roberta', 'label', 0.1),
+    ('distilbert', 'label', 0.2),
+    ('distilbert', 'span', 0.1), ('albert', 'label', 0.1), ('xlnet', 'tags', 0.0),
+    ('xlnet', 'label', 0.1),
+    ('gpt2', 'label', 0.0), ('openai-gpt', 'label', 0.1), ('bart', 'label', 0.0),
+    ('llama', 'tags', 0.1)])
 def test_published_dropout(family, kind, rate):
   config = conversion.get_family(family).config
-  head = conversion.build_head(family, kind, conversion.enable_required_parts(family, kind, config), 2)
+  head = conversion.build_head(family, kind, conversion.enable_required_parts(family, kind, config),
+                               2)
   assert (config.block.dropout if head.dropout is None else head.dropout) == rate
 
 
@@ -98,7 +107,8 @@ def test_dropout_follows_the_row_and_not_its_place():
   output = Output(hidden, None, jnp.zeros((96, 32)))
   params = tiny.random_params(jax.eval_shape(head.init, jax.random.key(0), output, {})['params'])
   def answers(rows):
-    return np.asarray(head.apply({'params': params}, output, {}, rows, rngs={'dropout': jax.random.key(0)}))
+    return np.asarray(head.apply({'params': params}, output, {}, rows,
+                                 rngs={'dropout': jax.random.key(0)}))
   one, other = answers(jnp.array([0, 1, 2])), answers(jnp.array([2, 0, 1]))
   assert len(np.unique(one, axis=0)) == 3
   np.testing.assert_array_equal(other, one[[2, 0, 1]])
@@ -117,7 +127,8 @@ def test_transformers_classes_that_call_the_backbone_otherwise(tmp_path):
 
 def test_the_encoder_alone_tells_tags(tmp_path):
   """T5ForTokenClassification has no decoder."""
-  block = validation.with_paths(t5.small().block, {'width': 32, 'heads': 4, 'head_size': 8, 'mlp_dim': 64})
+  block = validation.with_paths(t5.small().block,
+                                {'width': 32, 'heads': 4, 'head_size': 8, 'mlp_dim': 64})
   params, said = saved(tmp_path / 't5', 't5', t5.small().resize(block, 1, 96, 16), 'tags')
   names = files.load_file(tmp_path / 't5' / 'model.safetensors')
   assert said['architectures'] == ['T5ForTokenClassification']
@@ -129,7 +140,8 @@ def test_the_encoder_alone_tells_tags(tmp_path):
 
 def test_language_modelling_beside_a_task_is_left_out():
   params = dict.fromkeys(('backbone', 'heads_label', 'heads_lm'))
-  assert conversion.exportable_params('llama', params) == ({'backbone': None, 'heads_label': None}, ['lm'])
+  assert conversion.exportable_params('llama', params) == ({'backbone': None, 'heads_label': None},
+                                                           ['lm'])
   params = dict.fromkeys(('backbone', 'heads_choice', 'heads_lm'))
   assert conversion.exportable_params('gpt2', params) == (params, [])
 
@@ -138,25 +150,30 @@ def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
   tokenizer = train_byte_bpe(['a quick brown fox'], 270, layout='gpt2')
   model = gpt2.small().resize(tiny.block(norm_at='pre'), 1, tokenizer.vocab.size, 16)
   heads = {'label': conversion.build_head('gpt2', 'label', model, 2)}
-  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0),
+                          BATCH)['params']
   form = get_input_format('gpt2')
   like = conversion.ExportTemplate('gpt2', (), form.special_ids(tokenizer.vocab))
   conversion.save(tmp_path / 'a', model, tiny.random_params(shapes), tokenizer, like=like)
   texts = ['a fox', 'quick']
   row = form.make_row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
-  assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(*texts).ids == row.tokens
+  assert tokenizers.Tokenizer.from_file(str(tmp_path / 'a' / 'tokenizer.json')).encode(
+      *texts).ids == row.tokens
   assert conversion.load(tmp_path / 'a').tokenizer.encode(texts[0]) == tokenizer.encode(texts[0])
 
 
 @pytest.mark.parametrize(('family', 'separators', 'own'), [
     ('deberta', 2, True), ('roberta', 3, True), ('bert', 2, False)])
 def test_an_exported_tokenizer_makes_the_pairs_of_its_family(tmp_path, family, separators, own):
-  """transformers' classes for byte-level BPE put two separators between texts, those for WordPiece one, whatever the
+  """transformers' classes for byte-level BPE put two separators between texts, those for WordPiece
+  one, whatever the
   model: DeBERTa has one, and RoBERTa two, of which the second is of no other type."""
   text = ['a quick brown fox']
-  tokenizer = train_byte_bpe(text, 280, layout='bert') if family == 'deberta' else train_wordpiece(text, 60)
+  tokenizer = train_byte_bpe(text, 280,
+                             layout='bert') if family == 'deberta' else train_wordpiece(text, 60)
   model = backbones.small(family, tokenizer.vocab.size, 16)
-  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), BATCH)['params'])
+  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0),
+                                             BATCH)['params'])
   plm_jax.export(LoadedModel(family, model, {}, {'backbone': params}, tokenizer), tmp_path / 'a')
   texts = ['a fox', 'quick']
   row = get_input_format(family).make_row(tokenizer.encode_batch(texts), tokenizer.vocab, 16)
@@ -175,7 +192,8 @@ def test_an_exported_sentencepiece_gives_segment_types(tmp_path, family):
   tokenizer = train_sentencepiece(['a quick brown fox'] * 20, 40, layout=family)
   model = backbones.small(family, tokenizer.vocab.size, 16)
   heads = {'label': conversion.build_head(family, 'label', model, 2)}
-  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), BATCH)['params']
+  shapes = jax.eval_shape(ModelWithHeads(model.backbone(), heads).init, jax.random.key(0),
+                          BATCH)['params']
   form = get_input_format(family)
   frame = form.special_ids(tokenizer.vocab)
   like = conversion.ExportTemplate(family, (), frame)
@@ -191,7 +209,8 @@ def test_an_exported_sentencepiece_gives_segment_types(tmp_path, family):
 def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():
   model = tiny.config()
   assert TaskObjective(TaggingTask(family='gpt2')).heads(gpt2.small())['tags'].dropout == 0.1
-  assert TaskObjective(TaggingTask(family='gpt2', head_dropout=0.3)).heads(gpt2.small())['tags'].dropout == 0.3
+  assert TaskObjective(TaggingTask(family='gpt2', head_dropout=0.3)).heads(gpt2.small())[
+      'tags'].dropout == 0.3
   task = SequenceTask(head_dropout=0.0, auxiliary=0.5, family='gpt2')
   assert TaskObjective(task).heads(gpt2.small())['label'].dropout == 0.0
   assert SequenceTask().heads(model)['label'].dropout is None  # the block's

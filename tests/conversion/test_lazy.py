@@ -1,4 +1,5 @@
-"""Parameters that are read by slices: layouts, what of a file is read, and what is found to be wrong on the way."""
+"""Parameters that are read by slices: layouts, what of a file is read, and what is found to be
+wrong on the way."""
 import dataclasses
 import itertools
 import math
@@ -23,19 +24,25 @@ from plm_jax.sharding import MeshConfig, make_mesh
 
 @pytest.mark.parametrize(('layout', 'shape'), [
     (Same(), (6, 4)), (Same(flat=True), (6, 4)), (Linear(), (6, 4, 2)), (Linear(2), (4, 2, 6)),
-    (Linear(transposed=False), (6, 4, 2)), (Linear(2, transposed=False), (4, 2, 6)), (RopePairs(), (6, 4, 4)),
+    (Linear(transposed=False), (6, 4, 2)), (Linear(2, transposed=False), (4, 2, 6)),
+    (RopePairs(), (6, 4, 4)),
     (Axes((2, 0, 1)), (6, 4, 2)),
-    *((Packed(part, by_head=by_head, layout=alone), shape) for part in (0, 2) for by_head in (False, True)
-      for alone, shape in ((Linear(), (6, 4, 2)), (Linear(transposed=False), (6, 4, 2)), (Same(flat=True), (4, 2))))],
+    *((Packed(part, by_head=by_head, layout=alone), shape) for part in (0, 2)
+      for by_head in (False, True)
+      for alone, shape in ((Linear(), (6, 4, 2)), (Linear(transposed=False), (6, 4, 2)),
+                           (Same(flat=True), (4, 2))))],
     ids=str)
 def test_a_part_is_that_of_the_whole(layout, shape):
-  """And of theirs no more is read than the part, and the axes that go with it into one of theirs."""
-  parts = [np.arange(math.prod(shape)).reshape(shape) + 1000 * n for n in range(getattr(layout, 'parts', 1))]
+  """And of theirs no more is read than the part, and the axes that go with it into one of
+  theirs."""
+  parts = [np.arange(math.prod(shape)).reshape(shape) + 1000 * n
+           for n in range(getattr(layout, 'parts', 1))]
   ours, theirs = parts[getattr(layout, 'part', 0)], layout.export_array(*parts)
   for index in itertools.product(*[(slice(0, n), slice(n // 2, n)) for n in shape]):
     where, box = layout.export_index(index, shape)
     found = layout.import_array(theirs[where], index_shape(box))
-    inner = tuple(slice(i.start - b.start, i.stop - b.start) for i, b in zip(index, box, strict=True))
+    inner = tuple(slice(i.start - b.start, i.stop - b.start) for i,
+                  b in zip(index, box, strict=True))
     np.testing.assert_array_equal(found[inner], ours[index])
     times = layout.parts if getattr(layout, 'by_head', False) else 1
     assert theirs[where].size == times * math.prod(index_shape(box))
@@ -44,7 +51,8 @@ def test_a_part_is_that_of_the_whole(layout, shape):
 def made(family):
   """A small model of two layers -> (its configuration, parameters)."""
   config = {'llama': llama.make_config(2, 32, 4, 64), 'gpt2': gpt2.make_config(2, 64)}[family]
-  block = dataclasses.replace(config.block, heads=4, kv_heads=2 if family == 'llama' else None, dropout=0.0)
+  block = dataclasses.replace(config.block, heads=4, kv_heads=2 if family == 'llama' else None,
+                              dropout=0.0)
   config = dataclasses.replace(config, vocab=96, max_length=32, block=block)
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   model = ModelWithHeads(config.backbone(), CausalLM().heads(config))
@@ -92,7 +100,8 @@ def test_a_device_needs_its_own_bytes(checkpoint, bytes_read):
   lazy = conversion.load(folder, lazy=True).params
   layout = sharding.shardings(boxed, make_mesh(MeshConfig(1, 4, 2)))
   device = jax.devices()[5]
-  held = jax.tree.map(lambda x, where: x[where.addressable_devices_indices_map(x.shape)[device]], dict(lazy), layout)
+  held = jax.tree.map(lambda x, where: x[where.addressable_devices_indices_map(x.shape)[device]],
+                      dict(lazy), layout)
   tiny.assert_same(held, jax.tree.map(
       lambda x, where: x[where.addressable_devices_indices_map(x.shape)[device]], params, layout))
   assert sum(bytes_read) == sum(x.size for x in jax.tree.leaves(held)) * 2
@@ -110,7 +119,8 @@ def test_a_copy_is_compared_where_it_is_read(tmp_path):
   files.write_safetensors(tmp_path / 'in', tensors.items(), 1 << 30)
   tokens = conversion.load(tmp_path / 'in', lazy=True).params['backbone']['embeddings']['tokens']
   np.testing.assert_array_equal(tokens[:48], params['backbone']['embeddings']['tokens'][:48])
-  with pytest.raises(conversion.ConvertError, match=r'lm_head\.weight differs from what it has to equal'):
+  with pytest.raises(conversion.ConvertError,
+                     match=r'lm_head\.weight differs from what it has to equal'):
     tokens[48:]
 
 
@@ -122,7 +132,8 @@ def test_a_truncated_shard_is_named(tmp_path):
   with pytest.raises(conversion.ConvertError, match=f'{shard.name} cannot be read'):
     conversion.load(tmp_path / 'in', lazy=True)
   shard.unlink()
-  with pytest.raises(conversion.ConvertError, match=f'names files that are not there:\n  {shard.name}'):
+  with pytest.raises(conversion.ConvertError,
+                     match=f'names files that are not there:\n  {shard.name}'):
     conversion.load(tmp_path / 'in', lazy=True)
 
 
@@ -133,7 +144,8 @@ def model(tmp_path_factory):
   config = dataclasses.replace(config, vocab=330, max_length=64)
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   whole = ModelWithHeads(config.backbone(), CausalLM().heads(config))
-  params = tiny.random_params(jax.eval_shape(whole.init, jax.random.key(0), dict(tokens=ids, segments=ids))['params'])
+  params = tiny.random_params(jax.eval_shape(whole.init, jax.random.key(0),
+                                             dict(tokens=ids, segments=ids))['params'])
   tokenizer = tokenizers.train_sentencepiece(
       [f'The cat number {i} sat on the mat.' for i in range(60)], 310, 'bpe', layout='llama')
   folder = tmp_path_factory.mktemp('model') / 'in'
@@ -151,7 +163,8 @@ def test_generation_on_a_mesh(model, bytes_read):
   with jax.set_mesh(mesh):
     trained = loaded_model.load_model(model, mesh)
     together = generate.generate(trained, prompts, config)
-  assert [[x.tokens for x in some] for some in together] == [[x.tokens for x in some] for some in alone]
+  assert [[x.tokens for x in some] for some in together] == [[x.tokens for x in some]
+                                                             for some in alone]
   assert sum(bytes_read) == sum(x.nbytes for x in jax.tree.leaves(trained.params))
   kernel = trained.params['backbone']['stack']['layers']['block']['mlp']['up']['kernel']
   assert {shard.data.size for shard in kernel.addressable_shards} == {kernel.size // 4}

@@ -22,7 +22,8 @@ from plm_jax.runs import run as runs
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.embedding_losses import GuidedInBatch, TeacherVectors
 
-TEXTS = ['the film is good', 'a book', '', 'who was of the film and the book and a film and a book and the film', 'ana']
+TEXTS = ['the film is good', 'a book', '',
+         'who was of the film and the book and a film and a book and the film', 'ana']
 
 
 @pytest.fixture(scope='module')
@@ -39,7 +40,8 @@ def folder(trained, tmp_path_factory):
 
 
 def test_what_is_written_is_read_back(trained, folder):
-  """The same vectors, of an empty text and of one that loses its end too; each module has its place."""
+  """The same vectors, of an empty text and of one that loses its end too; each module has its
+  place."""
   back = plm_jax.load(folder)
   assert back.task.vector == trained.task.vector and back.length == 12 and 'similar' in back.capabilities
   vectors = plm_jax.encode(trained, TEXTS)
@@ -54,11 +56,14 @@ def test_what_is_written_is_read_back(trained, folder):
 def test_vectors_by_hand(trained):
   """Without batches: one text, its states, its pooling."""
   model, task = trained.model, trained.task
-  row = task.input_format.make_row([trained.tokenizer.encode(TEXTS[0])], trained.tokenizer.vocab, 12).tokens
+  row = task.input_format.make_row([trained.tokenizer.encode(TEXTS[0])], trained.tokenizer.vocab,
+                                   12).tokens
   batch = {'tokens': np.array([row]), 'segments': np.ones((1, len(row)), np.int32)}
-  hidden = np.asarray(model.backbone().apply({'params': trained.params['backbone']}, batch).hidden)[0]
+  hidden = np.asarray(model.backbone().apply({'params': trained.params['backbone']},
+                                             batch).hidden)[0]
   dense = trained.params['heads_embedding']['dense']
-  x = jax.nn.gelu(np.concatenate([hidden[0], hidden.mean(0)]) @ dense['kernel'] + dense['bias'], approximate=False)
+  x = jax.nn.gelu(np.concatenate([hidden[0], hidden.mean(0)]) @ dense['kernel'] + dense['bias'],
+                  approximate=False)
   np.testing.assert_allclose(plm_jax.encode(trained, TEXTS[0])[0], x / np.linalg.norm(x), atol=1e-5)
 
 
@@ -71,13 +76,16 @@ def changed(folder, tmp_path, file, change):
 @pytest.mark.parametrize(('file', 'change', 'said'), [
     ('1_Pooling/config.json', lambda said: said | {'pooling_mode_attention': True},
      "the pooling 'attention' is not known: known are cls_token, mean_tokens"),
-    ('1_Pooling/config.json', lambda said: {'pooling_mode': 'sum'}, "the pooling 'sum' is not known: known are cls"),
+    ('1_Pooling/config.json', lambda said: {'pooling_mode': 'sum'},
+     "the pooling 'sum' is not known: known are cls"),
     ('1_Pooling/config.json', lambda said: {}, 'no pooling is enabled'),
     ('2_Dense/config.json', lambda said: said | {'activation_function': 'torch.nn.Softplus'},
      "the activation 'Softplus' is not known"),
-    ('modules.json', lambda said: [*said, {'type': 'sentence_transformers.models.LSTM', 'path': 'x'}],
+    ('modules.json', lambda said: [*said, {'type': 'sentence_transformers.models.LSTM',
+                                           'path': 'x'}],
      r'known are Transformer, Pooling, Dense, Normalize, in this order'),
-    ('sentence_bert_config.json', lambda said: said | {'do_lower_case': True}, 'the tokenizer keeps capitals')])
+    ('sentence_bert_config.json', lambda said: said | {'do_lower_case': True},
+     'the tokenizer keeps capitals')])
 def test_what_is_not_known_is_refused_by_name(file, change, said, folder, tmp_path):
   copy = changed(folder, tmp_path, file, change)
   if 'capitals' in said:
@@ -87,11 +95,13 @@ def test_what_is_not_known_is_refused_by_name(file, change, said, folder, tmp_pa
 
 
 def test_later_releases_write_one_name(folder, tmp_path):
-  copy = changed(folder, tmp_path, '1_Pooling/config.json', lambda said: {'pooling_mode': ['cls', 'mean']})
+  copy = changed(folder, tmp_path, '1_Pooling/config.json',
+                 lambda said: {'pooling_mode': ['cls', 'mean']})
   assert plm_jax.load(copy).task.vector.pooling == ('first', 'mean')
 
 
-@pytest.mark.parametrize(('modes', 'expected'), [('cls', 'first'), (['mean'], 'mean'), (['cls', 'mean'], '')])
+@pytest.mark.parametrize(('modes', 'expected'),
+                         [('cls', 'first'), (['mean'], 'mean'), (['cls', 'mean'], '')])
 def test_the_pooling_of_a_folder_is_that_of_a_classifier(folder, tmp_path, modes, expected):
   """If it is one: vectors of several poolings are longer than the head reads."""
   copy = changed(folder, tmp_path, '1_Pooling/config.json', lambda said: {'pooling_mode': modes})
@@ -113,44 +123,56 @@ def test_a_layer_of_training_alone_is_left_out(tmp_path):
   trained = trained_of(VectorConfig(('first',), dense=8, dense_used='training'))
   plm_jax.export(trained, tmp_path / 'out')
   back = plm_jax.load(tmp_path / 'out')
-  assert back.task.vector == VectorConfig(('first',)) and not (tmp_path / 'out' / '2_Dense').exists()
+  assert back.task.vector == VectorConfig(('first',)) and not (tmp_path / 'out' / '2_Dense').exists(
+      )
   np.testing.assert_array_equal(plm_jax.encode(back, 'a film'), plm_jax.encode(trained, 'a film'))
   assert conversion.is_checkpoint(tmp_path / 'out')
 
 
 def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
-  """Of a text and its translation both are to have that of the first; a student of another width is refused."""
-  rows = [{'text': 'the film is good', 'translation': 'bo ana cy'}, {'text': 'a book', 'translation': 'dan'}]
+  """Of a text and its translation both are to have that of the first; a student of another width is
+  refused."""
+  rows = [{'text': 'the film is good', 'translation': 'bo ana cy'},
+          {'text': 'a book', 'translation': 'dan'}]
   path = tmp_path / 'pairs.jsonl'
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   config = validation.with_paths(finetune.recipe('embedding', scale='test', train=(str(path),)), {
-      'objective.vector_loss': TeacherVectors(teacher=str(folder)), 'objective.vector': VectorConfig(dense=12)})
+      'objective.vector_loss': TeacherVectors(teacher=str(folder)),
+      'objective.vector': VectorConfig(dense=12)})
   ready = resolve_run(config, labelled.tokenizer())
   wanted = plm_jax.encode(trained, [row['text'] for row in rows])
   np.testing.assert_array_equal(ready.train.features.values['target'], wanted[[0, 0, 1, 1]])
   batch, _ = FeatureBatches(ready.train.features, BatchShape(2, 16)).batch(0)
   assert batch['target'].shape == (2, 1, 12)
   vectors = batch['target'].repeat(2, 1)
-  np.testing.assert_allclose(ready.config.objective.loss({'embedding': vectors}, batch)['embedding'], [0, 4])
-  with pytest.raises(ConfigError, match=r'have 12 numbers, and those that are trained 32: objective.vector.dense'):
-    resolve_run(validation.with_paths(config, {'objective.vector': VectorConfig()}), labelled.tokenizer())
+  np.testing.assert_allclose(ready.config.objective.loss({'embedding': vectors},
+                                                         batch)['embedding'], [0, 4])
+  with pytest.raises(ConfigError,
+                     match=r'have 12 numbers, and those that are trained 32: '
+                           r'objective.vector.dense'):
+    resolve_run(validation.with_paths(config, {'objective.vector': VectorConfig()}),
+                labelled.tokenizer())
   with pytest.raises(ConfigError, match='teacher must name the model whose vectors are used'):
-    resolve_run(validation.with_paths(config, {'objective.vector_loss': TeacherVectors()}), labelled.tokenizer())
+    resolve_run(validation.with_paths(config, {'objective.vector_loss': TeacherVectors()}),
+                labelled.tokenizer())
 
 
 def test_a_guide_reads_all_texts(folder, trained, tmp_path):
-  rows = [{'query': 'the film', 'positive': 'a film', 'negatives': ['bo ana', 'dan']}, {'query': 'a book', 'positive': 'dan', 'negatives': ['cy']}]
+  rows = [{'query': 'the film', 'positive': 'a film', 'negatives': ['bo ana', 'dan']},
+          {'query': 'a book', 'positive': 'dan', 'negatives': ['cy']}]
   path = tmp_path / 'pairs.jsonl'
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   config = validation.with_paths(finetune.recipe('embedding', scale='test', train=(str(path),)), {
       'objective.vector_loss': GuidedInBatch(guide=str(folder))})
   ready = resolve_run(config, labelled.tokenizer())
   texts = ['the film', 'a film', 'bo ana', 'dan', 'a book', 'dan', 'cy', 'a book']
-  np.testing.assert_allclose(ready.train.features.values['guide'], plm_jax.encode(trained, texts), atol=1e-6)
+  np.testing.assert_allclose(ready.train.features.values['guide'], plm_jax.encode(trained, texts),
+                             atol=1e-6)
   batch, _ = FeatureBatches(ready.train.features, BatchShape(2, 16)).batch(0)
   assert batch['guide'].shape == (2, 4, 1, 12)
   with pytest.raises(ConfigError, match=r'vector_loss\.guide must name the model'):
-    resolve_run(validation.with_paths(config, {'objective.vector_loss': GuidedInBatch()}), labelled.tokenizer())
+    resolve_run(validation.with_paths(config, {'objective.vector_loss': GuidedInBatch()}),
+                labelled.tokenizer())
   config = validation.with_paths(config, {'output': str(tmp_path / 'run'), 'data.tokenizer': ''})
   assert runs.run(config).finished
 

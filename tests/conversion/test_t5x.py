@@ -1,4 +1,5 @@
-"""Checkpoints written here as T5X writes them: arrays in zarr, small ones in the msgpack file itself."""
+"""Checkpoints written here as T5X writes them: arrays in zarr, small ones in the msgpack file
+itself."""
 import dataclasses
 
 from flax import serialization
@@ -19,7 +20,8 @@ tensorstore = pytest.importorskip('tensorstore')
 def small(config):
   block = dataclasses.replace(config.block, width=12, heads=3, head_size=5, mlp_dim=20)
   tied = dict(logit_factor=12 ** -0.5) if config.tied else {}
-  return dataclasses.replace(config, vocab=40, block=block, stack=StackConfig(2), decoder=StackConfig(3), **tied)
+  return dataclasses.replace(config, vocab=40, block=block, stack=StackConfig(2),
+                             decoder=StackConfig(3), **tied)
 
 
 @pytest.fixture(scope='module', params=['v1.0', 'v1.1'])
@@ -33,7 +35,8 @@ def model_of(config):
   """Parameters, numbers at random."""
   ids = np.ones((1, 4), np.int32)
   batch = {name: ids for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
-  whole = ModelWithHeads(config.backbone(), {'lm': NextTokenHead(config.block, config.vocab, config.tied)})
+  whole = ModelWithHeads(config.backbone(),
+                         {'lm': NextTokenHead(config.block, config.vocab, config.tied)})
   shapes = nn.unbox(jax.eval_shape(whole.init, jax.random.key(0), batch))['params']
   draw = np.random.default_rng(0)
   return jax.tree.map(lambda x: draw.standard_normal(x.shape).astype(np.float32), shapes)
@@ -91,11 +94,13 @@ def write(folder, arrays, bucket='gs'):
       continue
     path = f'target.{name.replace("/", ".")}'
     store = tensorstore.open(
-        {'driver': 'zarr', 'kvstore': {'driver': 'file', 'path': f'{folder / path}/'}, 'dtype': 'float32'}, create=True,
+        {'driver': 'zarr', 'kvstore': {'driver': 'file', 'path': f'{folder / path}/'},
+         'dtype': 'float32'}, create=True,
         shape=x.shape).result()
     store.write(x).result()
     tree[name] = {'driver': 'zarr', 'dtype': 'float32', 'metadata': {'shape': list(x.shape)},
-                  'kvstore': {'driver': 'gcs', 'bucket': bucket, 'path': f'run/checkpoint_5/{path}'}}
+                  'kvstore': {'driver': 'gcs', 'bucket': bucket,
+                              'path': f'run/checkpoint_5/{path}'}}
   target = unflatten_dict({tuple(name.split('/')): x for name, x in tree.items()})
   content = {'version': 3, 'optimizer': {'target': target, 'state': {'step': np.int32(5)}}}
   (folder / 'checkpoint').write_bytes(serialization.msgpack_serialize(content))
@@ -109,9 +114,12 @@ def test_in(model, form, tmp_path):
   assert conversion.is_checkpoint(tmp_path)
   imported = conversion.load(tmp_path)
   assert imported.family == 't5' and set(imported.heads) == {'lm'}
-  plain = validation.with_paths(imported.config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
-  said = validation.with_paths(config.block, {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
-  assert dataclasses.replace(imported.config, block=plain) == dataclasses.replace(config, block=said)
+  plain = validation.with_paths(imported.config.block,
+                                {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  said = validation.with_paths(config.block,
+                               {'dropout': 0.0, 'attention.dropout': 0.0, 'mlp.dropout': 0.0})
+  assert dataclasses.replace(imported.config,
+                             block=plain) == dataclasses.replace(config, block=said)
   got, want = (flatten_dict(x, sep='/') for x in (imported.params, params))
   assert got.keys() == want.keys()
   assert all((got[name] == x).all() for name, x in want.items())
@@ -123,9 +131,11 @@ def test_in(model, form, tmp_path):
 def test_what_is_not_a_t5_of_ours_is_refused(model, tmp_path):
   _, params = model
   arrays = theirs(params)
-  arrays['encoder/layers_0/relpos_bias/rel_embedding'] = arrays.pop('encoder/relpos_bias/rel_embedding')
+  arrays['encoder/layers_0/relpos_bias/rel_embedding'] = arrays.pop(
+      'encoder/relpos_bias/rel_embedding')
   write(tmp_path, arrays)
-  with pytest.raises(conversion.ConvertError, match=r'share their positions:\s+encoder/layers_0/relpos_bias'):
+  with pytest.raises(conversion.ConvertError,
+                     match=r'share their positions:\s+encoder/layers_0/relpos_bias'):
     conversion.load(tmp_path)
   (tmp_path / 'checkpoint').write_bytes(b'\x93\x01\x02\x03')
   with pytest.raises(conversion.ConvertError, match='not a checkpoint of T5X'):

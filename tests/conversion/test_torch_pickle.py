@@ -1,4 +1,5 @@
-"""torch's files, written here without torch: the modules that they name are made up for as long as it takes."""
+"""torch's files, written here without torch: the modules that they name are made up for as long as
+it takes."""
 import collections
 import json
 import os
@@ -22,7 +23,8 @@ from plm_jax.conversion.torch_pickle import MAGIC, TorchPickle
 library = pytest.importorskip('safetensors.numpy')
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'deberta' / 'v1_seqcls_c2p_only'
-NAMES = {np.dtype(np.float32): 'FloatStorage', np.dtype(np.float16): 'HalfStorage', np.dtype(np.int64): 'LongStorage'}
+NAMES = {np.dtype(np.float32): 'FloatStorage', np.dtype(np.float16): 'HalfStorage',
+         np.dtype(np.int64): 'LongStorage'}
 
 
 @pytest.fixture
@@ -53,7 +55,8 @@ class Pickler(pickle.Pickler):
       return None
     key = str(len(self.storages))
     self.storages[key] = item.array
-    return ('storage', getattr(self.torch['torch'], NAMES[item.array.dtype]), key, 'cpu', item.array.size)
+    return ('storage', getattr(self.torch['torch'], NAMES[item.array.dtype]), key, 'cpu',
+            item.array.size)
 
   def reducer_override(self, item):
     if not isinstance(item, np.ndarray):
@@ -62,7 +65,8 @@ class Pickler(pickle.Pickler):
     steps = tuple(step // item.itemsize for step in item.strides)
     offset = (item.ctypes.data - base.ctypes.data) // item.itemsize
     rebuild = self.torch['torch._utils']._rebuild_tensor_v2
-    return rebuild, (Numbers(np.ravel(base)), offset, item.shape, steps, False, collections.OrderedDict())
+    return rebuild, (Numbers(np.ravel(base)), offset, item.shape, steps, False,
+                     collections.OrderedDict())
 
 
 class Numbers:
@@ -94,11 +98,13 @@ def test_tensors_come_back(older, torch, tmp_path):
   draw = np.random.default_rng(0)
   matrix = draw.normal(size=(3, 4)).astype(np.float32)
   state = collections.OrderedDict(
-      plain=matrix, turned=matrix.T[1:], half=draw.normal(size=5).astype(np.float16), ids=np.arange(3),
+      plain=matrix, turned=matrix.T[1:], half=draw.normal(size=5).astype(np.float16),
+      ids=np.arange(3),
       number=np.array(2, np.float32))
   write(tmp_path / 'x.bin', state, torch, older)
   read = TorchPickle(tmp_path / 'x.bin')
-  assert read.tensors == {'plain': ((3, 4), 'F32'), 'turned': ((3, 3), 'F32'), 'half': ((5,), 'F16'),
+  assert read.tensors == {'plain': ((3, 4), 'F32'), 'turned': ((3, 3), 'F32'),
+                          'half': ((5,), 'F16'),
                           'ids': ((3,), 'I64'), 'number': ((), 'F32')}
   for name, x in state.items():
     np.testing.assert_array_equal(read.read(name), x)
@@ -110,7 +116,8 @@ def test_nothing_in_a_pickle_is_run(older, torch, tmp_path):
     def __reduce__(self):
       return os.system, (f'touch {tmp_path}/ran',)
   write(tmp_path / 'x.bin', {'a': Evil()}, torch, older)
-  with pytest.raises(conversion.ConvertError, match=r'names posix\.system, which is not part of a tensor'):
+  with pytest.raises(conversion.ConvertError,
+                     match=r'names posix\.system, which is not part of a tensor'):
     TorchPickle(tmp_path / 'x.bin')
   assert not (tmp_path / 'ran').exists()
 
@@ -137,7 +144,8 @@ def test_the_original_deberta(torch, tmp_path):
 
 @pytest.mark.parametrize('older', [False, True], ids=['zip', 'stream'])
 def test_the_original_glm(older, torch, tmp_path):
-  """Its parameters lie among whatever else there was to save, which is passed over, without a configuration."""
+  """Its parameters lie among whatever else there was to save, which is passed over, without a
+  configuration."""
   safetensors = pytest.importorskip('safetensors.numpy')
   case = pathlib.Path(__file__).parents[1] / 'golden' / 'glm' / 'blank_infilling_2d'
   class Evil:
@@ -151,7 +159,8 @@ def test_the_original_glm(older, torch, tmp_path):
   (tmp_path / '2000').mkdir()
   (tmp_path / 'latest_checkpointed_iteration.txt').write_text('2000\n')
   state = dict(safetensors.load_file(case / 'model.safetensors'))
-  everything = {'iteration': 2000, 'args': Arguments(), 'rng': [np.arange(3), Evil()], 'module': state, 'skipped': {1}}
+  everything = {'iteration': 2000, 'args': Arguments(), 'rng': [np.arange(3), Evil()],
+                'module': state, 'skipped': {1}}
   write(tmp_path / '2000' / 'mp_rank_00_model_states.pt', everything, torch, older)
   shutil.copy(case / 'config.json', tmp_path / '2000')
   assert conversion.is_checkpoint(tmp_path)
@@ -181,7 +190,8 @@ def checkpoint(tmp_path):
 
 def sharded(folder, tensors, torch, wrong=()):
   names = sorted(tensors)
-  shards = {'pytorch_model-00001-of-00002.bin': names[::2], 'pytorch_model-00002-of-00002.bin': names[1::2]}
+  shards = {'pytorch_model-00001-of-00002.bin': names[::2],
+            'pytorch_model-00002-of-00002.bin': names[1::2]}
   for shard, some in shards.items():
     write(folder / shard, collections.OrderedDict((name, tensors[name]) for name in some), torch)
   where = {name: shard for shard, some in shards.items() for name in some} | dict(wrong)
@@ -211,7 +221,8 @@ def test_shards_of_a_pytorch_model(checkpoint, torch):
 def test_a_pytorch_model_that_would_run_is_refused(checkpoint, torch, monkeypatch):
   folder, tensors, _ = checkpoint
   monkeypatch.chdir(folder)
-  write(folder / 'pytorch_model.bin', collections.OrderedDict(tensors | {'pooler.dense.bias': Hostile()}), torch)
+  write(folder / 'pytorch_model.bin',
+        collections.OrderedDict(tensors | {'pooler.dense.bias': Hostile()}), torch)
   with pytest.raises(conversion.ConvertError, match='mkdir, which is not part of a tensor'):
     conversion.load(folder)
   assert not (folder / 'never-made').exists()
@@ -223,7 +234,8 @@ class Hostile:
 
 
 def test_the_folder_of_an_adapter_is_called_one(tmp_path):
-  (tmp_path / 'adapter_config.json').write_text('{"base_model_name_or_path": "bert", "peft_type": "LORA"}')
+  (tmp_path / 'adapter_config.json').write_text(
+      '{"base_model_name_or_path": "bert", "peft_type": "LORA"}')
   (tmp_path / 'adapter_model.safetensors').touch()
   message = "is an adapter of peft for 'bert', not a model .*merge_and_unload"
   with pytest.raises(conversion.ConvertError, match=message):
@@ -237,5 +249,7 @@ def test_a_model_with_the_weights_of_an_adapter_is_refused(tmp_path):
   (tmp_path / 'model' / 'adapter_config.json').write_text('{"peft_type": "LORA"}')
   conversion.load(tmp_path / 'model')  # the configuration alone is what merging leaves behind
   (tmp_path / 'model' / 'adapter_model.bin').touch()
-  with pytest.raises(conversion.ConvertError, match=r'a model and an adapter of peft .*adapter_model\.bin.*merge_and_unload'):
+  with pytest.raises(conversion.ConvertError,
+                     match=r'a model and an adapter of peft '
+                           r'.*adapter_model\.bin.*merge_and_unload'):
     conversion.load(tmp_path / 'model')

@@ -16,18 +16,23 @@ pytest.importorskip('safetensors')
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
-TEXT = ['The quick brown fox, jumps over the lazy dog!', 'naïve café — déjà vu', '自然语言处理 很有趣', 'a 中文 b', '',
-        'x' * 101 + ' y', 'It is [MASK] today.', 'tabs\tand\u3000wide spaces', '１２３ ４', 'ﬁne Ünïcode \u0000 end']
+TEXT = ['The quick brown fox, jumps over the lazy dog!', 'naïve café — déjà vu', '自然语言处理 很有趣',
+        'a 中文 b', '',
+        'x' * 101 + ' y', 'It is [MASK] today.', 'tabs\tand\u3000wide spaces', '１２３ ４',
+        'ﬁne Ünïcode \u0000 end']
 SIZES = dict(
-    hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, max_position_embeddings=64)
+    hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40,
+    max_position_embeddings=64)
 CLASSES = {
     'AutoModelForPreTraining': {'mlm': 'prediction_logits', 'nsp': 'seq_relationship_logits'},
-    'AutoModelForMaskedLM': {'mlm': 'logits'}, 'AutoModelForNextSentencePrediction': {'nsp': 'logits'}}
+    'AutoModelForMaskedLM': {'mlm': 'logits'},
+    'AutoModelForNextSentencePrediction': {'nsp': 'logits'}}
 
 
 @pytest.fixture(scope='module')
 def tokenizer():
-  letters = sorted({c for line in TEXT for c in line.lower() if not c.isspace() and c.isprintable()})
+  letters = sorted({c for line in TEXT for c in line.lower() if not c.isspace()
+                    and c.isprintable()})
   words = ['the', 'quick', 'fox', 'jump', 'over', 'dog', 'to', '##day', 'nai', '##ve', 'caf']
   return WordPiece([*SPECIALS, *words, *letters, *(f'##{letter}' for letter in letters)])
 
@@ -45,7 +50,8 @@ def theirs(tokenizer, **changes):
 def logits(model, batch):
   """Of a model of transformers."""
   with torch.no_grad():
-    outputs = model(input_ids=torch.tensor(batch['tokens']), attention_mask=torch.tensor(batch['segments']),
+    outputs = model(input_ids=torch.tensor(batch['tokens']),
+                    attention_mask=torch.tensor(batch['segments']),
                     token_type_ids=torch.tensor(batch['types']))
   return {name: x.numpy() for name, x in outputs.items()}
 
@@ -64,7 +70,8 @@ def batch(tokenizer):
   return {'tokens': tokens, 'segments': segments, 'types': draw.integers(0, 2, (3, 20))}
 
 
-@pytest.mark.parametrize('changes', [{}, {'hidden_act': 'gelu_new', 'layer_norm_eps': 1e-6}], ids=['gelu', 'gelu_new'])
+@pytest.mark.parametrize('changes', [{}, {'hidden_act': 'gelu_new', 'layer_norm_eps': 1e-6}],
+                         ids=['gelu', 'gelu_new'])
 def test_in(tmp_path, tokenizer, batch, changes):
   model = theirs(tokenizer, **changes)
   model.save_pretrained(tmp_path)
@@ -91,7 +98,8 @@ def test_out(tmp_path, tokenizer, batch, shard):
 
 @pytest.mark.parametrize('left_out', ['', 'tokenizer.json', 'vocab.txt'])
 @pytest.mark.parametrize(
-  'text', [BertNormalization(), BertNormalization(lowercase=False), BertNormalization(strip_accents=False)], ids=str
+  'text', [BertNormalization(), BertNormalization(lowercase=False),
+           BertNormalization(strip_accents=False)], ids=str
 )
 def test_tokenizer(tmp_path, tokenizer, text, left_out):
   """Each of the two files alone says it all, there and here."""
@@ -102,7 +110,9 @@ def test_tokenizer(tmp_path, tokenizer, text, left_out):
     (tmp_path / left_out).unlink()
   (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
   want = [[mine.vocab.cls, *mine.encode(line, specials=True), mine.vocab.sep] for line in TEXT]
-  assert transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)(TEXT)['input_ids'] == want
+  assert transformers.AutoTokenizer.from_pretrained(tmp_path,
+                                                    local_files_only=True)(TEXT)[
+                                                        'input_ids'] == want
   back = tokenizer_files.load(tmp_path)
   assert back.pieces == mine.pieces
   assert [back.encode(line) for line in TEXT] == [mine.encode(line) for line in TEXT]

@@ -1,4 +1,5 @@
-"""A corpus goes in, fewer documents come out: which, and that neither workers nor interruptions leave a trace."""
+"""A corpus goes in, fewer documents come out: which, and that neither workers nor interruptions
+leave a trace."""
 import gzip
 import json
 import os
@@ -22,7 +23,8 @@ LENGTH = 150  # words
 
 
 def planted(originals, copies):
-  """Documents of random words, and copies of the first of them in which every `gap`-th word is another."""
+  """Documents of random words, and copies of the first of them in which every `gap`-th word is
+  another."""
   words = [[f'w{n}' for n in RNG.integers(0, 9999, LENGTH)] for _ in range(originals)]
   other = []
   for number, gap in enumerate(copies):
@@ -61,13 +63,16 @@ def test_planted_duplicates_are_found(tmp_path):
 def test_reasons_add_up(tmp_path):
   lines = ['The old house stood there.', 'We lived in it for years.', 'Nobody knew who built it.',
            'Then came the rain again.']
-  texts = ['\n'.join(lines), '\n'.join(['It was late in the year.', *lines[1:]]), '\n'.join(lines).upper(), 'Too short',
+  texts = ['\n'.join(lines), '\n'.join(['It was late in the year.', *lines[1:]]),
+           '\n'.join(lines).upper(), 'Too short',
            'What is the name of this old river here?', ' '.join(lines[1:])]
   (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
-  config = validation.with_overrides(CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=1),
+  config = validation.with_overrides(CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6,
+                                                 samples=1),
                            filter_documents.parse_rules('c4') | {'min_sentences': 1})
   report = clean(config, write(tmp_path / 'a.jsonl', texts), tmp_path / 'out')
-  assert report.dropped == {'no line left': 1, 'evaluation': 1, 'exact duplicate': 1, 'repeated span': 1}
+  assert report.dropped == {'no line left': 1, 'evaluation': 1, 'exact duplicate': 1,
+                            'repeated span': 1}
   assert report.lines == {'no terminal punctuation': 1, 'repeated span': 6}
   assert kept(tmp_path / 'out') == ['\n'.join(lines), 'It was late in the year.']
   assert [document.paragraphs for document in sources.read_documents(str(tmp_path / 'out'))] == [
@@ -76,10 +81,13 @@ def test_reasons_add_up(tmp_path):
   assert [(one['reason'], one['where'].rpartition(':')[2]) for one in shown] == [
       ('no line left', '4'), ('evaluation', '5'), ('exact duplicate', '3'), ('repeated span', '6')]
   stored = json.loads((tmp_path / 'out/_clean.json').read_text())
-  assert stored['dropped'] == report.dropped and stored['documents'] == 6 and stored['kept_documents'] == 2
-  assert str(report).splitlines()[-2:] == ['  repeated span                              6 sentences',
+  assert stored['dropped'] == report.dropped and stored['documents'] == 6 and stored[
+      'kept_documents'] == 2
+  assert str(report).splitlines()[-2:] == [
+      '  repeated span                              6 sentences',
                                            '  no terminal punctuation                    1 lines']
-  assert clean(config, str(tmp_path / 'a.jsonl'), tmp_path / 'out').dropped == report.dropped  # it is finished
+  # it is finished
+  assert clean(config, str(tmp_path / 'a.jsonl'), tmp_path / 'out').dropped == report.dropped
   with pytest.raises(CleanError, match='documents of another source, or by other settings'):
     clean(CleanConfig(), str(tmp_path / 'a.jsonl'), tmp_path / 'out')
 
@@ -124,7 +132,8 @@ def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
         raise KeyboardInterrupt
       return function(*args)
     return run
-  for name, function, at in (('append_batch', append, 9), ('append_batch', append, 5), ('write_shard', write_shard, 2)):
+  for name, function, at in (('append_batch', append, 9), ('append_batch', append, 5),
+                             ('write_shard', write_shard, 2)):
     calls.clear()
     monkeypatch.setattr(clean_lib, name, failing(function, at))
     with pytest.raises(KeyboardInterrupt):
@@ -174,14 +183,17 @@ def test_what_cannot_be(tmp_path):
 
 
 def test_the_front_door(tmp_path):
-  source = write(tmp_path / 'a.jsonl', ['A page has this one sentence. And another one is here. And one more is too.'])
-  assert plm_jax.clean(source, tmp_path / 'out', 'c4', min_sentences=4).dropped == {'too few sentences': 1}
+  source = write(tmp_path / 'a.jsonl',
+                 ['A page has this one sentence. And another one is here. And one more is too.'])
+  assert plm_jax.clean(source, tmp_path / 'out', 'c4',
+                       min_sentences=4).dropped == {'too few sentences': 1}
   with pytest.raises(ConfigError, match=r'has no field .sentences.'):
     plm_jax.clean(source, tmp_path / 'out', sentences=4)
 
 
 def test_nothing_is_left(tmp_path):
-  report = clean(CleanConfig(min_sentences=9), write(tmp_path / 'a.jsonl', ['One.']), tmp_path / 'out')
+  report = clean(CleanConfig(min_sentences=9), write(tmp_path / 'a.jsonl', ['One.']),
+                 tmp_path / 'out')
   assert report.dropped == {'too few sentences': 1}
   assert os.listdir(tmp_path / 'out') == ['_clean.json']
 
@@ -189,7 +201,8 @@ def test_nothing_is_left(tmp_path):
 def test_equal_numbers_meet(tmp_path, monkeypatch):
   monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 10)
   numbers = RNG.integers(0, 500, 3000).astype(np.uint64) * np.uint64((1 << 64) // 500)
-  parts = (disk_tables.make_rows(PLACE_DTYPE, number=some, place=np.arange(at * 300, at * 300 + 300))
+  parts = (disk_tables.make_rows(PLACE_DTYPE, number=some,
+                                 place=np.arange(at * 300, at * 300 + 300))
            for at, some in enumerate(np.split(numbers, 10)))
   found = list(disk_tables.group_equal(parts, 3000, tmp_path))
   assert len(found) > 8 and not list(tmp_path.iterdir())

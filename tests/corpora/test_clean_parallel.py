@@ -26,8 +26,8 @@ from plm_jax.data.lines import SourceError
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
-  """Files of documents of random words: copies, near-copies, sentences that come again, lines that break rules, a bad
-  line, and a file of which nothing is left."""
+  """Files of documents of random words: copies, near-copies, sentences that come again, lines that
+  break rules, a bad line, and a file of which nothing is left."""
   folder, draw = tmp_path_factory.mktemp('corpus'), random.Random(0)
   words = [f'w{n}' for n in range(3000)]
   sentences = [' '.join(draw.choices(words, k=12)).capitalize() + '.' for _ in range(40)]
@@ -49,12 +49,14 @@ def corpus(tmp_path_factory):
   texts[11] += '\nA line with Javascript in it.\nThis line has no end'
   texts[23] += '\nWhat is the name of this old river here?'
   # What only a document that is left out has had before stays where it comes again.
-  long, other, again = ('\n'.join(' '.join(draw.choices(words, k=12)).capitalize() + '.' for _ in range(number))
+  long, other, again = ('\n'.join(' '.join(draw.choices(words, k=12)).capitalize() + '.'
+                                  for _ in range(number))
                         for number in (30, 9, 3))
   texts += [long, f'{long}\n{again}', f'{other}\n{again}']
   lines = [json.dumps({'text': text}) for text in texts]
   (folder / 'a.jsonl').write_text('\n'.join([*lines[:45], '{', *lines[45:60]]) + '\n')
-  (folder / 'b.jsonl').write_text('\n'.join(json.dumps({'text': 'Short.'}) for _ in range(9)) + '\n')
+  (folder / 'b.jsonl').write_text('\n'.join(json.dumps({'text': 'Short.'}) for _ in range(9))
+                                  + '\n')
   (folder / 'c.jsonl.gz').write_bytes(gzip.compress('\n'.join(lines[60:100]).encode()))
   (folder / 'd.txt').write_text('\n\n'.join(texts[100:]) + '\n')
   (folder / 'e.txt').write_text('\n')
@@ -76,12 +78,14 @@ def small(monkeypatch, tmp_path):
 def config(tmp_path):
   (tmp_path / 'test.tsv').write_text('question\tlabel\nthe name of this old river\t1\n')
   return validation.with_overrides(
-      CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=3, shard_characters=9000, workers=1,
+      CleanConfig(decontaminate=str(tmp_path / 'test.tsv'), ngram=6, samples=3,
+                  shard_characters=9000, workers=1,
                   on_error='skip'), filter_documents.parse_rules('c4') | {'min_sentences': 2})
 
 
 def contents(folder):
-  return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+  return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+          for path in sorted(folder.iterdir())}
 
 
 def by(run):
@@ -89,8 +93,10 @@ def by(run):
 
 
 @pytest.mark.parametrize('changes', [
-    {}, {'shard_characters': 1}, {'shard_characters': 1 << 28}, {'duplicates': 'none'}, {'duplicates': 'exact'},
-    {'span': 0, 'similarity': 0.6}, {'duplicates': 'none', 'span': 0, 'samples': 0}, {'min_sentences': 999}])
+    {}, {'shard_characters': 1}, {'shard_characters': 1 << 28}, {'duplicates': 'none'},
+    {'duplicates': 'exact'},
+    {'span': 0, 'similarity': 0.6}, {'duplicates': 'none', 'span': 0, 'samples': 0},
+    {'min_sentences': 999}])
 def test_stages_in_any_order_write_what_one_process_writes(config, corpus, tmp_path, changes):
   config = validation.with_overrides(config, changes)
   report = clean(config, str(corpus), tmp_path / 'one')
@@ -115,11 +121,13 @@ def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
     Shuffled()(describe)
   clean(config, str(corpus), tmp_path / 'one')
   report = clean(config, str(corpus), tmp_path / 'many', by(run))
-  assert report.dropped['bad word'] > 3 and report.dropped['language'] > 3 and report.kept_documents > 3
+  assert report.dropped['bad word'] > 3 and report.dropped[
+      'language'] > 3 and report.kept_documents > 3
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
 
 
-def test_what_is_done_is_not_done_again_after_an_interruption(config, corpus, tmp_path, monkeypatch):
+def test_what_is_done_is_not_done_again_after_an_interruption(config, corpus, tmp_path,
+                                                              monkeypatch):
   clean(config, str(corpus), tmp_path / 'one')
   examine_unit, write_documents, calls = batches.filter_batch, batches.write_documents, []
   def failing(*args):
@@ -131,7 +139,8 @@ def test_what_is_done_is_not_done_again_after_an_interruption(config, corpus, tm
   with pytest.raises(KeyboardInterrupt):
     clean(config, str(corpus), tmp_path / 'many', by(Shuffled()))
   assert [path.name[:6] for path in (tmp_path / 'many').iterdir()] == ['.work-']
-  monkeypatch.setattr(batches, 'write_documents', lambda *args: calls.append(args) or write_documents(*args))
+  monkeypatch.setattr(batches, 'write_documents', lambda *args: calls.append(args)
+                      or write_documents(*args))
   monkeypatch.setattr(batches, 'filter_batch', lambda *args: pytest.fail('examined again'))
   clean(config, str(corpus), tmp_path / 'many', by(Shuffled(1)))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
@@ -147,7 +156,8 @@ def test_damaged_text_is_the_error_that_it_is_for_one_process(config, corpus, tm
   said = []
   for working in None, by(Shuffled()):
     with pytest.raises(SourceError) as error:
-      clean(validation.with_overrides(config, {'on_error': 'refuse'}), str(corpus), tmp_path / 'out', working)
+      clean(validation.with_overrides(config, {'on_error': 'refuse'}), str(corpus),
+            tmp_path / 'out', working)
     said.append(str(error.value))
   assert said[0] == said[1] and 'a.jsonl:46: not JSON' in said[0]
   assert not [*tmp_path.glob('out/.work-*')]
@@ -167,14 +177,18 @@ def test_cuts_are_behind_the_unit_with_which_a_file_is_full():
            piece((1, 0), [(0, 0)], 0), piece((2, 0), [(4, 3)], 0)]
   assert list(clean_parallel.cut_shards(found, 10)) == [
       [((0, 0), 0, 5)], [((0, 1), 0, 2)], [((2, 0), 0, 4)]]
-  assert list(clean_parallel.cut_shards(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)], [((2, 0), 0, 4)]]
+  assert list(clean_parallel.cut_shards(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)],
+                                                        [((2, 0), 0, 4)]]
 
 
 def test_documents_of_many_shards_hang_together():
-  shards = [(number, CorpusShard(number, 3 * number, [DocumentRange((0, number), 0, 3)], 9, 0)) for number in range(3)]
+  shards = [(number, CorpusShard(number, 3 * number, [DocumentRange((0, number), 0, 3)], 9, 0))
+            for number in range(3)]
   place = lambda shard, at: shard << duplicate_stages.PLACE_BITS | at
-  edges = [np.array([[place(1, 1), place(2, 0)]]), np.array([[place(0, 2), place(2, 0)], [place(1, 0), place(1, 2)]])]
-  found = {number: item.places.tolist() for number, item in duplicate_stages.join_similar(iter(shards), iter(edges))}
+  edges = [np.array([[place(1, 1), place(2, 0)]]),
+           np.array([[place(0, 2), place(2, 0)], [place(1, 0), place(1, 2)]])]
+  found = {number: item.places.tolist() for number,
+           item in duplicate_stages.join_similar(iter(shards), iter(edges))}
   assert found == {1: [1, 2], 2: [0]}
 
 

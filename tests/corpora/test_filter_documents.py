@@ -17,17 +17,20 @@ PROSE = ['The house of my father stood by the river, and we lived there for many
 
 
 def c4(**changes):
-  fields = {name: value for name, value in filter_documents.parse_rules('c4').items() if name != 'span'}
+  fields = {name: value for name, value in filter_documents.parse_rules('c4').items() if name
+            != 'span'}
   return RuleFilter(FilterConfig(**fields | changes))
 
 
 def test_c4_takes_lines_away():
-  found = c4()([*PROSE, 'Home | About | Contact', 'Please enable JavaScript to see this page.', 'Too short here.',
+  found = c4()([*PROSE, 'Home | About | Contact', 'Please enable JavaScript to see this page.',
+                'Too short here.',
                 'By going on you accept our privacy policy and more.', 'And so on and on and on...',
                 'It has a mark[1] of Wikipedia in it.[citation needed]'])
   assert found.paragraphs == [*PROSE, 'It has a mark of Wikipedia in it.']
   assert found.reason == ''
-  assert found.lines == {'no terminal punctuation': 2, 'javascript': 1, 'too few words': 1, 'policy': 1}
+  assert found.lines == {'no terminal punctuation': 2, 'javascript': 1, 'too few words': 1,
+                         'policy': 1}
 
 
 @pytest.mark.parametrize(('paragraphs', 'reason'), [
@@ -74,9 +77,11 @@ def test_repetition():
   assert quality.broken_repetition_rule(PROSE) == ''
   assert quality.broken_repetition_rule([*PROSE, *PROSE]) == 'repeated lines'
   assert quality.broken_repetition_rule(['a b ' * 9]) == 'one 2-gram'
-  # Ten times a word of six characters is style in Chinese; two copies of twelve characters in a hundred are not.
+  # Ten times a word of six characters is style in Chinese; two copies of twelve characters in a
+  # hundred are not.
   han = [chr(0x4e00 + n) for n in range(300)]
-  assert quality.broken_repetition_rule([''.join(han[at:at + 30] + ['河边的旧房子']) for at in range(0, 300, 30)]) == ''
+  assert quality.broken_repetition_rule([''.join(han[at:at + 30] + ['河边的旧房子'])
+                                         for at in range(0, 300, 30)]) == ''
   repeated = [''.join(han[:12] + han[20:60]), ''.join(han[:12] + han[70:110])]
   assert quality.broken_repetition_rule(repeated) == 'repeated 5-grams'
   found = ' '.join(f'one two three four five {n} {n}a {n}b {n}c' for n in range(3))
@@ -94,7 +99,8 @@ def test_grams_are_of_words_in_order():
   assert len(set(a.tolist())) == 4
   assert len(word_hashes.ngram_hashes(word_hashes.hash_words(['one']), 5)) == 1
   # The same on every machine and in every version: output that was begun goes on.
-  assert word_hashes.ngram_hashes(word_hashes.hash_words(['他', '走']), 2).tolist() == [1552345403798419497]
+  assert word_hashes.ngram_hashes(word_hashes.hash_words(['他', '走']),
+                                  2).tolist() == [1552345403798419497]
 
 
 def similar_texts(length, edits):
@@ -123,7 +129,8 @@ def test_documents_are_linked_with_the_first_that_is_similar():
   one, other = (np.full(64, value, np.uint8) for value in (1, 2))
   sketches = np.stack([other if place in (5, 8) else one for place in range(12)])
   numbers = np.array([1, 1, 1, 1, 1, 2, 3, 3], np.uint64)
-  edges = duplicates.similar_edges(minhash, numbers, np.array([3, 5, 7, 8, 9, 2, 8, 11]), sketches.__getitem__)
+  edges = duplicates.similar_edges(minhash, numbers, np.array([3, 5, 7, 8, 9, 2, 8, 11]),
+                                   sketches.__getitem__)
   assert edges.tolist() == [[3, 7], [3, 9], [5, 8]]
   forest = np.arange(10)
   duplicates.union_trees(forest, np.array([[8, 9], [2, 4]]))
@@ -133,11 +140,13 @@ def test_documents_are_linked_with_the_first_that_is_similar():
 
 
 def test_examined(tmp_path):
-  (tmp_path / 'test.jsonl').write_text('{"question": "who built the old house by the river", "label": 1}\n')
+  (tmp_path / 'test.jsonl').write_text(
+      '{"question": "who built the old house by the river", "label": 1}\n')
   config = CleanConfig(decontaminate=str(tmp_path / 'test.jsonl'), ngram=5, span=2)
   examiner = pickle.loads(pickle.dumps(DocumentFilter(config)))
   found = examiner(PROSE)
-  assert (found.paragraphs, found.reason, found.sketch.shape, found.bands.shape) == (PROSE, '', (256,), (32,))
+  assert (found.paragraphs, found.reason, found.sketch.shape,
+          found.bands.shape) == (PROSE, '', (256,), (32,))
   assert len(found.spans) == 2
   assert examiner([' '.join(PROSE).lower()]).exact == found.exact != examiner(PROSE[:1]).exact
   assert examiner(['I ask who built the old house.']).reason == 'evaluation'
@@ -146,14 +155,16 @@ def test_examined(tmp_path):
 
 def test_exact_duplicates_have_equal_symbols():
   examiner = DocumentFilter(CleanConfig(duplicates='exact'))
-  texts = ['C++ is good', 'C# is good', 'C is good', 'x > 0', 'x < 0', 'no?', 'no!', '...', '!!!', 'caf\u00e9']
+  texts = ['C++ is good', 'C# is good', 'C is good', 'x > 0', 'x < 0', 'no?', 'no!', '...', '!!!',
+           'caf\u00e9']
   assert len({examiner([text]).exact for text in texts}) == len(texts)
   assert examiner(['C++', 'is  GOOD']).exact == examiner(['c++ is good']).exact
   assert examiner(['cafe\u0301']).exact == examiner(['caf\u00e9']).exact
 
 
 def test_repeated_sentences_are_taken_out():
-  assert filter_documents.remove_repeated_spans(['One. Two. Three.', 'Four.  Five. 六。七。'], {1, 2}, 2) == (
+  assert filter_documents.remove_repeated_spans(['One. Two. Three.', 'Four.  Five. 六。七。'], {1, 2},
+                                                2) == (
       ['One.', 'Five. 六。七。'], 3)
   assert filter_documents.remove_repeated_spans(['One. Two.'], {0}, 2) == ([], 2)
 
@@ -165,7 +176,8 @@ def test_rules_that_are_not_known():
 
 
 def test_evaluation_sets_of_every_kind_can_be_in_one_list(tmp_path, monkeypatch):
-  monkeypatch.setattr('plm_jax.data.tfds.iterate_examples', lambda source: [{'text': f'rows of {source}'}])
+  monkeypatch.setattr('plm_jax.data.tfds.iterate_examples',
+                      lambda source: [{'text': f'rows of {source}'}])
   (tmp_path / 'May, 2019.tsv').write_text('sentence\tlabel\na fine film\t1\n')
   (tmp_path / 'rows.jsonl').write_text('{"text": "a row"}\n')
   (tmp_path / 'plain.txt').write_text('a document\n')

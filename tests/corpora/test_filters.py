@@ -10,8 +10,8 @@ from plm_jax.corpora.filters import FilterConfig, RuleFilter
 from plm_jax.validation import ConfigError
 from plm_jax.word_vectors.fasttext_bin import FastTextError
 
-# fasttext 0.9.2: train_supervised of six short lines three times, dim=2, epoch=60, lr=.5, loss='hs', as lid.176.bin has
-# it, minn=2, maxn=2, bucket=7; by zlib and base64.
+# fasttext 0.9.2: train_supervised of six short lines three times, dim=2, epoch=60, lr=.5,
+# loss='hs', as lid.176.bin has it, minn=2, maxn=2, bucket=7; by zlib and base64.
 LANGUAGES = (
     'eNrbJeavz8PAwMAExKxAbAPEjFA2IxQzAzE7VA0IpwCxrrPM60dmUvZSQLY4VE07AwT8hwIb/WI7BiGoIENJRioDP4yTn8bACWNnFpcwsME4aTml'
     'xcUIbkoiEicTiZ2fk4LglOalgB0ABqmZeQhOIrJMZgmCXZaZmpmTk4qkrRhJNim/CElfYimCnZuYWZyPZEFOIpK6HCQjMvJLi5GMT8xFkkosLUbw'
@@ -29,10 +29,14 @@ def test_a_model_of_fasttext(tmp_path):
     chances = identify(text)
     assert max(chances, key=lambda code: chances[code]) == found
     assert chances[found] == pytest.approx(score, abs=5e-5)
-  keep = RuleFilter(FilterConfig(languages='en, de', language_model=str(tmp_path / 'lid.bin'), language_score=0.8))
-  assert [keep([text]).reason for text in ('the river', 'das alte haus', 'la maison')] == ['', 'language', 'language']
-  both = RuleFilter(FilterConfig(languages='fr,de', language_model=str(tmp_path / 'lid.bin'), language_score=0.9))
-  assert [both([text]).reason for text in ('the river', 'das alte haus', 'la maison')] == ['language', '', '']
+  keep = RuleFilter(FilterConfig(languages='en, de', language_model=str(tmp_path / 'lid.bin'),
+                                 language_score=0.8))
+  assert [keep([text]).reason for text in ('the river', 'das alte haus',
+                                           'la maison')] == ['', 'language', 'language']
+  both = RuleFilter(FilterConfig(languages='fr,de', language_model=str(tmp_path / 'lid.bin'),
+                                 language_score=0.9))
+  assert [both([text]).reason for text in ('the river', 'das alte haus',
+                                           'la maison')] == ['language', '', '']
   (tmp_path / 'other.bin').write_bytes(b'none')
   with pytest.raises(FastTextError, match=r'other\.bin'):
     RuleFilter(FilterConfig(languages='en', language_model=str(tmp_path / 'other.bin')))
@@ -43,14 +47,17 @@ def test_py3langid():
   keep = RuleFilter(FilterConfig(languages='en,zh'))
   texts = ('The old house stood by the river for many years, and nobody knew who had built it.',
            '没有人知道是谁建了河边的房子，但是他们在那里住了很多年。',
-           'La vieille maison se trouvait au bord de la rivière, et personne ne savait qui l’avait construite.')
+           'La vieille maison se trouvait au bord de la rivière, et personne ne savait qui l’avait '
+           'construite.')
   assert [keep([text]).reason for text in texts] == ['', '', 'language']
 
 
 def test_what_is_missing_is_named(monkeypatch):
   filters.load_identifier.cache_clear()
   monkeypatch.setitem(sys.modules, 'py3langid', None)
-  with pytest.raises(ConfigError, match=r"py3langid: pip install 'plm_jax\[corpora\]'; or .* language_model"):
+  with pytest.raises(ConfigError,
+                     match=r"py3langid: pip install 'plm_jax\[corpora\]'; or .* language_model"):
     RuleFilter(FilterConfig(languages='en'))
-  with pytest.raises(ConfigError, match=r'FilterConfig\.language_model tells languages: name those to keep'):
+  with pytest.raises(ConfigError,
+                     match=r'FilterConfig\.language_model tells languages: name those to keep'):
     FilterConfig(language_model='lid.bin')
