@@ -5,7 +5,8 @@ from plm_jax.data import bucketing
 
 
 def test_lengths_are_few_and_hold_the_text():
-  assert [bucketing.bucket_length(n, 0) for n in (1, 16, 17, 25, 33, 49, 65, 97)] == [16, 16, 24, 32, 48, 64, 96, 128]
+  assert [bucketing.bucket_length(n, 0)
+          for n in (1, 16, 17, 25, 33, 49, 65, 97)] == [16, 16, 24, 32, 48, 64, 96, 128]
   four = [bucketing.bucket_length(n, 0, steps=4) for n in range(1, 129)]
   assert sorted(set(four)) == [16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128]
   assert all(padded >= n for n, padded in enumerate(four, 1))

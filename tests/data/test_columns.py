@@ -36,7 +36,8 @@ def read(path, layout=FileLayout(), **keywords):
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
-    ('a.conll', bytes), ('a.CONLL', bytes), ('a.conll.gz', gzip.compress), ('a.conll.xz', lzma.compress)])
+    ('a.conll', bytes), ('a.CONLL', bytes), ('a.conll.gz', gzip.compress),
+    ('a.conll.xz', lzma.compress)])
 def test_sentences_are_rows_with_the_line_of_their_first_word(tmp_path, name, pack):
   path = tmp_path / name
   path.write_bytes(pack(CONLL.encode()))
@@ -61,7 +62,8 @@ def test_columns_are_chosen_and_other_names_are_read_when_asked_for(tmp_path):
 def test_tabs_keep_words_with_spaces_and_each_sentence_is_a_document_where_none_begins(tmp_path):
   path = tmp_path / 'a.conll'
   path.write_text('New York\tB-LOC\n\u3002\tO\n\n\n \n-\tO', encoding='utf-8')
-  assert read(path) == [({'words': ['New York', '\u3002'], 'tags': ['B-LOC', 'O'], 'document': 0}, ':1'),
+  assert read(path) == [({'words': ['New York', '\u3002'], 'tags': ['B-LOC', 'O'], 'document': 0},
+                         ':1'),
                         ({'words': ['-'], 'tags': ['O'], 'document': 1}, ':6')]
   path.write_text('Hello\nyou\n')
   assert read(path) == [({'words': ['Hello', 'you'], 'document': 0}, ':1')]
@@ -76,7 +78,8 @@ def test_conllu_has_words_and_parts_of_speech(tmp_path):
 
 
 @pytest.mark.parametrize(('line', 'message'), [
-    ('b', r'a\.conll:2: 1 columns, but most lines have 2'), ('b O O', r'a\.conll:2: 3 columns, but'),
+    ('b', r'a\.conll:2: 1 columns, but most lines have 2'),
+    ('b O O', r'a\.conll:2: 3 columns, but'),
     ('\tO', r'a\.conll:2: a word must not be empty')])
 def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
   path = tmp_path / 'a.conll'
@@ -84,7 +87,8 @@ def test_a_bad_line_is_named_or_its_sentence_left_out(tmp_path, line, message):
   with pytest.raises(SourceError, match=message + r'.*on_error=skip'):
     read(path)
   stats = ReadStats()
-  assert read(path, on_error='skip', stats=stats) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]
+  assert read(path, on_error='skip',
+              stats=stats) == [({'words': ['d'], 'tags': ['O'], 'document': 0}, ':5')]
   assert stats.skipped == 1
 
 
@@ -97,7 +101,8 @@ def test_an_odd_first_line_is_named_itself(tmp_path):
 
 
 @pytest.mark.parametrize(('name', 'comment'), [
-    ('a.conll', '#begin document (bc/x); part 000'), ('a.tsv', '# http://example.org/x [2009-10-17]'),
+    ('a.conll', '#begin document (bc/x); part 000'),
+    ('a.tsv', '# http://example.org/x [2009-10-17]'),
     ('a.conll', '# sent_id = 3'), ('a.conll', '#\thttp://example.org\t[2009-10-17]')])
 def test_comments_are_not_words(tmp_path, name, comment):
   path, stats = tmp_path / name, ReadStats()
@@ -111,7 +116,8 @@ def test_comments_are_not_words(tmp_path, name, comment):
 
 def test_documents_of_ontonotes_begin_with_a_comment(tmp_path):
   path = tmp_path / 'a.conll'
-  path.write_text('#begin document (a); part 000\na O\n\nb O\n\n#end document\n#begin document (b)\nc O\n')
+  path.write_text(
+      '#begin document (a); part 000\na O\n\nb O\n\n#end document\n#begin document (b)\nc O\n')
   assert [row['document'] for row, _ in read(path)] == [1, 1, 2]
 
 
@@ -123,13 +129,16 @@ def test_a_first_line_of_names_is_no_word(tmp_path):
 
 
 @pytest.mark.parametrize(('name', 'line'), [
-    ('a.tsv', '{}\t{}\tB-PER\tO'), ('a.conll', '{}\t{}\tx\tNE\tNE\t_\t2\tsubj\t_\t_'), ('a.conll', '{} {} _ O')])
+    ('a.tsv', '{}\t{}\tB-PER\tO'), ('a.conll', '{}\t{}\tx\tNE\tNE\t_\t2\tsubj\t_\t_'),
+    ('a.conll', '{} {} _ O')])
 def test_numbers_of_words_are_not_read_as_words(tmp_path, name, line):
   """GermEval, CoNLL-X and CoNLL-2009 begin each line with the number of the word."""
   path, layout = tmp_path / name, FileLayout(words=True)
   words = [('1', 'Angela'), ('2', 'kam'), ('2-3', 'zum'), ('3', 'Fest')]
   path.write_text(''.join(line.format(*word) + '\n' for word in words))
-  with pytest.raises(SourceError, match=rf'{name}:1: the first column has numbers, 1, 2, 2-3, and no words.*first.*1'):
+  with pytest.raises(SourceError,
+                     match=rf'{name}:1: the first column has numbers, 1, 2, 2-3, and no '
+                           rf'words.*first.*1'):
     read(path, layout)
   found = read(path, layout._replace(word=1, tag=2))
   assert found[0][0]['words'] == ['Angela', 'kam', 'zum', 'Fest']
@@ -142,7 +151,8 @@ def test_the_second_of_three_columns_has_the_words_next_to_their_numbers(tmp_pat
       {'words': ['Angela', 'kam'], 'tags': ['B-PER', 'O'], 'document': 0},
       {'words': ['Sie'], 'tags': ['O'], 'document': 1}]
   assert stats.notes == [
-      f'{path}:1: the first column has numbers, 1, 2, 1, and no words: words are read from the second column']
+      f'{path}:1: the first column has numbers, 1, 2, 1, and no words: words are read from the '
+      f'second column']
 
 
 def test_a_file_without_words_is_refused(tmp_path):
@@ -163,14 +173,20 @@ def test_a_table_without_a_header_has_numbers_for_columns(tmp_path):
 
 
 @pytest.mark.parametrize(('name', 'content', 'separator'), [
-    ('a.csv', 'text;label\nlong, good;pos\n', ';'), ('a.csv', 'text\tlabel\n"a, ""b"" c"\tpos\n', '\\t'),
-    ('a.csv', '"text";"label"\n"a, b";pos\n', ';'), ('a.csv', 'text|label|id\r\na|b|c\r\n', '|'), ('a.tsv', 'id,text\n1,a\tb\n', ',')])
+    ('a.csv', 'text;label\nlong, good;pos\n', ';'),
+    ('a.csv', 'text\tlabel\n"a, ""b"" c"\tpos\n', '\\t'),
+    ('a.csv', '"text";"label"\n"a, b";pos\n', ';'), ('a.csv', 'text|label|id\r\na|b|c\r\n', '|'),
+    ('a.tsv', 'id,text\n1,a\tb\n', ',')])
 def test_another_separator_is_named_before_any_row(tmp_path, name, content, separator):
   (tmp_path / name).write_text(content)
-  with pytest.raises(SourceError, match=rf"{name}:1: the first line names one column, .* several separated by '\{separator}'"):
+  with pytest.raises(SourceError,
+                     match=rf"{name}:1: the first line names one column, .* several separated by "
+                           rf"'\{separator}'"):
     read(tmp_path / name, on_error='skip')
   (tmp_path / 'b.csv').write_text('# exported today\ntext,label\n')
-  with pytest.raises(SourceError, match=r"b\.csv:2: 2 fields, but the first line names 1 columns, '# exported today'"):
+  with pytest.raises(SourceError,
+                     match=r"b\.csv:2: 2 fields, but the first line names 1 columns, '# exported "
+                           r"today'"):
     read(tmp_path / 'b.csv')
   (tmp_path / 'b.csv').write_text('text\n1;2\n')
   assert read(tmp_path / 'b.csv') == [({'text': '1;2'}, ':2')]
@@ -189,9 +205,11 @@ def test_json_of_every_layout(tmp_path):
   path.write_text(json.dumps([{'a': 1}, {'a': 2}], indent=2))
   assert read(path) == [({'a': 1}, ':[0]'), ({'a': 2}, ':[1]')]
   passages = [[['M: Hi.', 'W: Bye.'], [{'question': 'q', 'choice': ['x', 'y'], 'answer': 'y'},
-                                       {'question': 'r', 'choice': ['z', 'w'], 'answer': 'z'}], '4-199']]
+                                       {'question': 'r', 'choice': ['z', 'w'], 'answer': 'z'}],
+                                       '4-199']]
   path.write_text(json.dumps(passages))  # DREAM, C3
-  assert read(path)[1] == ({'question': 'r', 'choice': ['z', 'w'], 'answer': 'z', 'context': ['M: Hi.', 'W: Bye.'],
+  assert read(path)[1] == ({'question': 'r', 'choice': ['z', 'w'], 'answer': 'z',
+                            'context': ['M: Hi.', 'W: Bye.'],
                             'id': '4-199-1'}, ':4-199')
   for wrong in ('[1]', '[[1, 2]]', '"x"', '{"data": 1}', '{"a": 1}\nx'):
     path.write_text(wrong)

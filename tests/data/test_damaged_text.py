@@ -1,4 +1,5 @@
-"""Corpora with damage drawn from a seed: each is read, or refused in one line that names the file."""
+"""Corpora with damage drawn from a seed: each is read, or refused in one line that names the
+file."""
 import gzip
 import json
 import lzma
@@ -14,7 +15,8 @@ from plm_jax.errors import UserError
 
 TEXT = ''.join(f'Sentence {n} of a text. It goes on\u2026\nand “on”.\n\n' for n in range(40))
 LINES = ''.join(
-    json.dumps({'text': f'One {n}.\nTwo.', 'id': n, 'sentence': 'x', 'label': n % 2}) + '\n' for n in range(30))
+    json.dumps({'text': f'One {n}.\nTwo.', 'id': n, 'sentence': 'x', 'label': n % 2}) + '\n'
+    for n in range(30))
 WIKI = ''.join(f'<doc id="{n}" url="x" title="T">\nT\n\nText {n}.\n</doc>\n' for n in range(20))
 TABLE = 'text\tlabel\tsentence\n' + ''.join(f'Some text {n}.\t{n % 2}\t"Fine"\n' for n in range(30))
 LIST = json.dumps([{'text': 'One.'}, 'Two.', {'text': 'Three.'}])
@@ -22,13 +24,16 @@ SQUAD = json.dumps({'data': [{'paragraphs': [{'context': 'I did.', 'qas': [
     {'id': '7', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}]}]}]}]})
 WORDS = ''.join(f'-DOCSTART- O\n\nWord{n}\tB-X\nof\tO\n\nOne\tO\n\n' for n in range(20))
 FILES = {
-    'a.txt': TEXT.encode(), 'a.txt.gz': gzip.compress(TEXT.encode()), 'a.txt.xz': lzma.compress(TEXT.encode()),
-    'a.jsonl': LINES.encode(), 'a.jsonl.gz': gzip.compress(LINES.encode()), 'wiki_00': WIKI.encode(),
+    'a.txt': TEXT.encode(), 'a.txt.gz': gzip.compress(TEXT.encode()),
+    'a.txt.xz': lzma.compress(TEXT.encode()),
+    'a.jsonl': LINES.encode(), 'a.jsonl.gz': gzip.compress(LINES.encode()),
+    'wiki_00': WIKI.encode(),
     'a.tsv': TABLE.encode(), 'a.csv': TABLE.replace('\t', ',').encode(), 'a.json': LIST.encode()}
 
 
 def tried(work, path):
-  """What went wrong with `work`, '' if nothing; anything but one line that names the file is raised."""
+  """What went wrong with `work`, '' if nothing; anything but one line that names the file is
+  raised."""
   problem = ''
   try:
     with mutate.limits():
@@ -63,7 +68,8 @@ def test_reading(tmp_path, name, on_error):
 def test_rows(tmp_path, name, task):
   path = tmp_path / name
   whole = {'b.json': SQUAD.encode(), 'c.conll': WORDS.encode()}.get(name) or FILES[name]
-  damaged = [*mutate.contents(whole, 60), *(mutate.jsons(json.loads(SQUAD), 60) if name == 'b.json' else ())]
+  damaged = [*mutate.contents(whole, 60),
+             *(mutate.jsons(json.loads(SQUAD), 60) if name == 'b.json' else ())]
   for content in damaged:
     path.write_bytes(content)
     tried(lambda: list(labeled_files.iterate_rows(str(path), 'skip')), path)
@@ -75,8 +81,10 @@ def test_preparing(tmp_path, name, capsys):
   path = tmp_path / name
   for number, content in enumerate(mutate.contents(FILES[name], 15, seed=1)):
     path.write_bytes(content)
-    config = PrepareConfig(source=str(path), kind='bytes', on_error='skip', shard_tokens=1000, workers=1)
-    problem = tried(lambda config=config, number=number: prepare.prepare(config, tmp_path / f'{number}'), path)
+    config = PrepareConfig(source=str(path), kind='bytes', on_error='skip', shard_tokens=1000,
+                           workers=1)
+    problem = tried(lambda config=config,
+                    number=number: prepare.prepare(config, tmp_path / f'{number}'), path)
     assert bool(problem) != (tmp_path / f'{number}/records.json').exists()
 
 
@@ -85,8 +93,10 @@ def test_journals(tmp_path, capsys):
   path.write_bytes(FILES['a.txt'])
   config = PrepareConfig(source=str(path), kind='bytes', shard_tokens=1000, workers=1)
   expected = prepare.prepare(config, tmp_path / 'whole')
-  journal = {'format': 2, 'source': 'x' * 64, 'documents': 3, 'train': [{'name': 'train-00000', 'tokens': 3}]}
-  for number, content in enumerate([*mutate.jsons(journal, 12), *mutate.contents(json.dumps(journal).encode(), 12)]):
+  journal = {'format': 2, 'source': 'x' * 64, 'documents': 3,
+             'train': [{'name': 'train-00000', 'tokens': 3}]}
+  for number, content in enumerate([*mutate.jsons(journal, 12),
+                                    *mutate.contents(json.dumps(journal).encode(), 12)]):
     folder = tmp_path / f'{number}'
     folder.mkdir()
     (folder / 'journal.json').write_bytes(content)

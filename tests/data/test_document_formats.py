@@ -1,4 +1,5 @@
-"""Exact text: what `prepare` writes for decoders decodes to the documents, character by character."""
+"""Exact text: what `prepare` writes for decoders decodes to the documents, character by
+character."""
 import csv
 import gzip
 import io
@@ -20,7 +21,8 @@ from plm_jax.data.windows import Windows
 DOCUMENTS = (
     'def f(x):\n    if x:\n        return 1\n\n\n    return 2',
     'def g():\n\tyield  # trailing blanks   \n\n\t\n',
-    '# Title\n\n* a list\n    * a deeper one\n\n```\ncode\n```\n\nA line with a break.  \nThe next.\n',
+    '# Title\n\n* a list\n    * a deeper one\n\n```\ncode\n```\n\nA line with a break.  \nThe '
+    'next.\n',
     'a:\n  - b: 1\n  - c: |\n      text\n\n      more\n',
     '\n\n   Shall I compare thee\n      to a summer\'s day?\n\n\nThou art more lovely',
     'one\r\n\r\n  two\r\nthree\rfour\r\n',
@@ -52,10 +54,12 @@ def decode_documents(folder: pathlib.Path, split: records.Split = 'train') -> li
   """Decode every document of token records."""
   tokenizer, found = tokenizers.load(folder), []
   for shard in records.read_meta(folder).shards(split):
-    tokens, sentences = records.open_tokens(folder, shard)['token'], records.read_sentences(folder, shard)
+    tokens, sentences = records.open_tokens(folder, shard)['token'], records.read_sentences(
+        folder, shard)
     first = np.flatnonzero(np.diff(sentences['document'].astype(int), prepend=-1))
     starts = [*sentences['start'][first].tolist(), len(tokens)]
-    found += [tokenizer.decode(tokens[start:end].tolist()) for start, end in itertools.pairwise(starts)]
+    found += [tokenizer.decode(tokens[start:end].tolist()) for start,
+              end in itertools.pairwise(starts)]
   return found
 
 
@@ -69,7 +73,8 @@ def write_corpus(folder: pathlib.Path, form: str) -> tuple[str, list[str]]:
     return str(folder), texts
   path = folder / f'corpus.{form}'
   if form in ('jsonl', 'jsonl.gz'):
-    content = ''.join(json.dumps(row, ensure_ascii=bool(row['n'] % 2)) + '\n' for row in rows).encode()
+    content = ''.join(json.dumps(row, ensure_ascii=bool(row['n'] % 2)) + '\n'
+                      for row in rows).encode()
     path.write_bytes(gzip.compress(content) if form.endswith('gz') else content)
   elif form == 'json':
     path.write_text(json.dumps(rows))
@@ -80,7 +85,8 @@ def write_corpus(folder: pathlib.Path, form: str) -> tuple[str, list[str]]:
   else:  # a table cannot have a zero byte
     texts, rows = list(DOCUMENTS), rows[:-1]
     lines = io.StringIO()
-    writer = csv.DictWriter(lines, ['n', 'text'], delimiter=',' if form == 'csv' else '\t', quoting=csv.QUOTE_ALL)
+    writer = csv.DictWriter(lines, ['n', 'text'], delimiter=',' if form == 'csv' else '\t',
+                            quoting=csv.QUOTE_ALL)
     writer.writeheader()
     writer.writerows(rows)
     path.write_bytes(lines.getvalue().encode())
@@ -95,7 +101,8 @@ def test_records_decode_to_the_documents_in_every_format(form, options, tmp_path
   assert decode_documents(tmp_path / 'out') == texts
 
 
-@pytest.mark.parametrize('text', [*DOCUMENTS, NUL, '\ufeff  BOM first', 'carriage\rreturns\r\r  only\r', '\n\n', 'x\n'])
+@pytest.mark.parametrize('text', [*DOCUMENTS, NUL, '\ufeff  BOM first',
+                                  'carriage\rreturns\r\r  only\r', '\n\n', 'x\n'])
 def test_a_single_file_is_one_document_with_every_character(text, tmp_path):
   (tmp_path / 'a.txt').write_bytes(text.encode())
   (tmp_path / 'a.txt.gz').write_bytes(gzip.compress(text.encode('utf-16')))
@@ -109,28 +116,34 @@ def test_blank_lines_divide_exact_text_where_the_user_asks_for_it(tmp_path):
   (tmp_path / 'a.txt').write_text('\n\n  A\n\tb  \n \n\nC\n    d\r\n\r\n\r\ne')
   def read(documents):
     config = PrepareConfig(sentences='none', documents=documents).read_config
-    return [document.paragraphs[0] for document in sources.read_documents(str(tmp_path / 'a.txt'), config)]
+    return [document.paragraphs[0] for document
+            in sources.read_documents(str(tmp_path / 'a.txt'), config)]
   assert read('blank-lines') == ['  A\n\tb  ', 'C\n    d', 'e']
   assert read('lines') == ['  A', '\tb  ', 'C', '    d', 'e']
   assert read('auto') == read('files') == ['\n\n  A\n\tb  \n \n\nC\n    d\r\n\r\n\r\ne']
 
 
 def test_marked_up_files_keep_the_lines_of_their_documents(tmp_path):
-  (tmp_path / 'wiki').write_text('<doc id="1">\nA title\n\n  verse\n\n\nend\n</doc>\n\n<doc id="2">\nB\n</doc>\n')
+  (tmp_path / 'wiki').write_text(
+      '<doc id="1">\nA title\n\n  verse\n\n\nend\n</doc>\n\n<doc id="2">\nB\n</doc>\n')
   config = TextReadConfig(exact=True)
-  found = [document.paragraphs for document in sources.read_documents(str(tmp_path / 'wiki'), config)]
+  found = [document.paragraphs for document
+           in sources.read_documents(str(tmp_path / 'wiki'), config)]
   assert found == [['A title\n\n  verse\n\n\nend'], ['B']]
 
 
 def test_the_built_in_corpus_keeps_its_documents(tmp_path, monkeypatch):
   (tmp_path / 'embedded.txt').write_text('A one.\nA two.\n\nB.\n\n')
-  monkeypatch.setattr('plm_jax.data.builtin_corpus.corpus_path', lambda: str(tmp_path / 'embedded.txt'))
+  monkeypatch.setattr('plm_jax.data.builtin_corpus.corpus_path',
+                      lambda: str(tmp_path / 'embedded.txt'))
   config = PrepareConfig(sentences='none').read_config
-  assert [document.paragraphs for document in sources.read_documents('embedded', config)] == [['A one.\nA two.'], ['B.']]
+  assert [document.paragraphs for document in sources.read_documents('embedded', config)] == [
+      ['A one.\nA two.'], ['B.']]
 
 
 LONG_TEXTS = [
-    '\n'.join(DOCUMENTS) * 9, ' x' * 3000, 'x' * 5000, ' = Title = \n' * 500, '    indented\n' * 400, 'a' + ' \n\t' * 2000,
+    '\n'.join(DOCUMENTS) * 9, ' x' * 3000, 'x' * 5000, ' = Title = \n' * 500,
+    '    indented\n' * 400, 'a' + ' \n\t' * 2000,
     '\n' * 5000 + 'x', '字' * 4000, 'word\r\n' * 800]
 
 
@@ -145,7 +158,8 @@ def test_parts_of_a_long_text_are_the_text_and_begin_where_tokens_do(text):
 
 def test_long_documents_are_one_document_in_the_records(options, tmp_path, monkeypatch):
   monkeypatch.setattr(document_formats, 'MAX_PARAGRAPH', 1000)
-  (tmp_path / 'a.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n' for text in LONG_TEXTS))
+  (tmp_path / 'a.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n'
+                                            for text in LONG_TEXTS))
   prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.jsonl', **options), tmp_path / 'out')
   assert decode_documents(tmp_path / 'out') == LONG_TEXTS
   alone = LONG_TEXTS[0] * 9
@@ -154,7 +168,8 @@ def test_long_documents_are_one_document_in_the_records(options, tmp_path, monke
   prepare.prepare(config, tmp_path / 'b')
   assert decode_documents(tmp_path / 'b') == [alone]
   # Several shards cut a document only where one ends.
-  prepare.prepare(PrepareConfig(source=f'{tmp_path}/b.txt', shard_tokens=9000, **options), tmp_path / 'c')
+  prepare.prepare(PrepareConfig(source=f'{tmp_path}/b.txt', shard_tokens=9000, **options),
+                  tmp_path / 'c')
   shards = records.read_meta(tmp_path / 'c').train
   tokens = [records.open_tokens(tmp_path / 'c', shard)['token'] for shard in shards]
   assert tokenizers.load(tmp_path / 'c').decode(np.concatenate(tokens).tolist()) == alone
@@ -176,25 +191,31 @@ def test_a_part_of_a_single_file_is_held_out(tmp_path):
     position += len(part)
     remaining.remove(part)
   # Another machine's stages write the same files.
-  writing = lambda *args, **kwargs: parallel_prepare.prepare_in_parallel(Shuffled(7), *args, **kwargs)
-  assert prepare.prepare(config, tmp_path / 'stages', (), writing).content_digest == meta.content_digest
+  writing = lambda *args, **kwargs: parallel_prepare.prepare_in_parallel(Shuffled(7), *args,
+                                                                         **kwargs)
+  assert prepare.prepare(config, tmp_path / 'stages', (),
+                         writing).content_digest == meta.content_digest
 
 
 def test_the_ids_are_those_of_the_whole_document(options, tmp_path):
-  (tmp_path / 'a.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n' for text in DOCUMENTS))
+  (tmp_path / 'a.jsonl').write_text(''.join(json.dumps({'text': text}) + '\n'
+                                            for text in DOCUMENTS))
   prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.jsonl', **options), tmp_path / 'out')
   tokenizer = tokenizers.load(tmp_path / 'out')
   windows = Windows(tmp_path / 'out', length=4000, assembly='packed').read(np.array([0]))
   ids = windows['tokens'][0][windows['segments'][0] > 0]
-  assert ids.tolist() == list(itertools.chain.from_iterable(tokenizer.encode_batch(list(DOCUMENTS))))
+  assert ids.tolist() == list(itertools.chain.from_iterable(
+      tokenizer.encode_batch(list(DOCUMENTS))))
 
 
 def test_exact_records_have_a_fingerprint_of_their_own_and_say_what_they_are(tmp_path):
   (tmp_path / 'a.txt').write_text('One.\n\nTwo.\n')
   plain = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0.0, workers=1)
-  exact = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0.0, workers=1, sentences='none')
+  exact = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0.0, workers=1,
+                        sentences='none')
   assert prepare.fingerprint(plain, None) != prepare.fingerprint(exact, None)
-  assert not prepare.prepare(plain, tmp_path / 'plain').exact and prepare.prepare(exact, tmp_path / 'exact').exact
+  assert not prepare.prepare(plain, tmp_path / 'plain').exact and prepare.prepare(
+      exact, tmp_path / 'exact').exact
   assert 'exact' not in json.loads((tmp_path / 'plain' / 'records.json').read_text())
   with pytest.raises(records.RecordsError, match='holds records of another source'):
     prepare.prepare(exact, tmp_path / 'plain')

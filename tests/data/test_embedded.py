@@ -103,7 +103,8 @@ attach('tool', """
 '''
 
 EXPECTED = [
-    ['The tools in this package are fast, and every one of them returns a Table of values; see [1] for the proof.',
+    ['The tools in this package are fast, and every one of them returns a Table of values; see [1] '
+     'for the proof.',
      'This note is part of the prose and stays in it.',
      'The first item of the list is wrapped over two lines of the text.',
      'The second item is a whole sentence too.',
@@ -117,8 +118,10 @@ EXPECTED = [
      'A number that is added at the very end.',
      'A table that has the same shape as its input.',
      'If the table and the values do not agree.',
-     'Computes the product of all values, one after the other, in the order in which they were given to the function.',
-     'The order matters for numbers of limited precision, as everybody finds out who multiplies enough of them.'],
+     'Computes the product of all values, one after the other, in the order in which they were '
+     'given to the function.',
+     'The order matters for numbers of limited precision, as everybody finds out who multiplies '
+     'enough of them.'],
     ['A table holds values in rows and in columns.',
      'The rows of a table all have the same length.',
      'Gives the rows of the table from the top.',
@@ -129,7 +132,8 @@ EXPECTED = [
 @pytest.fixture
 def package(tmp_path):
   more = 'async def f():\n  "A docstring of a line with enough words."\n  "A text of an attribute has its place here."'
-  files = {'a.py': MODULE, 'b.py': MODULE, 'c.py': 'def broken(: """No."""', 'd.py': 'x = 1\n', 'e.py': more}
+  files = {'a.py': MODULE, 'b.py': MODULE, 'c.py': 'def broken(: """No."""', 'd.py': 'x = 1\n',
+           'e.py': more}
   for name, text in files.items():
     (tmp_path / name).write_text(text)
   return [(name, tmp_path / name) for name in files]
@@ -147,8 +151,10 @@ def test_a_paragraph_is_kept_once_and_broken_files_are_passed_over(package):
 
 
 @pytest.mark.parametrize('text', [
-    'Too short to keep.', 'lower case beginning of a broken paragraph is out.', 'x + y * 3 / (a - b) + c[i] - 7 ** 2',
-    'See the file at \\path and some more words here.', 'Names a | b | c in a row of words.', '1 2 3 4 5 6 7 8 9 10.',
+    'Too short to keep.', 'lower case beginning of a broken paragraph is out.',
+    'x + y * 3 / (a - b) + c[i] - 7 ** 2',
+    'See the file at \\path and some more words here.', 'Names a | b | c in a row of words.',
+    '1 2 3 4 5 6 7 8 9 10.',
     'This one stops in the middle, e.g.', 'This has an assignment x = 3 in the middle.'])
 def test_what_is_no_prose(text):
   assert builtin_corpus.clean_docstring(text) == []

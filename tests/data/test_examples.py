@@ -11,14 +11,16 @@ from plm_jax.data.sources import read_documents
 
 
 def read(name, **columns):
-  return text_to_text_tasks.parse_task(f'task:{name}:x').make_example(LabeledRow(columns, 'here'))[:2]
+  return text_to_text_tasks.parse_task(f'task:{name}:x').make_example(LabeledRow(columns, 'here'))[
+      :2]
 
 
 def test_tasks_in_the_words_of_t5():
   """Raffel et al. 2020, appendix D."""
   assert read('cola', label='1', sentence='John made Bill master of himself.') == (
       'cola sentence: John made Bill master of himself.', ('acceptable',))
-  assert read('stsb', score='3.25', sentence1='A.', sentence2='B.') == ('stsb sentence1: A. sentence2: B.', ('3.2',))
+  assert read('stsb', score='3.25', sentence1='A.',
+              sentence2='B.') == ('stsb sentence1: A. sentence2: B.', ('3.2',))
   assert read('rte', label=1, sentence1='A.', sentence2='B.')[1] == ('not_entailment',)
   assert read('mnli', label='contradiction', premise='P.', hypothesis='H.') == (
       'mnli hypothesis: H. premise: P.', ('contradiction',))
@@ -26,10 +28,12 @@ def test_tasks_in_the_words_of_t5():
   assert read('translate-en-de', en='Luigi often said.', de='Luigi sagte oft.') == (
       'translate English to German: Luigi often said.', ('Luigi sagte oft.',))
   assert read('columns-de-en', en='Yes.', de='Ja.') == ('Ja.', ('Yes.',))
-  answers = [{'text': 'Rome', 'answer_start': 1}, {'text': 'Rome', 'answer_start': 1}, {'text': 'in Rome'}]
+  answers = [{'text': 'Rome', 'answer_start': 1}, {'text': 'Rome', 'answer_start': 1},
+             {'text': 'in Rome'}]
   assert read('squad', question='Where?', context='In Rome.', answers=answers) == (
       'question: Where? context: In Rome.', ('Rome', 'in Rome'))
-  assert read('summarize', source='Long.', summaries=['A.', 'B.']) == ('summarize: Long.', ('A.', 'B.'))
+  assert read('summarize', source='Long.',
+              summaries=['A.', 'B.']) == ('summarize: Long.', ('A.', 'B.'))
 
 
 @pytest.mark.parametrize(('name', 'columns', 'message'), [
@@ -58,11 +62,13 @@ def test_files_of_every_form_become_documents_of_target_and_inputs(tmp_path):
   with pytest.raises(SourceError, match=r'b\.jsonl\.gz:2: no column'):
     list(read_documents(f'task:sst2:{tmp_path}/b.jsonl.gz'))
   stats = ReadStats()
-  found = list(read_documents(f'task:sst2:{tmp_path}/b.jsonl.gz', TextReadConfig(on_error='skip'), stats))
+  found = list(read_documents(f'task:sst2:{tmp_path}/b.jsonl.gz', TextReadConfig(on_error='skip'),
+                              stats))
   assert [d.paragraphs for d in found] == [['positive', 'sst2 sentence: fine']]
   assert stats.skipped == 1 and stats.bytes == (tmp_path / 'b.jsonl.gz').stat().st_size
   question = {'id': '7', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}]}
-  (tmp_path / 'c.json').write_text(json.dumps({'data': [{'paragraphs': [{'context': 'I did.', 'qas': [question]}]}]}))
+  (tmp_path / 'c.json').write_text(
+      json.dumps({'data': [{'paragraphs': [{'context': 'I did.', 'qas': [question]}]}]}))
   assert [d.paragraphs for d in read_documents(f'task:squad:{tmp_path}/c.json')] == [
       ['I', 'question: Who? context: I did.']]
 
@@ -97,12 +103,14 @@ def test_rows_that_cannot_be_are_named_or_left_out(tmp_path, content, message):
   with pytest.raises(SourceError, match=message):
     list(read_documents(f'task:sst2:{tmp_path}/a.jsonl'))
   stats = ReadStats()
-  assert len(list(read_documents(f'task:sst2:{tmp_path}/a.jsonl', TextReadConfig(on_error='skip'), stats))) == 1
+  assert len(list(read_documents(f'task:sst2:{tmp_path}/a.jsonl', TextReadConfig(on_error='skip'),
+                                 stats))) == 1
   assert stats.skipped == 1
 
 
 def test_squad_that_cannot_be_is_one_line(tmp_path, monkeypatch):
-  for content in (b'{"data": 7}', b'{"data": ' + b'[' * 5000 + b']' * 5000 + b'}', gzip.compress(b'x')):
+  for content in (b'{"data": 7}', b'{"data": ' + b'[' * 5000 + b']' * 5000 + b'}',
+                  gzip.compress(b'x')):
     (tmp_path / 'a.json').write_bytes(content)
     with pytest.raises(SourceError, match=r'a\.json'):
       read_rows(f'{tmp_path}/a.json')

@@ -21,7 +21,8 @@ def names(source):
 @pytest.mark.parametrize(('source', 'found'), [
     ('May, 2019.txt', ['May, 2019.txt']), ('a.txt,May, 2019.txt', ['a.txt', 'May, 2019.txt']),
     ('May, 2019.txt, a.txt', ['May, 2019.txt', 'a.txt']), ('a.txt,b.txt', ['a.txt', 'b.txt']),
-    ('a,b/*.txt', ['a,b/c.txt']), ('a,b', ['a,b/c.txt']), ('x,y,z.txt,a.txt', ['x,y,z.txt', 'a.txt']),
+    ('a,b/*.txt', ['a,b/c.txt']), ('a,b', ['a,b/c.txt']),
+    ('x,y,z.txt,a.txt', ['x,y,z.txt', 'a.txt']),
     ('May*.txt,b.txt', ['May, 2019.txt', 'b.txt'])])
 def test_a_name_may_contain_commas(folder, source, found):
   (folder / 'a,b').mkdir()
@@ -33,7 +34,8 @@ def test_a_name_may_contain_commas(folder, source, found):
 def test_commas_of_options_that_take_several_sources(folder):
   (folder / 'May, 2019.tsv').write_text('x')
   assert split_names('') == ()
-  assert split_names('tfds:glue/sst2:train,May, 2019.tsv') == ('tfds:glue/sst2:train', 'May, 2019.tsv')
+  assert split_names('tfds:glue/sst2:train,May, 2019.tsv') == ('tfds:glue/sst2:train',
+                                                               'May, 2019.tsv')
   assert split_names('missing.tsv,embedded:tagging') == ('missing.tsv', 'embedded:tagging')
 
 
@@ -81,14 +83,17 @@ def test_a_folder_outside_is_read_through_its_link_and_once(folder):
 
 
 @pytest.mark.parametrize('pattern', [
-    '**', '**/*', '**/*.txt', 'c/**', 'c/**/*.txt', 'c/**/d/*', './c/**/*.txt', '*/**/b?.txt', 'c/.h/**/*.txt',
+    '**', '**/*', '**/*.txt', 'c/**', 'c/**/*.txt', 'c/**/d/*', './c/**/*.txt', '*/**/b?.txt',
+    'c/.h/**/*.txt',
     '**/**/*.txt', 'missing/**/*.txt', '*/**/.*'])
 def test_recursive_globs_are_those_of_python(folder, pattern):
-  for name in ('a.txt', 'c/b1.txt', 'c/d/b2.txt', 'c/d/e/b3.md', 'c/.h/b4.txt', 'c/d/.b5.txt', 'c/_s/b6.txt'):
+  for name in ('a.txt', 'c/b1.txt', 'c/d/b2.txt', 'c/d/e/b3.md', 'c/.h/b4.txt', 'c/d/.b5.txt',
+               'c/_s/b6.txt'):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text('x')
   matches = glob.glob(pattern, recursive=True)
   expected = sorted({os.path.normpath(path) for path in matches if not os.path.isdir(path)})
   assert sorted(map(os.path.normpath, expand_glob(pattern))) == expected
   absolute = [os.path.join(folder, path) for path in expected]
-  assert sorted(map(os.fspath, expand_glob(f'{folder}/{pattern}'))) == sorted(map(os.path.normpath, absolute))
+  assert sorted(map(os.fspath, expand_glob(f'{folder}/{pattern}'))) == sorted(
+      map(os.path.normpath, absolute))

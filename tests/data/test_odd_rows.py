@@ -11,7 +11,8 @@ from plm_jax.data.table_rows import looks_quoted, read_cells
 
 def read(path, content, stats):
   path.write_bytes(content)
-  return [tuple(row.columns.values()) for row in labeled_files.iterate_rows(str(path), 'skip', stats)]
+  return [tuple(row.columns.values())
+          for row in labeled_files.iterate_rows(str(path), 'skip', stats)]
 
 
 ODD = [
@@ -23,18 +24,24 @@ ODD = [
     # Left out.
     ('a.csv', b'a,b\n"x,1\ny,2\nz,3\n', [('y', '2'), ('z', '3')],
      ['2: not a row of a table: a quote that is not closed']),
-    ('a.csv', b'a,b\n"x,1\ny,2\n"z, w",3\n', [('y', '2'), ('z, w', '3')], ['2: not a row of a table: a quote inside']),
-    ('a.csv', b'a,b\n"x" y,1\nz,2\n', [('z', '2')], ['2: not a row of a table: a quote inside a cell']),
-    ('a.csv', b'a,b,c\nx,"y,1\nv,w,2\nu,v,3\n"z",y,4\n', [('v', 'w', '2'), ('u', 'v', '3'), ('z', 'y', '4')],
+    ('a.csv', b'a,b\n"x,1\ny,2\n"z, w",3\n', [('y', '2'), ('z, w', '3')],
      ['2: not a row of a table: a quote inside']),
-    ('a.csv', b'a,b,c\n"x,y,1\nv,w,2\nu,v,3\nz,y,4"\n', [('v', 'w', '2'), ('u', 'v', '3'), ('z', 'y', '4"')],
+    ('a.csv', b'a,b\n"x" y,1\nz,2\n', [('z', '2')],
+     ['2: not a row of a table: a quote inside a cell']),
+    ('a.csv', b'a,b,c\nx,"y,1\nv,w,2\nu,v,3\n"z",y,4\n',
+     [('v', 'w', '2'), ('u', 'v', '3'), ('z', 'y', '4')],
+     ['2: not a row of a table: a quote inside']),
+    ('a.csv', b'a,b,c\n"x,y,1\nv,w,2\nu,v,3\nz,y,4"\n',
+     [('v', 'w', '2'), ('u', 'v', '3'), ('z', 'y', '4"')],
      ['2: not a row of a table: a quote that is closed in another row']),
     ('a.csv', b'a,b\n"x\ry" z,"1\nz,2\n', [('z', '2')], ['2: not a row']),
     ('a.tsv', b'a\tb\nx\t1\t2\ny\nz\t2\n', [('z', '2')], ['2: 3 fields, but', '3: 1 fields, but']),
     ('a.csv', b'a,b\nx\0,1\nz,2\n', [('z', '2')], ['2: not a row of a table: it has a zero byte']),
     ('a.tsv', b'a\tb\n\xff\t1\nz\t2\n', [('z', '2')], ['2: not UTF-8']),
-    ('a.tsv', b'a\tb\nx\t1\na\tb\nz\t2\n', [('x', '1'), ('z', '2')], ['3: the line repeats the names of the columns']),
-    ('a.tsv', b'a\tb\n' + b'x' * (17 << 20) + b'\t1\nz\t2\n', [('z', '2')], ['2: a line of more than 16 MiB']),
+    ('a.tsv', b'a\tb\nx\t1\na\tb\nz\t2\n', [('x', '1'), ('z', '2')],
+     ['3: the line repeats the names of the columns']),
+    ('a.tsv', b'a\tb\n' + b'x' * (17 << 20) + b'\t1\nz\t2\n', [('z', '2')],
+     ['2: a line of more than 16 MiB']),
     ('a.csv', b'a,b\n"x\n\xff\ny",1\nz,2\n', [('z', '2')],
      ['3: not UTF-8', '2: not a row of a table: a line inside its quotes']),
     # Rows of several lines, as they should be.
@@ -60,7 +67,9 @@ def test_rows_that_two_odd_quotes_make_one_are_noted(tmp_path):
   stats = ReadStats()
   found = read(tmp_path / 'a.csv', b'a,b,c\nx,"y,1\nv,w,2\nu,v,3\nz,y",4\nk,l,5\n', stats)
   assert len(found) == 2 and stats.skipped == 0
-  assert stats.notes == [f'{tmp_path}/a.csv:2: the lines up to 5 are one row in quotes, and look like rows: is a quote '
+  assert stats.notes == [
+      f'{tmp_path}/a.csv:2: the lines up to 5 are one row in quotes, and look like rows: is a '
+      f'quote '
                          'closed too late?']
 
 
@@ -82,31 +91,38 @@ def test_quoted_tables_of_tabs_are_those_that_pandas_writes(tmp_path):
   stats = ReadStats()
   found = read(tmp_path / 'a.tsv', written.getvalue().encode(), stats)
   assert found == [(text, str(number)) for number, text in enumerate(texts)]
-  assert stats.notes == [f'{tmp_path}/a.tsv: cells are in quotes, quotes inside them doubled: the text is read without '
+  assert stats.notes == [
+      f'{tmp_path}/a.tsv: cells are in quotes, quotes inside them doubled: the text is read '
+      f'without '
                          'these']
   assert stats.skipped == 0
 
 
-PLAIN = ['"Fine," he said.', '"A dogged film."', 'the "b" of "c"', '"', '""', "''so'' \"it", '"open', 'close"']
+PLAIN = ['"Fine," he said.', '"A dogged film."', 'the "b" of "c"', '"', '""', "''so'' \"it",
+         '"open', 'close"']
 
 
 def test_quotes_of_other_tables_of_tabs_are_characters(tmp_path):
   stats = ReadStats()
   content = 'text\tlabel\n' + ''.join(f'{text}\t{number}\n' for number, text in enumerate(PLAIN))
-  assert read(tmp_path / 'a.tsv', content.encode(), stats) == [(text, str(number)) for number, text in enumerate(PLAIN)]
+  assert read(tmp_path / 'a.tsv', content.encode(),
+              stats) == [(text, str(number)) for number, text in enumerate(PLAIN)]
   assert stats.notes == [] and stats.skipped == 0
 
 
 @pytest.mark.parametrize(('content', 'quoted'), [
-    ('"text"\t"label"\n"x"\t"1"\n', True), ('text\tlabel\n"x"\t1\n', False), ('text\tlabel\n"x ""y"""\t1\n', True),
-    ('text\tlabel\n"x ""y"""\t1\n"p ""q"""\t2\n"odd\t3\n', True), ('text\tlabel\n"x ""y"" z\t1\n', False),
+    ('"text"\t"label"\n"x"\t"1"\n', True), ('text\tlabel\n"x"\t1\n', False),
+    ('text\tlabel\n"x ""y"""\t1\n', True),
+    ('text\tlabel\n"x ""y"""\t1\n"p ""q"""\t2\n"odd\t3\n', True),
+    ('text\tlabel\n"x ""y"" z\t1\n', False),
     ('text\tlabel\nx ""y""\t1\n', False), ('text\tlabel\r\n"x ""y"""\t1\r\n', True)])
 def test_whether_cells_look_quoted(content, quoted):
   assert looks_quoted(content.encode(), whole=True) == quoted
 
 
 def test_a_column_named_twice_is_refused(tmp_path):
-  for name, content in (('a.tsv', b'text\ttext\tlabel\nx\ty\t1\n'), ('a.csv', b'text,label,text\nx,1,y\n'),
+  for name, content in (('a.tsv', b'text\ttext\tlabel\nx\ty\t1\n'),
+                        ('a.csv', b'text,label,text\nx,1,y\n'),
                         ('a.jsonl', b'{"text": "x", "text": "y"}\n')):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=rf"{name}: there are two columns 'text': rename"):
@@ -116,7 +132,8 @@ def test_a_column_named_twice_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize('content', [
-    'a,b\nx,1\n', 'a,b\r\n"x, y",1\r\n', '"a","b"\n"x ""y""","1\n2"\n', 'a\n\nx\n', 'a,b\n,\n,x\n"",""\n', '"a"'])
+    'a,b\nx,1\n', 'a,b\r\n"x, y",1\r\n', '"a","b"\n"x ""y""","1\n2"\n', 'a\n\nx\n',
+    'a,b\n,\n,x\n"",""\n', '"a"'])
 def test_rows_are_those_of_the_standard_library(content):
   lines = [(number, line.removesuffix('\r')) for number, line in enumerate(content.split('\n'), 1)]
   if content.endswith('\n'):

@@ -27,21 +27,26 @@ from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.window_rules import WindowRule
 
 RULES = WindowRule('document', 20), WindowRule('sentences', 33), WindowRule('examples', 20, (6, 1))
-WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
+WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house',
+         'tree', 'sky', 'sea']
 
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
-  """A folder of plain text, JSON lines and a table; two lines are none, and documents come twice."""
+  """A folder of plain text, JSON lines and a table; two lines are none, and documents come
+  twice."""
   folder, rng = tmp_path_factory.mktemp('corpus'), random.Random(0)
   sentence = lambda: ' '.join(rng.choices(WORDS, k=rng.randint(3, 12))).capitalize() + '.'
-  some = ['\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(rng.randint(1, 3))) for _ in range(40)]
+  some = ['\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(rng.randint(1, 3)))
+          for _ in range(40)]
   some[9::10] = some[4::10]
   (folder / 'a.txt').write_text('\n\n'.join(some[:12]) + '\n')
   (folder / 'b.jsonl.gz').write_bytes(gzip.compress('\n'.join(
-      ['{', *(json.dumps({'text': text}) for text in some[12:24]), '{"text": "\\u0001"}']).encode()))
+      ['{', *(json.dumps({'text': text}) for text in some[12:24]),
+       '{"text": "\\u0001"}']).encode()))
   (folder / 'c.txt.xz').write_bytes(lzma.compress(b'\xff\n\n' + '\n\n'.join(some[24:]).encode()))
-  (folder / 'd.tsv').write_text('text\tlabel\n' + ''.join(f'{sentence()}\t{n}\n' for n in range(12)))
+  (folder / 'd.tsv').write_text('text\tlabel\n'
+                                + ''.join(f'{sentence()}\t{n}\n' for n in range(12)))
   return folder
 
 
@@ -63,7 +68,8 @@ def small(monkeypatch, tmp_path):
 @pytest.fixture
 def config(corpus, vocab):
   return PrepareConfig(
-      source=str(corpus), tokenizer=str(vocab), heldout=0.2, shard_tokens=300, workers=1, on_error='skip')
+      source=str(corpus), tokenizer=str(vocab), heldout=0.2, shard_tokens=300, workers=1,
+      on_error='skip')
 
 
 def contents(folder):
@@ -88,13 +94,16 @@ def by(run):
 
 
 @pytest.mark.parametrize('changes', [
-    {}, {'shard_tokens': 1}, {'shard_tokens': 90}, {'shard_tokens': 1500}, {'shard_tokens': 1 << 22}, {'heldout': 0.0},
-    {'heldout': 0.7, 'shard_tokens': 200}, {'tokenizer': '', 'vocab': 70}, {'tokenizer': '', 'kind': 'bytes'},
+    {}, {'shard_tokens': 1}, {'shard_tokens': 90}, {'shard_tokens': 1500},
+    {'shard_tokens': 1 << 22}, {'heldout': 0.0},
+    {'heldout': 0.7, 'shard_tokens': 200}, {'tokenizer': '', 'vocab': 70},
+    {'tokenizer': '', 'kind': 'bytes'},
     {'sentences': 'line', 'segmenter': 'spaces'}])
 def test_stages_in_any_order_write_what_one_process_writes(config, tmp_path, changes):
   config = dataclasses.replace(config, **changes)
   meta = prepare.prepare(config, tmp_path / 'one', RULES)
-  assert prepare.prepare(config, tmp_path / 'many', RULES, by(Shuffled(config.shard_tokens))) == meta
+  assert prepare.prepare(config, tmp_path / 'many', RULES,
+                         by(Shuffled(config.shard_tokens))) == meta
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert meta.skipped == 2
 
@@ -123,8 +132,10 @@ def test_pieces_of_any_size_are_the_same_records(config, tmp_path, monkeypatch, 
 
 def test_a_task_is_shared_out_too(vocab, tmp_path, caplog):
   rows = [f'the {word}\t{n % 2}' for n, word in enumerate(WORDS * 4)]
-  (tmp_path / 'rows.tsv').write_text('\n'.join(['sentence\tlabel', *rows[:5], '\x01\t1', *rows[5:]]))
-  config = PrepareConfig(source=f'task:columns-sentence-label:{tmp_path}/rows.tsv', tokenizer=str(vocab),
+  (tmp_path / 'rows.tsv').write_text('\n'.join(['sentence\tlabel', *rows[:5], '\x01\t1',
+                                                *rows[5:]]))
+  config = PrepareConfig(source=f'task:columns-sentence-label:{tmp_path}/rows.tsv',
+                         tokenizer=str(vocab),
                          heldout=0.1, shard_tokens=50, workers=1)
   prepare.prepare(config, tmp_path / 'one', RULES)
   said = caplog.text
@@ -136,7 +147,8 @@ def test_a_task_is_shared_out_too(vocab, tmp_path, caplog):
 
 
 def test_cuts_are_behind_the_document_with_which_a_split_is_full():
-  counts = [((0, 0), np.array([[5, 0], [0, 3], [4, 0]])), ((0, 1), np.array([[1, 0], [0, 0], [0, 10]])),
+  counts = [((0, 0), np.array([[5, 0], [0, 3], [4, 0]])),
+            ((0, 1), np.array([[1, 0], [0, 0], [0, 10]])),
             ((2, 0), np.array([[0, 0], [30, 0], [0, 0], [2, 0], [0, 0]]))]
   assert list(parallel_prepare.group_into_shards(iter(counts), 10)) == [
       ([('train', 0), ('heldout', 0)], [((0, 0), 0, 3), ((0, 1), 0, 1)]),
@@ -145,11 +157,13 @@ def test_cuts_are_behind_the_document_with_which_a_split_is_full():
       ([('train', 2)], [((2, 0), 2, 5)])]
 
 
-def test_damaged_text_is_the_error_that_it_is_for_one_process_and_leaves_nothing(config, corpus, tmp_path):
+def test_damaged_text_is_the_error_that_it_is_for_one_process_and_leaves_nothing(
+    config, corpus, tmp_path):
   said = []
   for run in None, by(Shuffled()):
     with pytest.raises(sources.SourceError) as error:
-      prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0), tmp_path / 'out', (), run)
+      prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0), tmp_path / 'out',
+                      (), run)
     said.append(str(error.value))
     for left in tmp_path.glob('out/*.npy'):
       left.unlink()
@@ -161,14 +175,16 @@ def test_damaged_text_is_the_error_that_it_is_for_one_process_and_leaves_nothing
 def test_text_without_a_token_leaves_nothing_behind(vocab, tmp_path, text):
   (tmp_path / 'a.txt').write_text(text)
   with pytest.raises(sources.SourceError, match='holds no'):
-    prepare.prepare(PrepareConfig(f'{vocab}', source=f'{tmp_path}/a.txt'), tmp_path / 'out', (), by(Shuffled()))
+    prepare.prepare(PrepareConfig(f'{vocab}', source=f'{tmp_path}/a.txt'), tmp_path / 'out', (),
+                    by(Shuffled()))
   assert not (tmp_path / 'out').exists()
 
 
 def test_what_is_encoded_is_not_encoded_again_after_an_interruption(config, tmp_path, monkeypatch):
   prepare.prepare(config, tmp_path / 'one')
   encoded, encode_unit = [], encode.encode_documents
-  monkeypatch.setattr(encode, 'encode_documents', lambda *args: encoded.append(1) or encode_unit(*args))
+  monkeypatch.setattr(encode, 'encode_documents', lambda *args: encoded.append(1)
+                      or encode_unit(*args))
   write_shard = records.write_shard
   monkeypatch.setattr(records, 'write_shard', killed_at('train-00003'))
   with pytest.raises(KeyboardInterrupt):
@@ -181,7 +197,8 @@ def test_what_is_encoded_is_not_encoded_again_after_an_interruption(config, tmp_
   assert len(encoded) < 5  # of the first documents, which settle what is held out
 
 
-def test_what_one_process_has_begun_many_finish_and_the_other_way_round(config, tmp_path, monkeypatch):
+def test_what_one_process_has_begun_many_finish_and_the_other_way_round(config, tmp_path,
+                                                                        monkeypatch):
   prepare.prepare(config, tmp_path / 'one')
   write_shard, order = records.write_shard, [None, by(Shuffled())]
   for first, second in order, order[::-1]:
@@ -211,7 +228,9 @@ def test_a_bucket_that_fails_is_the_runners_to_try_again(tmp_path, monkeypatch):
 
 def test_without_beam_it_is_one_line(monkeypatch):
   monkeypatch.setitem(__import__('sys').modules, 'apache_beam', None)
-  with pytest.raises(BeamError, match=r'not installed: pip install "plm_jax\[beam\]", in an environment of its own'):
+  with pytest.raises(BeamError,
+                     match=r'not installed: pip install "plm_jax\[beam\]", in an environment of '
+                           r'its own'):
     make_runner(['--runner=DirectRunner'])
 
 
@@ -221,5 +240,6 @@ def test_beam_itself_writes_what_one_process_writes(config, tmp_path):
   prepare.prepare(config, tmp_path / 'many', RULES, by(make_runner(['--runner=DirectRunner'])))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   with pytest.raises(sources.SourceError, match=r'b\.jsonl\.gz:1: not JSON'):
-    prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0), tmp_path / 'refused', (),
+    prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0),
+                    tmp_path / 'refused', (),
                     by(make_runner(['--runner=DirectRunner'])))

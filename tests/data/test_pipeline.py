@@ -36,7 +36,8 @@ def cache(tmp_path, monkeypatch):
 
 
 def write(folder, count, tokenizer='hash', first=0):
-  """Records with `count` windows of 2 tokens, (first, first + 1), ...: each a document, in two shards."""
+  """Records with `count` windows of 2 tokens, (first, first + 1), ...: each a document, in two
+  shards."""
   folder.mkdir()
   shards = []
   for number, size in enumerate((count // 2, count - count // 2)):
@@ -59,7 +60,8 @@ def same(a, b):
 @pytest.fixture
 def mixture(tmp_path):
   return open_pipeline(
-      [write(tmp_path / 'a', 200), write(tmp_path / 'b', 90, first=1000)], PAIRS, 8, 5, 4, MixtureShares([3, 1]))
+      [write(tmp_path / 'a', 200), write(tmp_path / 'b', 90, first=1000)], PAIRS, 8, 5, 4,
+      MixtureShares([3, 1]))
 
 
 @pytest.mark.parametrize('n', [1, 2, 3, 4, 5, 7, 16, 17, 100, 1000, 1021])
@@ -76,7 +78,8 @@ def test_permute_sends_each_number_everywhere_alike(n):
   for x in (0, n // 2, n - 1):
     counts = np.bincount(permute(np.full(len(keys), x), n, keys), minlength=n)
     expected = len(keys) / n
-    assert ((counts - expected) ** 2 / expected).sum() < n - 1 + 5 * np.sqrt(2 * (n - 1))  # chi squared, 5 sigma
+    # chi squared, 5 sigma
+    assert ((counts - expected) ** 2 / expected).sum() < n - 1 + 5 * np.sqrt(2 * (n - 1))
 
 
 def test_permute_gives_all_orders_of_three_alike():
@@ -114,14 +117,18 @@ def test_a_row_reads_the_windows_of_a_block_in_its_steps():
     window, _ = order(np.arange(80), np.full(80, 2))
     inside = np.diff(window.reshape(10, 8), axis=1) % 400
     assert (inside == 1).all() == ordered
-    assert all(max((w - w[i]) % 400) == 7 for w in window.reshape(10, 8) for i in [((w - w[0] + 8) % 400).argmin()])
+    assert all(max((w - w[i]) % 400) == 7 for w in window.reshape(10, 8)
+               for i in [((w - w[0] + 8) % 400).argmin()])
 
 
 def test_an_ordered_pipeline_reads_each_block_from_both_ends(tmp_path):
-  pipeline = Pipeline([Windows(write(tmp_path / 'r', 400), 'train', 2, 'packed')], None, 4, 0, 8, ordered=True)
+  pipeline = Pipeline([Windows(write(tmp_path / 'r', 400), 'train', 2, 'packed')], None, 4, 0, 8,
+                      ordered=True)
   steps = list(pipeline.stream(0, 16))
-  index, behind = (np.stack([step[name] for step in steps]).reshape(2, 8, 4) for name in ('index', 'behind_index'))
-  assert (behind[:, ::-1] == index).all() and (np.diff(index, axis=1) % len(pipeline.corpora[0]) == 1).all()
+  index, behind = (np.stack([step[name] for step in steps]).reshape(2, 8, 4)
+                   for name in ('index', 'behind_index'))
+  assert (behind[:, ::-1] == index).all() and (np.diff(index, axis=1) % len(pipeline.corpora[0])
+                                               == 1).all()
   for step, row in ((0, 1), (13, 3)):
     same_window = pipeline.corpora[0].read(steps[step]['behind_index'])
     np.testing.assert_array_equal(steps[step]['behind_tokens'][row], same_window['tokens'][row])
@@ -131,10 +138,12 @@ def test_a_small_corpus_has_smaller_blocks(tmp_path, monkeypatch):
   monkeypatch.setattr(pipeline, 'MIN_BLOCKS', 1 << 12)
   folder = write(tmp_path / 'r', 100)
   assert open_pipeline([folder], PAIRS, batch=4, block=64).orders[0].block == 1
-  # Of a million characters, a batch does not come from a few places; large corpora are read by whole blocks.
+  # Of a million characters, a batch does not come from a few places; large corpora are read by
+  # whole blocks.
   sizes = [choose_block_size(windows, 12, 64) for windows in (4000, 15_700, 262_144, 10 ** 9)]
   assert sizes == [1, 3, 64, 64] and choose_block_size(262_144, 4096, 64) == 16
-  # Windows in the order of the text stay together: a row reads a block from its beginning to its end.
+  # Windows in the order of the text stay together: a row reads a block from its beginning to its
+  # end.
   assert [choose_block_size(100, rows, 64, ordered=True) for rows in (4, 64)] == [6, 1]
 
 
@@ -143,7 +152,8 @@ def test_any_number_of_hosts_reads_the_same_global_batch(mixture, hosts):
   share = 8 // hosts
   for step in (0, 3, 1_000_000):
     parts = [mixture.batch(step, slice(host * share, (host + 1) * share)) for host in range(hosts)]
-    same({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, mixture.batch(step))
+    same({name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+         mixture.batch(step))
 
 
 def test_seeking_is_replaying(mixture):
@@ -167,14 +177,17 @@ def test_shares_of_a_mixture_are_exact(tmp_path, mixture):
   for step in range(20):
     batch = mixture.batch(step)
     assert np.bincount(batch['corpus']).tolist() == [6, 2]
-    np.testing.assert_array_equal(batch['tokens'][:, 0], 1000 * batch['corpus'] + 2 * batch['index'])
+    np.testing.assert_array_equal(batch['tokens'][:, 0],
+                                  1000 * batch['corpus'] + 2 * batch['index'])
   steps = np.arange(1024)
   for row in (0, 5):
     component, time = MixtureSchedule.from_weights([0.2, 0.5, 0.3], 3)(steps, np.full(1024, row))
     assert np.bincount(component).tolist() == [205, 512, 307]
     for number in range(3):
-      np.testing.assert_array_equal(time[component == number], np.arange((component == number).sum()))
-    later, later_time = MixtureSchedule.from_weights([0.2, 0.5, 0.3], 3)(steps + 1024, np.full(1024, row))
+      np.testing.assert_array_equal(time[component == number],
+                                    np.arange((component == number).sum()))
+    later, later_time = MixtureSchedule.from_weights([0.2, 0.5, 0.3],
+                                                     3)(steps + 1024, np.full(1024, row))
     np.testing.assert_array_equal(later, component)
     np.testing.assert_array_equal(later_time - time, np.array([205, 512, 307])[component])
 
@@ -189,7 +202,8 @@ def test_every_component_of_a_mixture_is_read_whole(mixture):
   for component, count in ((0, 200), (1, 90)):
     mine = part['corpus'] == component
     seen = part['index'][mine & (part['epoch'] == 0)]
-    assert len(set(seen.tolist())) == len(seen) == count // mixture.orders[component].block * mixture.orders[
+    assert len(set(seen.tolist())) == len(seen) == count // mixture.orders[
+        component].block * mixture.orders[
         component].block
 
 
@@ -209,12 +223,14 @@ class Task(list):
 
 
 @pytest.mark.parametrize(('cap', 'temperature', 'shares'), [
-    (0, 1, [3, 1]), (100, 1, [1, 1]), (200, 1, [2, 1]), (0, 2, [3 ** 0.5, 1]), (0, math.inf, [1, 1])])
+    (0, 1, [3, 1]), (100, 1, [1, 1]), (200, 1, [2, 1]), (0, 2, [3 ** 0.5, 1]),
+    (0, math.inf, [1, 1])])
 def test_rates_of_examples(cap, temperature, shares):
   """Of two tasks of 300 and 100 examples, 10 of the first in a window, and 5 of the second."""
   tasks = [Task(30, 300), Task(20, 100)]
   rates = MixtureShares(cap=cap, temperature=temperature).compute_weights(tasks)
-  read = np.array([rate * task.documents / len(task) for rate, task in zip(rates, tasks, strict=True)])
+  read = np.array([rate * task.documents / len(task) for rate,
+                   task in zip(rates, tasks, strict=True)])
   np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
 
 
@@ -230,7 +246,8 @@ def test_unimax_by_hand(sizes, budget, epochs, read):
 
 
 def test_unimax_reads_no_corpus_too_often(tmp_path):
-  """400 windows, of which the small corpus has at most 2 x 20; counted in the batches that are read."""
+  """400 windows, of which the small corpus has at most 2 x 20; counted in the batches that are
+  read."""
   folders = [write(tmp_path / 'large', 2000), write(tmp_path / 'small', 20, first=10_000)]
   reading = open_pipeline(folders, PAIRS, 8, 5, 4, MixtureShares(unimax_epochs=2, budget=400))
   small = sum((reading.batch(step)['tokens'] >= 10_000).all(-1).sum() for step in range(50))
@@ -244,7 +261,8 @@ def test_the_lowest_temperature_gives_numbers():
     def __len__(self):
       return (1 << 31) - 1
   assert math.isfinite(MixtureShares(temperature=0.05).compute_weights([Largest()])[0])
-  with pytest.raises(ConfigError, match=r'DataConfig\.temperature is a number of 0\.05 or more, got 0\.01'):
+  with pytest.raises(ConfigError,
+                     match=r'DataConfig\.temperature is a number of 0\.05 or more, got 0\.01'):
     DataConfig(temperature=0.01)
 
 
@@ -296,7 +314,8 @@ def test_another_tokenizer_is_refused(tmp_path):
   a, b = write(tmp_path / 'a', 4, 'old'), write(tmp_path / 'b', 4, 'new')
   with pytest.raises(RecordsError, match=r'tokenizer old, but that of this run is new'):
     open_pipeline([a], vocab_hash='new')
-  with pytest.raises(RecordsError, match=r'b were made with the tokenizer new, but that of .*a is old'):
+  with pytest.raises(RecordsError,
+                     match=r'b were made with the tokenizer new, but that of .*a is old'):
     open_pipeline([a, b])
   open_pipeline([a], vocab_hash='old')
 
@@ -305,7 +324,8 @@ def test_heldout_batches_have_each_window_once_and_empty_rows_at_the_end(tmp_pat
   w = Windows(write(tmp_path / 'r', 7), length=2)
   batches = list(heldout_batches(w, 4))
   assert [batch['index'].tolist() for batch in batches] == [[0, 2, 4, 6], [1, 3, 5, 0]]
-  assert [batch['segments'].tolist() for batch in batches] == [[[1, 1]] * 4, [[1, 1]] * 3 + [[0, 0]]]
+  assert [batch['segments'].tolist() for batch in batches] == [[[1, 1]] * 4,
+                                                               [[1, 1]] * 3 + [[0, 0]]]
   halves = [list(heldout_batches(w, 4, rows)) for rows in (slice(0, 2), slice(2, 4))]
   for whole, low, high in zip(batches, *halves, strict=True):
     same(whole, {name: np.concatenate([low[name], high[name]]) for name in whole})
@@ -325,5 +345,6 @@ assert sys.modules.get('tensorflow') is None  # nothing imports it before it is 
 stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], WindowRule('document', 2), batch=16).stream()
 next(stream)
 '''
-  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=120)
+  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,
+                        timeout=120)
   assert done.returncode == 0 and 'Traceback' not in done.stderr, done.stderr

@@ -22,7 +22,8 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.windows import Windows
 
 RULES = WindowRule('document', 20), WindowRule('sentences', 33)
-WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house', 'tree', 'sky', 'sea']
+WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house',
+         'tree', 'sky', 'sea']
 
 
 @pytest.fixture(scope='module')
@@ -30,7 +31,8 @@ def corpus(tmp_path_factory):
   """60 documents of one to nine sentences; every tenth is a copy of another."""
   rng = random.Random(0)
   sentence = lambda: ' '.join(rng.choices(WORDS, k=rng.randint(3, 12))).capitalize() + '.'
-  documents = ['\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(rng.randint(1, 3))) for _ in range(60)]
+  documents = ['\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(rng.randint(1, 3)))
+               for _ in range(60)]
   documents[9::10] = documents[4::10]
   path = tmp_path_factory.mktemp('corpus') / 'corpus.txt'
   path.write_text('\n\n'.join(documents) + '\n')
@@ -51,7 +53,8 @@ def small_units(monkeypatch):
 
 @pytest.fixture
 def config(corpus, vocab):
-  return PrepareConfig(source=str(corpus), tokenizer=str(vocab), heldout=0.2, shard_tokens=300, workers=1)
+  return PrepareConfig(source=str(corpus), tokenizer=str(vocab), heldout=0.2, shard_tokens=300,
+                       workers=1)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +68,8 @@ def replace(config, **changes):
 
 def digests(folder):
   files = sorted(path for path in folder.rglob('*') if path.is_file())
-  return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+  return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+          for path in files}
 
 
 def counted(folder):
@@ -92,7 +96,8 @@ def read(folder, split):
     ends = np.append(sentences['start'], shard.tokens)
     documents += [[] for _ in range(shard.documents)]
     for i, (start, document) in enumerate(sentences):
-      pieces = [('|' if flags & records.WORD_START else '') + tokenizer.pieces[token].removeprefix('##')
+      pieces = [('|' if flags & records.WORD_START else '')
+                + tokenizer.pieces[token].removeprefix('##')
                 for token, flags in tokens[start:ends[i + 1]]]
       documents[int(document) - shard.documents].append(''.join(pieces))
   return documents
@@ -101,9 +106,11 @@ def read(folder, split):
 def test_records_are_the_text(config, corpus, tmp_path):
   meta = prepare.prepare(config, tmp_path)
   assert meta == records.read_meta(tmp_path)
-  text = {split: [' '.join(document).replace('|', ' ').split() for document in read(tmp_path, split)]
+  text = {split: [' '.join(document).replace('|', ' ').split()
+                  for document in read(tmp_path, split)]
           for split in ('train', 'heldout')}
-  source = [document.lower().replace('.', ' .').split() for document in corpus.read_text().split('\n\n')]
+  source = [document.lower().replace('.', ' .').split()
+            for document in corpus.read_text().split('\n\n')]
   assert sorted(text['train'] + text['heldout']) == sorted(source)
   in_order = iter(source)
   assert all(document in in_order for document in text['train'])  # reading order is kept
@@ -124,12 +131,17 @@ def heldout(tmp_path):
 
 
 @pytest.mark.parametrize('share', [0.0, 0.01])
-def test_a_held_out_text_is_held_out_as_a_whole_and_nothing_else_is(config, corpus, heldout, tmp_path, share, capsys):
-  meta = prepare.prepare(replace(config, heldout=share, heldout_path=str(heldout)), tmp_path / 'out')
+def test_a_held_out_text_is_held_out_as_a_whole_and_nothing_else_is(config, corpus, heldout,
+                                                                    tmp_path, share, capsys):
+  meta = prepare.prepare(replace(config, heldout=share, heldout_path=str(heldout)),
+                         tmp_path / 'out')
   for split, path in (('train', corpus), ('heldout', heldout)):
-    text = [' '.join(document).replace('|', ' ').split() for document in read(tmp_path / 'out', split)]
-    assert text == [document.lower().replace('.', ' .').split() for document in path.read_text().split('\n\n')]
-  assert (meta.heldout_path, meta.heldout_share, meta.heldout_text) == (str(heldout), 0.0, str(heldout))
+    text = [' '.join(document).replace('|', ' ').split()
+            for document in read(tmp_path / 'out', split)]
+    assert text == [document.lower().replace('.', ' .').split()
+                    for document in path.read_text().split('\n\n')]
+  assert (meta.heldout_path, meta.heldout_share,
+          meta.heldout_text) == (str(heldout), 0.0, str(heldout))
   assert f'shards, from {heldout}' in capsys.readouterr().out
 
 
@@ -152,8 +164,10 @@ def test_the_content_of_the_held_out_text_is_part_of_the_fingerprint(config, hel
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
-    ({'heldout_path': 'valid.txt', 'heldout': 0.2}, r'names the held-out text, so no share .* leave out heldout'),
-    ({'heldout_path': 'task:sst2:a.tsv'}, r'is a text of the same kind as .*corpus.txt, got task:sst2:a.tsv'),
+    ({'heldout_path': 'valid.txt', 'heldout': 0.2},
+     r'names the held-out text, so no share .* leave out heldout'),
+    ({'heldout_path': 'task:sst2:a.tsv'},
+     r'is a text of the same kind as .*corpus.txt, got task:sst2:a.tsv'),
     ({'heldout_path': 'nowhere.txt'}, "no files match 'nowhere.txt'")])
 def test_a_held_out_text_that_does_not_fit_is_refused(config, tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
@@ -167,7 +181,8 @@ def test_held_out_examples_of_a_task(tmp_path):
   sources_of = [f'task:sst2:{tmp_path}/{name}.jsonl' for name in ('train', 'dev')]
   config = PrepareConfig(source=sources_of[0], heldout_path=sources_of[1], kind='bytes', workers=1)
   meta = prepare.prepare(config, tmp_path / 'out')
-  assert [sum(shard.documents for shard in meta.shards(split)) for split in records.SPLITS] == [3, 3]
+  assert [sum(shard.documents for shard in meta.shards(split))
+          for split in records.SPLITS] == [3, 3]
   tokens = records.open_tokens(tmp_path / 'out', meta.heldout[0])['token']
   assert tokenizers.load(tmp_path / 'out').decode(tokens) == 'positivesst2 sentence: bad' * 3
 
@@ -202,14 +217,16 @@ def test_bytes_need_no_training(tmp_path):
   config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0, workers=1)
   meta = prepare.prepare(config, tmp_path / 'out')
   tokens = records.open_tokens(tmp_path / 'out', meta.shards('train')[0])['token']
-  assert meta.vocab == 384 and tokenizers.load(tmp_path / 'out').decode(tokens) == 'Thé cats sat. Dr. Big ran!The sky.'
+  assert meta.vocab == 384 and tokenizers.load(tmp_path / 'out').decode(
+      tokens) == 'Thé cats sat. Dr. Big ran!The sky.'
 
 
 @pytest.mark.parametrize(('kind', 'vocab'), [('wordpiece', 60), ('sentencepiece-unigram', 40)])
 def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatch, kind, vocab):
   monkeypatch.setattr(workers_lib, 'BYTES_PER_WORKER', 1)
   for workers in (1, 3):
-    config = PrepareConfig(source=str(corpus), kind=kind, vocab=vocab, heldout=0.1, shard_tokens=300, workers=workers)
+    config = PrepareConfig(source=str(corpus), kind=kind, vocab=vocab, heldout=0.1,
+                           shard_tokens=300, workers=workers)
     prepare.prepare(config, tmp_path / str(workers), RULES)
   assert digests(tmp_path / '1') == digests(tmp_path / '3')
   assert len(digests(tmp_path / '1')) > 10 and len(counted(tmp_path / '1')) == 4
@@ -217,7 +234,8 @@ def test_any_number_of_workers_gives_the_same_bytes(corpus, tmp_path, monkeypatc
 
 @pytest.mark.parametrize('own', [False, True])
 @pytest.mark.parametrize('writes', [1, 2, 3, 6, 9, 10])
-def test_killed_and_resumed_gives_the_same_bytes(config, heldout, tmp_path, monkeypatch, writes, own):
+def test_killed_and_resumed_gives_the_same_bytes(config, heldout, tmp_path, monkeypatch, writes,
+                                                 own):
   if own:
     config = replace(config, heldout=0.0, heldout_path=str(heldout), shard_tokens=200)
   monkeypatch.setattr(Shards, 'sentences', lambda *_: pytest.fail('read to count windows'))
@@ -247,10 +265,13 @@ def test_windows_of_a_small_text_are_counted(tmp_path):
   """Of sentences of 8, 10 and 4 bytes, and another document of 8."""
   (tmp_path / 'a.txt').write_text('The cat.\nA dog ran.\nSky.\n\nThe sea.\n')
   config = PrepareConfig(source=f'{tmp_path}/a.txt', kind='bytes', heldout=0, workers=1)
-  others = WindowRule('packed', 18), WindowRule('examples', 9, (3, 1))  # arithmetic, and of another kind of text
-  rules = WindowRule('document', 18), WindowRule('sentences', 18), WindowRule('document', 5), *others
+  # arithmetic, and of another kind of text
+  others = WindowRule('packed', 18), WindowRule('examples', 9, (3, 1))
+  rules = WindowRule('document', 18), WindowRule('sentences',
+                                                 18), WindowRule('document', 5), *others
   prepare.prepare(config, tmp_path / 'out', rules)
-  assert {name: json.loads(text)['windows'] for name, text in counted(tmp_path / 'out').items()} == {
+  assert {name: json.loads(text)['windows'] for name,
+          text in counted(tmp_path / 'out').items()} == {
       'train-document-18.json': [3],  # 8 + 10, 4, 8
       'train-sentences-18.json': [2],  # 8 + 10, 4 + 8
       'train-document-5.json': [7]}  # 5, 3, 5, 5, 4, 5, 3
@@ -260,7 +281,8 @@ def test_windows_of_a_small_task_are_counted(tmp_path):
   """Of three examples, each a target of 8 and inputs of 19 bytes."""
   (tmp_path / 'a.jsonl').write_text('{"sentence": "fine", "label": 1}\n' * 3)
   config = PrepareConfig(source=f'task:sst2:{tmp_path}/a.jsonl', kind='bytes', heldout=0, workers=1)
-  rules = WindowRule('examples', 60, (20, 1)), WindowRule('examples', 25, (10, 1)), WindowRule('document', 60)
+  rules = WindowRule('examples', 60, (20, 1)), WindowRule('examples', 25,
+                                                          (10, 1)), WindowRule('document', 60)
   prepare.prepare(config, tmp_path / 'out', rules)
   found = {name: json.loads(text) for name, text in counted(tmp_path / 'out').items()}
   assert {name: (value['windows'], value['clipped']) for name, value in found.items()} == {
@@ -269,10 +291,12 @@ def test_windows_of_a_small_task_are_counted(tmp_path):
 
 def test_what_prepare_has_counted_no_run_reads_sentences_for(config, tmp_path, monkeypatch):
   meta = prepare.prepare(config, tmp_path / 'out', RULES)
-  expected = {f'{split}-{rule}.json': [rule.count_windows(records.read_sentences(tmp_path / 'out', shard), shard)[0]
+  expected = {f'{split}-{rule}.json': [
+      rule.count_windows(records.read_sentences(tmp_path / 'out', shard), shard)[0]
                                        for shard in meta.shards(split)]
               for split in records.SPLITS for rule in RULES}
-  assert {name: json.loads(text)['windows'] for name, text in counted(tmp_path / 'out').items()} == expected
+  assert {name: json.loads(text)['windows'] for name,
+          text in counted(tmp_path / 'out').items()} == expected
   assert min(map(len, expected.values())) > 1
   reads = count_reads(monkeypatch)
   for split in records.SPLITS:
@@ -328,14 +352,16 @@ def test_finished_records_are_not_made_again(config, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('finished', [True, False])
 @pytest.mark.parametrize('change', [
-    {'heldout': 0.3}, {'shard_tokens': 301}, {'sentences': 'line'}, {'on_error': 'skip'}, {'tokenizer': ''}])
+    {'heldout': 0.3}, {'shard_tokens': 301}, {'sentences': 'line'}, {'on_error': 'skip'},
+    {'tokenizer': ''}])
 def test_other_settings_are_refused(config, tmp_path, monkeypatch, change, finished):
   if not finished:
     monkeypatch.setattr(records, 'write_meta', lambda *_: 1 / 0)
   with contextlib.suppress(ZeroDivisionError):
     prepare.prepare(config, tmp_path)
   before = digests(tmp_path)
-  with pytest.raises(records.RecordsError, match='holds records of another source, or made with other settings'):
+  with pytest.raises(records.RecordsError,
+                     match='holds records of another source, or made with other settings'):
     prepare.prepare(replace(config, **change), tmp_path)
   assert digests(tmp_path) == before
 
@@ -352,7 +378,8 @@ def test_another_text_is_refused(config, corpus, tmp_path):
 def prepare_text(folder, vocab, heldout=0.01, on_error='refuse'):
   """Records of folder/a.txt in folder/out."""
   return prepare.prepare(PrepareConfig(
-      source=f'{folder}/a.txt', tokenizer=str(vocab), heldout=heldout, on_error=on_error, workers=1), folder / 'out')
+      source=f'{folder}/a.txt', tokenizer=str(vocab), heldout=heldout, on_error=on_error,
+      workers=1), folder / 'out')
 
 
 @pytest.mark.parametrize(('text', 'heldout', 'expected'), [
@@ -362,7 +389,8 @@ def prepare_text(folder, vocab, heldout=0.01, on_error='refuse'):
 def test_tiny_corpora(text, heldout, expected, vocab, tmp_path):
   (tmp_path / 'a.txt').write_text(text)
   meta = prepare_text(tmp_path, vocab, heldout=heldout)
-  assert tuple(sum(s.documents for s in meta.shards(split)) for split in ('train', 'heldout')) == expected
+  assert tuple(sum(s.documents for s in meta.shards(split))
+               for split in ('train', 'heldout')) == expected
 
 
 @pytest.mark.parametrize(('content', 'on_error', 'message'), [
@@ -399,7 +427,8 @@ def test_the_documents_of_each_file_and_copies_are_reported(vocab, tmp_path, cap
   prepare.prepare(config, tmp_path / 'out')
   said = capsys.readouterr().out
   assert f'  {folder}/README.md: 1 document\n' in said and f'  {folder}/a.txt: 3 documents\n' in said
-  assert (f'{folder}/a.txt has copies with the same text, which is read 4 times: {folder}/a.txt~, {folder}/a.txt.gz, '
+  assert (f'{folder}/a.txt has copies with the same text, which is read 4 times: {folder}/a.txt~, '
+          f'{folder}/a.txt.gz, '
           f'{folder}/a (1).txt') in caplog.text
   for number in range(10):
     (folder / f'b{number}.txt').write_text(f'The cat of number {number}.\n')
@@ -429,7 +458,8 @@ def test_full_disk(config, tmp_path, monkeypatch, after):
       raise OSError(errno.ENOSPC, 'No space left on device')
 
   monkeypatch.setattr(os, 'fsync', full)
-  with pytest.raises(storage.SpaceError, match=r'no space left for .*full.*the same command resumes'):
+  with pytest.raises(storage.SpaceError,
+                     match=r'no space left for .*full.*the same command resumes'):
     prepare.prepare(config, tmp_path / 'full')
   assert not [name for name in digests(tmp_path / 'full') if name.endswith('.tmp')]
   assert not (tmp_path / 'full/records.json').exists()
@@ -443,7 +473,8 @@ def test_trained_tokenizer_is_kept(corpus, tmp_path):
   meta = prepare.prepare(config, tmp_path)
   assert meta.vocab == 70
   assert tokenizers.load(tmp_path).hash == meta.tokenizer
-  assert json.loads((tmp_path / 'tokenizer/tokenizer_config.json').read_text())['do_lower_case'] is True
+  assert json.loads((tmp_path / 'tokenizer/tokenizer_config.json').read_text())[
+      'do_lower_case'] is True
 
 
 def test_sample_is_spread_over_the_source(corpus):
@@ -452,17 +483,19 @@ def test_sample_is_spread_over_the_source(corpus):
   for size in (total // 9, total // 2, total * 2 // 3, total * 9 // 10):
     config = PrepareConfig(source=str(corpus), sample=size)
     sample = list(prepare.sample_paragraphs(config))
-    assert sample == list(prepare.sample_paragraphs(config)) and abs(sum(map(len, sample)) - size) < 500
+    assert sample == list(prepare.sample_paragraphs(config)) and abs(
+        sum(map(len, sample)) - size) < 500
     # Each quarter of the text has its share; copies of a paragraph may stand elsewhere.
     for quarter in range(4):
       part = every[quarter * len(every) // 4:(quarter + 1) * len(every) // 4]
-      assert abs(sum(len(text) for text in part if text in sample) / sum(map(len, part)) - size / total) < 0.35
+      assert abs(sum(len(text) for text in part if text in sample) / sum(map(len, part)) - size
+                 / total) < 0.35
   assert list(prepare.sample_paragraphs(PrepareConfig(source=str(corpus), sample=total))) == every
 
 
 def test_sample_of_a_text_in_turns_and_of_a_long_line(tmp_path):
-  """Of lines in two languages in turns both are sampled; a long line is sampled in parts, from its beginning to its
-  end; a compressed text of which the estimate is wrong as well."""
+  """Of lines in two languages in turns both are sampled; a long line is sampled in parts, from its
+  beginning to its end; a compressed text of which the estimate is wrong as well."""
   lines = [f'{"en" if n % 2 else "de"} line {n:04}' for n in range(1000)]
   text = tmp_path / 'turns.txt.gz'
   text.write_bytes(gzip.compress('\n\n'.join(lines).encode()))
@@ -471,7 +504,8 @@ def test_sample_of_a_text_in_turns_and_of_a_long_line(tmp_path):
     assert 0.4 < sum(line.startswith('en') for line in part) / len(part) < 0.6
   assert sample[0] < 'en line 0010' and int(sample[-1][-4:]) > 980 and len(sample) == 500
   (tmp_path / 'long.txt').write_text(' '.join(f'{n:06}' for n in range(70_000)))
-  sample = ''.join(prepare.sample_paragraphs(PrepareConfig(source=str(tmp_path / 'long.txt'), sample=300_000)))
+  sample = ''.join(prepare.sample_paragraphs(PrepareConfig(source=str(tmp_path / 'long.txt'),
+                                                           sample=300_000)))
   assert abs(len(sample) - 300_000) < 10_000
   assert {number[:2] for number in re.findall(r'\d{6}', sample)} == {f'{n:02}' for n in range(7)}
 
@@ -485,7 +519,8 @@ def test_settings_are_checked(field, value):
 
 @pytest.mark.parametrize(('content', 'expected'), [
     ('{"source": "x"', 'is damaged'), ('\0\xff', 'is damaged'),
-    ('{"format": 2, "source": "x", "documents": 3, "check": "0"}', 'is damaged or of another version'),
+    ('{"format": 2, "source": "x", "documents": 3, "check": "0"}',
+     'is damaged or of another version'),
     (None, 'is damaged or of another version')])
 def test_a_damaged_journal_begins_again(config, tmp_path, monkeypatch, capsys, content, expected):
   prepare.prepare(config, tmp_path / 'whole')
@@ -543,7 +578,8 @@ def test_two_at_once_both_end_well(config, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_killed_processes_leave_nothing_behind(tmp_path):
-  """With one worker, then with three, neither of which outlives its parent; the third time it ends."""
+  """With one worker, then with three, neither of which outlives its parent; the third time it
+  ends."""
   kill_prepare.write_text(tmp_path / 'text.txt', 1500, random.Random(0))
   (tmp_path / 'command.py').write_text(kill_prepare.COMMAND)
   kill_prepare.run(tmp_path, 'whole', 1)
@@ -587,11 +623,13 @@ def test_what_may_not_be_written_is_one_line(config, tmp_path, monkeypatch):
 def test_examples_without_tokens_on_a_side_are_left_out_and_named(tmp_path, caplog):
   rows = [('one', 'two'), ('\u200b', 'three'), ('four', '\u200b'), ('five', 'six')]
   (tmp_path / 'a.jsonl').write_text('\n'.join(json.dumps({'a': a, 'b': b}) for a, b in rows))
-  config = PrepareConfig(source=f'task:columns-a-b:{tmp_path}/a.jsonl', vocab=60, heldout=0, workers=1)
+  config = PrepareConfig(source=f'task:columns-a-b:{tmp_path}/a.jsonl', vocab=60, heldout=0,
+                         workers=1)
   meta = prepare.prepare(config, tmp_path / 'out')
   assert read(tmp_path / 'out', 'train') == [['|two', '|one'], ['|six', '|five']]
   assert meta.skipped == 2
-  assert [f'a.jsonl:{line}: its target or its inputs have no tokens' in caplog.text for line in (1, 2, 3, 4)] == [
+  assert [f'a.jsonl:{line}: its target or its inputs have no tokens' in caplog.text
+          for line in (1, 2, 3, 4)] == [
       False, True, True, False]
 
 
@@ -606,7 +644,8 @@ def test_identical_documents_come_in_units_and_still_two_are_told_apart(tmp_path
 
 def test_one_document_is_prepared_with_what_to_do(vocab, tmp_path, caplog):
   (tmp_path / 'a.txt').write_text('The cat sat.\nThe dog ran.\n')
-  prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), documents='files', workers=1),
+  prepare.prepare(PrepareConfig(source=f'{tmp_path}/a.txt', tokenizer=str(vocab), documents='files',
+                                workers=1),
                   tmp_path / 'one')
   assert 'nothing is held out, as there is but one document' in caplog.text and 'give documents=lines' in caplog.text
 
@@ -638,11 +677,13 @@ def die():
 
 
 @pytest.mark.parametrize('segmenter', ['none', 'spaces'])
-def test_sentences_encoded_a_few_at_a_time_are_those_encoded_at_once(corpus, vocab, monkeypatch, segmenter):
+def test_sentences_encoded_a_few_at_a_time_are_those_encoded_at_once(corpus, vocab, monkeypatch,
+                                                                     segmenter):
   tokenizer = tokenizers.load(vocab)
   unit = [*sources.read_documents(str(corpus)), Document([], '')]
   at_once = encode.encode_documents(unit, tokenizer, 'split', segmenter)
   monkeypatch.setattr(encode, 'BATCH_CHARACTERS', 50)
-  for one, other in zip(at_once, encode.encode_documents(unit, tokenizer, 'split', segmenter), strict=True):
+  for one, other in zip(at_once, encode.encode_documents(unit, tokenizer, 'split', segmenter),
+                        strict=True):
     np.testing.assert_array_equal(one, other)
   assert len(encode.encode_documents([Document([], '')], tokenizer, 'split', segmenter).tokens) == 0

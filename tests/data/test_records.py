@@ -24,14 +24,18 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope='module')
 def sound(tmp_path_factory):
-  """Two shards of 3,000 tokens and one that is held out, with their tokenizer, and windows that were read once."""
+  """Two shards of 3,000 tokens and one that is held out, with their tokenizer, and windows that
+  were read once."""
   folder, tokenizer = tmp_path_factory.mktemp('records'), tokenizers.ByteTokenizer()
   draw, parts = np.random.default_rng(0), {'train': [], 'heldout': []}
-  for split, name in (('train', 'train-00000'), ('train', 'train-00001'), ('heldout', 'heldout-00000')):
-    parts[split].append(write(folder, name, draw.integers(3, 259, 3000), vocab=tokenizer.vocab.size))
+  for split, name in (('train', 'train-00000'), ('train', 'train-00001'),
+                      ('heldout', 'heldout-00000')):
+    parts[split].append(write(folder, name, draw.integers(3, 259, 3000),
+                              vocab=tokenizer.vocab.size))
   tokenizer.save(folder / 'tokenizer')
   train, heldout = map(tuple, parts.values())
-  records.write_meta(folder, RecordsMeta(tokenizer.vocab.size, tokenizer.hash, train, heldout, 'test'))
+  records.write_meta(folder, RecordsMeta(tokenizer.vocab.size, tokenizer.hash, train, heldout,
+                                         'test'))
   read(folder)
   return folder
 
@@ -41,7 +45,8 @@ def write(folder, name, ids, vocab=100, size=10):
   tokens = np.zeros(len(ids), records.token_dtype(vocab))
   tokens['token'], tokens['flags'] = ids, records.WORD_START
   sentences = np.zeros(len(ids) // size, records.SENTENCE_DTYPE)
-  sentences['start'], sentences['document'] = np.arange(len(sentences)) * size, np.arange(len(sentences)) // 3
+  sentences['start'], sentences['document'] = np.arange(len(sentences)) * size, np.arange(
+      len(sentences)) // 3
   return records.write_shard(folder, name, tokens, sentences)
 
 
@@ -90,7 +95,8 @@ def test_no_flipped_bit_is_silent(sound, tmp_path, capsys, monkeypatch, caplog):
     folder = copy_of(sound, tmp_path / 'copy')
     damaged = folder / path.relative_to(sound)
     flip(damaged, int(draw.integers(damaged.stat().st_size)), int(draw.integers(8)))
-    empty = path.suffix == '.cuts' and damaged.read_bytes()[:4] == path.read_bytes()[:4] == bytes(4)  # unread part
+    # unread part
+    empty = path.suffix == '.cuts' and damaged.read_bytes()[:4] == path.read_bytes()[:4] == bytes(4)
     status, said = verified(folder, capsys, monkeypatch)
     assert empty or (status == 1 and damaged.stem.partition('.')[0] in said), (damaged, said)
     caplog.clear()
@@ -132,7 +138,8 @@ def test_files_that_are_cut_off_or_gone_are_named(sound, tmp_path, capsys, monke
   assert verified(folder, capsys, monkeypatch)[0] == 1
 
 
-@pytest.mark.parametrize('name', ['train-00000.npy', 'train-00000.crc.npy', 'heldout-00000.sentences.npy'])
+@pytest.mark.parametrize('name', ['train-00000.npy', 'train-00000.crc.npy',
+                                  'heldout-00000.sentences.npy'])
 def test_a_pipe_in_place_of_a_file_does_not_hang(sound, tmp_path, name):
   folder = copy_of(sound, tmp_path / 'r')
   (folder / name).unlink()
@@ -141,10 +148,12 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(sound, tmp_path, name):
     read(folder)
 
 
-def test_ids_beyond_the_vocabulary_are_refused_though_the_checksums_are_right(tmp_path, monkeypatch):
+def test_ids_beyond_the_vocabulary_are_refused_though_the_checksums_are_right(
+    tmp_path, monkeypatch):
   shard = write(tmp_path, 'train-00000', np.arange(90) + 11, vocab=100)
   records.write_meta(tmp_path, RecordsMeta(100, 'h', (shard,), (), 'x'))
-  with pytest.raises(RecordsError, match=r'train-00000\.npy holds the id 100, but the vocabulary .* has 100 ids'):
+  with pytest.raises(RecordsError,
+                     match=r'train-00000\.npy holds the id 100, but the vocabulary .* has 100 ids'):
     Windows(tmp_path)
   monkeypatch.setattr(shards, 'SMALL_BYTES', 0)
   some = Windows(tmp_path, 'train', 30)
@@ -157,17 +166,22 @@ CRCS = {'sentences_crc': 1, 'blocks_crc': 2}
 
 
 @pytest.mark.parametrize(('change', 'message'), [
-    ({'format': 1}, 'of format 1; this version reads format 2. Prepare the records again.'), ({'format': 3}, 'of format 3'),
+    ({'format': 1}, 'of format 1; this version reads format 2. Prepare the records again.'),
+    ({'format': 3}, 'of format 3'),
     ({'format': True}, 'of format True'), ({'format': None}, 'of format None'),
     ({'vocab': -1}, 'a vocabulary of -1'), ({'vocab': '5'}, "vocab is '5', expected a number"),
     ({'vocab': True}, 'vocab is True'), ({'train': {}}, 'train is {}, expected a list'),
     ({'train': [3]}, 'a shard is 3'), ({'source': None}, 'source is None'), ({'more': 1}, 'more'),
-    ({'train': [{'name': '../x', 'tokens': 1, 'sentences': 1, 'documents': 1} | CRCS]}, 'is no name of a shard'),
-    ({'train': [{'name': 'x', 'tokens': 1 << 70, 'sentences': 1, 'documents': 1} | CRCS]}, 'cannot have'),
-    ({'train': [{'name': 'x', 'tokens': -1, 'sentences': -2, 'documents': -3} | CRCS]}, 'cannot have'),
+    ({'train': [{'name': '../x', 'tokens': 1, 'sentences': 1, 'documents': 1} | CRCS]},
+     'is no name of a shard'),
+    ({'train': [{'name': 'x', 'tokens': 1 << 70, 'sentences': 1, 'documents': 1} | CRCS]},
+     'cannot have'),
+    ({'train': [{'name': 'x', 'tokens': -1, 'sentences': -2, 'documents': -3} | CRCS]},
+     'cannot have'),
     ({'train': [{'name': 'x', 'tokens': 5}]}, 'sentences')])
 def test_what_records_json_cannot_say_is_refused(tmp_path, change, message):
-  fields = {'vocab': 100, 'tokenizer': 'h', 'train': [], 'heldout': [], 'source': 'x', 'skipped': 0, 'format': 2}
+  fields = {'vocab': 100, 'tokenizer': 'h', 'train': [], 'heldout': [], 'source': 'x', 'skipped': 0,
+            'format': 2}
   (tmp_path / 'records.json').write_text(checksums.seal_json(fields | change))
   with pytest.raises(RecordsError, match=r'records\.json') as error:
     records.read_meta(tmp_path)
@@ -181,7 +195,8 @@ def test_another_tokenizers_files_are_noticed(sound, tmp_path, capsys, monkeypat
   (folder / 'records.json').write_text(checksums.seal_json(fields | {'tokenizer': 'another'}))
   status, said = verified(folder, capsys, monkeypatch)
   assert status == 1 and 'tokenizer is not the tokenizer that made the records' in said
-  (folder / 'records.json').write_text(checksums.seal_json(fields | {'tokenizer_crcs': {'../records.json': 3}}))
+  (folder / 'records.json').write_text(
+      checksums.seal_json(fields | {'tokenizer_crcs': {'../records.json': 3}}))
   with pytest.raises(RecordsError, match="is no name of a tokenizer's file"):
     records.read_meta(folder)
 
@@ -191,10 +206,12 @@ def test_open_files_do_not_grow_with_shards(tmp_path):
   entries = tuple(dataclasses.replace(shard, name=f'train-{number:05d}') for number in range(150))
   for entry in entries:
     for kind in ('', '.sentences', '.crc'):
-      (tmp_path / f'{entry.name}{kind}.npy').write_bytes((tmp_path / f'train{kind}.npy').read_bytes())
+      (tmp_path / f'{entry.name}{kind}.npy').write_bytes(
+          (tmp_path / f'train{kind}.npy').read_bytes())
   records.write_meta(tmp_path, RecordsMeta(100, 'h', entries, (), 'x'))
   before = len(os.listdir('/proc/self/fd'))
-  phases = [Windows(tmp_path, 'train', length, assembly) for length in (8, 20) for assembly in ('document', 'packed')]
+  phases = [Windows(tmp_path, 'train', length, assembly) for length in (8, 20)
+            for assembly in ('document', 'packed')]
   assert len(os.listdir('/proc/self/fd')) - before < 60
   for phase in phases:
     found = phase.read(np.random.default_rng(0).permutation(len(phase)))['tokens']
@@ -209,12 +226,14 @@ def test_a_folder_that_holds_nothing_of_ours(tmp_path, capsys, monkeypatch):
 
 def test_a_shard_says_what_it_is(tmp_path):
   shard = write(tmp_path, 'train-00000', np.arange(30))
-  assert shard == Shard('train-00000', 30, 3, 1, *(checksums.crc((tmp_path / f'train-00000.{kind}.npy').read_bytes())
+  assert shard == Shard('train-00000', 30, 3, 1,
+                        *(checksums.crc((tmp_path / f'train-00000.{kind}.npy').read_bytes())
                                                   for kind in ('sentences', 'crc')))
   assert np.load(tmp_path / 'train-00000.npy')['token'].tolist() == list(range(30))
   assert np.load(tmp_path / 'train-00000.sentences.npy').dtype == records.SENTENCE_DTYPE
   blocks = np.load(tmp_path / 'train-00000.crc.npy').tolist()
-  assert blocks == [checksums.crc((tmp_path / f'train-00000{kind}.npy').read_bytes()) for kind in ('', '.sentences')]
+  assert blocks == [checksums.crc((tmp_path / f'train-00000{kind}.npy').read_bytes())
+                    for kind in ('', '.sentences')]
 
 
 @pytest.mark.parametrize('seed', range(2))
@@ -225,7 +244,8 @@ def test_damage_of_any_kind_is_one_line(sound, tmp_path, seed):
   for number, text in enumerate(mutate.jsons(meta, 30, seed)):
     copy_of(sound, folder)
     with contextlib.suppress(ValueError, RecursionError, AttributeError):
-      text = checksums.seal_json(json.loads(text)).encode() if number % 2 else text  # sealed by who has damaged it
+      # sealed by who has damaged it
+      text = checksums.seal_json(json.loads(text)).encode() if number % 2 else text
     (folder / 'records.json').write_bytes(text)
     one_line(folder)
   paths = [path for path in files_of(sound) if path.name != 'records.json']

@@ -44,19 +44,23 @@ def test_a_segmented_source_has_the_ids_of_the_text(tokenizer):
 
 
 def test_masks_follow_words(tokenizer):
-  """Every word of the segmenter is one unit: its tokens, and no others. Pieces here are of one character or a few."""
+  """Every word of the segmenter is one unit: its tokens, and no others. Pieces here are of one
+  character or a few."""
   if tokenizer.kind == 'byte_bpe':
     tokenizer = tokenizers.ByteBPE({**tokenizer.ids}, [])  # bytes alone: no piece is of two words
   if tokenizer.kind == 'sentencepiece':
     pytest.skip('its pieces may reach over the border of two words')
-  cut = encode.encode_documents([Document([text], '') for text in SEGMENTED[:2]], tokenizer, 'split', 'spaces')
+  cut = encode.encode_documents([Document([text], '') for text in SEGMENTED[:2]], tokenizer,
+                                'split', 'spaces')
   expected = [word.lower() for text in WORDS[:2] for word in text]
   assert [word.lower() for word in words(tokenizer, cut.tokens)] == expected
 
 
 def test_a_token_is_of_the_word_of_its_first_character():
-  """Tokens 'ab', 'cd', 'e', ' f', 'g' of the words abc, de, fg: 'cd' is of the first, though d is of the second."""
-  starts = word_segmentation.word_starts('abcde fg', ['abc', 'de', 'fg'], ['abcde fg'], [5], np.array([0, 2, 4, 5, 7]))
+  """Tokens 'ab', 'cd', 'e', ' f', 'g' of the words abc, de, fg: 'cd' is of the first, though d is
+  of the second."""
+  starts = word_segmentation.word_starts('abcde fg', ['abc', 'de', 'fg'], ['abcde fg'], [5],
+                                         np.array([0, 2, 4, 5, 7]))
   np.testing.assert_array_equal(starts, [1, 0, 1, 1, 0])
   # The same in two sentences, of which the second has kept its space.
   starts = word_segmentation.word_starts(
@@ -95,10 +99,12 @@ def test_without_jieba_the_extra_is_named(monkeypatch):
 
 
 def test_words_of_a_list(tmp_path):
-  """The longest, from the left; what no word of the list fits is a character, or a word as it is written."""
+  """The longest, from the left; what no word of the list fits is a character, or a word as it is
+  written."""
   listed = tmp_path / 'words.txt'
   listed.write_text('自然语言\n语言处理\n北京\n北京大学\n\nNew York\n')
-  text, found = word_segmentation.make_segmenter(f'words:{listed}')('我在北京大学学自然语言处理 in New York, 2021年。')
+  text, found = word_segmentation.make_segmenter(f'words:{listed}')(
+      '我在北京大学学自然语言处理 in New York, 2021年。')
   assert text == '我在北京大学学自然语言处理 in New York, 2021年。'
   assert found == ['我', '在', '北京大学', '学', '自然语言', '处', '理', 'in', 'New York', ',', '2021', '年', '。']
   before = word_segmentation.segmenter_identity(f'words:{listed}')
@@ -109,7 +115,9 @@ def test_words_of_a_list(tmp_path):
 
 @pytest.mark.parametrize('name', ['words', 'spaces:list.txt', 'ltp', ''])
 def test_segmenters_that_there_are_not(name):
-  with pytest.raises(ValueError, match=f'segmenter is none, jieba, spaces, jieba:FILE or words:FILE, got {name}'):
+  with pytest.raises(ValueError,
+                     match=f'segmenter is none, jieba, spaces, jieba:FILE or words:FILE, got '
+                           f'{name}'):
     TextConfig(segmenter=name)
 
 

@@ -5,11 +5,14 @@ from plm_jax.data import sentence_splitting
 
 @pytest.mark.parametrize(('text', 'expected'), [
     ('One. Two! Three? Four', ['One.', 'Two!', 'Three?', 'Four']),
-    ('Dr. J. R. Smith met Mrs. Jones. They talked.', ['Dr. J. R. Smith met Mrs. Jones.', 'They talked.']),
-    ('It cost $3.50. See numpy.array and p. 5 of vol. 2.', ['It cost $3.50.', 'See numpy.array and p. 5 of vol. 2.']),
+    ('Dr. J. R. Smith met Mrs. Jones. They talked.',
+     ['Dr. J. R. Smith met Mrs. Jones.', 'They talked.']),
+    ('It cost $3.50. See numpy.array and p. 5 of vol. 2.',
+     ['It cost $3.50.', 'See numpy.array and p. 5 of vol. 2.']),
     ('He said no. She left.', ['He said no.', 'She left.']),
     ('It ended in 1999. Then came 2000.', ['It ended in 1999.', 'Then came 2000.']),
-    ('"Why?" he asked. "I do (not.)" She left.', ['"Why?" he asked.', '"I do (not.)"', 'She left.']),
+    ('"Why?" he asked. "I do (not.)" She left.',
+     ['"Why?" he asked.', '"I do (not.)"', 'She left.']),
     ('1. Open the lid. 2. Close it.', ['1. Open the lid.', '2. Close it.']),
     ('Many, e.g. Smith et al. Found in the U.S. Army. So it is.',
      ['Many, e.g. Smith et al. Found in the U.S. Army.', 'So it is.']),

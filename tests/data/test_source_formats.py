@@ -1,4 +1,5 @@
-"""Corpora as they are distributed: Common Crawl's WET files, Wikipedia's dumps, C4, datatrove's output; and damaged."""
+"""Corpora as they are distributed: Common Crawl's WET files, Wikipedia's dumps, C4, datatrove's
+output; and damaged."""
 import bz2
 import gzip
 import json
@@ -14,12 +15,14 @@ from plm_jax.errors import UserError
 
 
 def read(source, stats=None, **reading):
-  return [document.paragraphs for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
+  return [document.paragraphs for document
+          in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
 
 
 def record(text, kind='conversion', length=None):
   content = text.encode()
-  header = (f'WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: http://x/\r\nContent-Type: text/plain\r\n'
+  header = (f'WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: http://x/\r\nContent-Type: '
+            f'text/plain\r\n'
             f'Content-Length: {len(content) if length is None else length}\r\n\r\n')
   return header.encode() + content + b'\r\n\r\n'
 
@@ -30,7 +33,8 @@ WET = INFO + record('Home\n\nOne page.\nMore.\n') + record('WARC/1.0\r\n四。')
 
 @pytest.mark.parametrize(('name', 'content'), [
     ('a.warc.wet', WET), ('a.warc.wet.gz', gzip.compress(WET)),
-    ('b.wet.gz', b''.join(gzip.compress(part) for part in (INFO, WET[len(INFO):])))])  # a member a record, as released
+    # a member a record, as released
+    ('b.wet.gz', b''.join(gzip.compress(part) for part in (INFO, WET[len(INFO):])))])
 def test_wet(tmp_path, name, content):
   (tmp_path / name).write_bytes(content)
   assert read(tmp_path) == [['Home', 'One page.', 'More.'], ['WARC/1.0', '四。']]
@@ -40,15 +44,21 @@ def test_wet(tmp_path, name, content):
 
 
 @pytest.mark.parametrize(('content', 'message', 'left'), [
-    (INFO + record('One.', length=2) + record('Two.'), r'a\.wet\[2\]: no record begins after the 2 bytes', [['Two.']]),
-    (INFO + record('One.', length=8) + record('Two.'), r'a\.wet\[2\]: no record begins after the 8 bytes', [['Two.']]),
-    (INFO + record('One.', length='x') + record('Two.'), r"a\.wet\[2\]: a Content-Length .* got 'x'", [['Two.']]),
-    (record('One.') + record('One.', length=3), r'a\.wet\[2\]: no record begins after the 3', [['One.']]),
-    (INFO + record('\ud800'.encode('utf-8', 'surrogatepass').decode('latin-1')).replace(b'\xc3\xad', b'\xed'),
+    (INFO + record('One.', length=2) + record('Two.'),
+     r'a\.wet\[2\]: no record begins after the 2 bytes', [['Two.']]),
+    (INFO + record('One.', length=8) + record('Two.'),
+     r'a\.wet\[2\]: no record begins after the 8 bytes', [['Two.']]),
+    (INFO + record('One.', length='x') + record('Two.'),
+     r"a\.wet\[2\]: a Content-Length .* got 'x'", [['Two.']]),
+    (record('One.') + record('One.', length=3), r'a\.wet\[2\]: no record begins after the 3',
+     [['One.']]),
+    (INFO + record('\ud800'.encode('utf-8', 'surrogatepass').decode('latin-1')).replace(
+        b'\xc3\xad', b'\xed'),
      r'a\.wet\[2\]: not UTF-8', []),
     (record('One.') + record('Two.')[:-9], r'a\.wet\[2\]: cut off: 0 bytes of the 4', None),
     (record('One.') + record('Two.')[:50], r'a\.wet\[2\]: cut off in its header', None),
-    (record('One.', 'response'), r'a\.wet\[1\] is a response of a web server: .* expected the WET file', None),
+    (record('One.', 'response'),
+     r'a\.wet\[1\] is a response of a web server: .* expected the WET file', None),
 ])
 def test_damaged_wet(tmp_path, content, message, left):
   (tmp_path / 'a.wet').write_bytes(content)
@@ -65,7 +75,8 @@ def test_damaged_wet(tmp_path, content, message, left):
 
 def test_archives_that_are_cut_off(tmp_path):
   (tmp_path / 'a.wet.gz').write_bytes(gzip.compress(WET)[:-12])
-  with pytest.raises(SourceError, match=r'a\.wet\.gz: damaged or cut off after .*: Compressed file ended'):
+  with pytest.raises(SourceError,
+                     match=r'a\.wet\.gz: damaged or cut off after .*: Compressed file ended'):
     read(tmp_path)
 
 
@@ -86,7 +97,8 @@ A second paragraph<br />and [http://x.org a page], <math>x^2</math>.
 """
 PAGE = ('<page><title>{}</title><ns>{}</ns><id>1</id>{}<revision><id>2</id><model>wikitext</model><text>{}</text>'
         '</revision></page>')
-HEAD = ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11">\n<siteinfo><namespaces>'
+HEAD = ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" '
+        'version="0.11">\n<siteinfo><namespaces>'
         '<namespace key="0" /><namespace key="14">Kategorie</namespace></namespaces></siteinfo>\n')
 
 
@@ -98,12 +110,14 @@ def escaped(text):
   return text.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')
 
 
-ARTICLES = dump(PAGE.format('Albedo', 0, '', escaped(WIKITEXT)), PAGE.format('Talk:Albedo', 1, '', 'No.'),
+ARTICLES = dump(PAGE.format('Albedo', 0, '', escaped(WIKITEXT)),
+                PAGE.format('Talk:Albedo', 1, '', 'No.'),
                 PAGE.format('Other', 0, '<redirect title="Albedo" />', '#REDIRECT [[Albedo]]'),
                 PAGE.format('四', 0, '', '四是一个数字。'))
 
 
-@pytest.mark.parametrize('name', ['pages-articles.xml', 'pages-articles.xml.bz2', 'pages-articles1.xml-p1p9.bz2'])
+@pytest.mark.parametrize('name', ['pages-articles.xml', 'pages-articles.xml.bz2',
+                                  'pages-articles1.xml-p1p9.bz2'])
 def test_dumps(tmp_path, name):
   pytest.importorskip('mwparserfromhell')
   content = ARTICLES.encode()
@@ -127,20 +141,24 @@ def test_damaged_dumps(tmp_path, content, message):
     read(tmp_path, on_error='skip')
   (tmp_path / 'a.xml').unlink()
   (tmp_path / 'b.xml.bz2').write_bytes(bz2.compress(ARTICLES.encode())[:-30])
-  with pytest.raises(SourceError, match=r'b\.xml\.bz2: damaged or cut off after .*: Compressed file ended'):
+  with pytest.raises(SourceError,
+                     match=r'b\.xml\.bz2: damaged or cut off after .*: Compressed file ended'):
     read(tmp_path)
 
 
 def test_a_dump_without_its_library(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'mwparserfromhell', None)
   (tmp_path / 'a.xml').write_text(ARTICLES)
-  with pytest.raises(SourceError, match=r"mwparserfromhell: pip install 'plm_jax\[corpora\]'; or .*WikiExtractor"):
+  with pytest.raises(SourceError,
+                     match=r"mwparserfromhell: pip install 'plm_jax\[corpora\]'; or "
+                           r".*WikiExtractor"):
     read(tmp_path)
 
 
 def test_c4_and_datatrove(tmp_path):
   lines = [{'text': 'One.\nTwo.', 'timestamp': '2019-04-25T12:57:54Z', 'url': 'https://x'}]
-  (tmp_path / 'c4-train.00000-of-01024.json.gz').write_bytes(gzip.compress(json.dumps(lines[0]).encode()))
+  (tmp_path / 'c4-train.00000-of-01024.json.gz').write_bytes(
+      gzip.compress(json.dumps(lines[0]).encode()))
   (tmp_path / 'x_00000.jsonl.gz').write_bytes(gzip.compress(
       json.dumps({'text': 'Three.', 'id': '<urn:uuid:1>', 'metadata': {'url': 'x'}}).encode()))
   assert read(tmp_path) == [['One.', 'Two.'], ['Three.']]
@@ -149,7 +167,8 @@ def test_c4_and_datatrove(tmp_path):
 def test_parquet(tmp_path):
   import pyarrow
   from pyarrow import parquet
-  table = pyarrow.table({'text': ['One.\nTwo.', None, 'Three.'], 'id': [1, 2, 3], 'other': ['x', 'y', 'z']})
+  table = pyarrow.table({'text': ['One.\nTwo.', None, 'Three.'], 'id': [1, 2, 3],
+                         'other': ['x', 'y', 'z']})
   parquet.write_table(table, tmp_path / 'x_00000.parquet')
   stats = ReadStats()
   assert read(tmp_path, stats, on_error='skip') == [['One.', 'Two.'], ['Three.']]
@@ -157,7 +176,8 @@ def test_parquet(tmp_path):
   assert read(tmp_path, field='other') == [['x'], ['y'], ['z']]
   with pytest.raises(SourceError, match=r'x_00000\.parquet\[1\]'):
     list(sources.read_texts(str(tmp_path / '*.parquet')))
-  with pytest.raises(SourceError, match=r"has no column 'body', only text, id, other\. text_field=NAME"):
+  with pytest.raises(SourceError,
+                     match=r"has no column 'body', only text, id, other\. text_field=NAME"):
     read(tmp_path, field='body')
 
 

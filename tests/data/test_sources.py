@@ -15,12 +15,14 @@ from plm_jax.data import builtin_corpus, document_formats, lines, sources, tfds
 from plm_jax.data.document_formats import TextReadConfig
 from plm_jax.data.lines import ReadStats, SourceError
 
-TEXT = 'One.\nTwo\x0b\x85 end.\r\n\n \n\nThree.\u2028Four.\n'  # a newline ends a line, and nothing else does
+# a newline ends a line, and nothing else does
+TEXT = 'One.\nTwo\x0b\x85 end.\r\n\n \n\nThree.\u2028Four.\n'
 DOCUMENTS = [['One.', 'Two\x0b\x85 end.'], ['Three.\u2028Four.']]
 
 
 def read(source, stats=None, **reading):
-  return [document.paragraphs for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
+  return [document.paragraphs for document
+          in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -32,7 +34,8 @@ def test_text(tmp_path, name, pack):
   path = tmp_path / name
   path.write_bytes(pack(TEXT.encode()))
   assert read(path) == DOCUMENTS
-  assert [document.where for document in sources.read_documents(str(path))] == [f'{path}:1', f'{path}:6']
+  assert [document.where for document in sources.read_documents(str(path))] == [
+      f'{path}:1', f'{path}:6']
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -72,12 +75,14 @@ def test_not_utf8_is_refused_by_name(tmp_path):
 
 def test_skipped_lines_are_counted_and_named(tmp_path):
   (tmp_path / 'a.txt').write_bytes(b'good\nbad \xff\nalso good\n\n\xfe\n')
-  (tmp_path / 'b.jsonl').write_bytes(b'{"text": "good"}\n{"text": \n{"body": "x"}\n[1]\n"text"\n{"text": "\\ud800"}\n')
+  (tmp_path / 'b.jsonl').write_bytes(
+      b'{"text": "good"}\n{"text": \n{"body": "x"}\n[1]\n"text"\n{"text": "\\ud800"}\n')
   stats = ReadStats()
   assert read(tmp_path, on_error='skip', stats=stats) == [['good', 'also good'], ['good']]
   assert stats.skipped == 7
   assert [example.removeprefix(str(tmp_path))[:24] for example in stats.examples] == [
-      '/a.txt:2: not UTF-8: inv', '/a.txt:5: not UTF-8: inv', '/b.jsonl:2: not JSON: Ex', "/b.jsonl:3: no field 'te",
+      '/a.txt:2: not UTF-8: inv', '/a.txt:5: not UTF-8: inv', '/b.jsonl:2: not JSON: Ex',
+      "/b.jsonl:3: no field 'te",
       "/b.jsonl:4: an object is", "/b.jsonl:5: an object is", "/b.jsonl:6: not text: 'u"]
   with pytest.raises(SourceError, match=r'b.jsonl:2: not JSON: Expecting value'):
     read(tmp_path / 'b.jsonl')
@@ -99,7 +104,8 @@ def test_examples_are_few(tmp_path):
 ])
 def test_damaged_archives(tmp_path, name, content, message, on_error):
   if content[:2] == b'\x1f\x8b' or content[:1] == b'\xfd':
-    content = (gzip if name.endswith('gz') else lzma).compress(b'line\n' * 9 + bytes(range(32, 127)) * 90)[:-30]
+    content = (gzip if name.endswith('gz') else lzma).compress(
+        b'line\n' * 9 + bytes(range(32, 127)) * 90)[:-30]
   (tmp_path / name).write_bytes(content)
   with pytest.raises(SourceError, match=message):
     read(tmp_path / name, on_error=on_error)
@@ -156,7 +162,8 @@ def test_tfds(tmp_path):
     with tf.io.TFRecordWriter(f'{folder}/prose-{split}.tfrecord-00000-of-00001') as writer:
       for text in texts:
         writer.write(features.serialize_example({'text': text}))
-    template = tfds.core.ShardedFileTemplate(folder, dataset_name='prose', split=split, filetype_suffix='tfrecord')
+    template = tfds.core.ShardedFileTemplate(folder, dataset_name='prose', split=split,
+                                             filetype_suffix='tfrecord')
     splits.append(tfds.core.SplitInfo(split, [len(texts)], 0, template))
   tfds.folder_dataset.write_metadata(data_dir=folder, features=features, split_infos=splits)
   documents = read(f'tfds:{folder}')
@@ -179,7 +186,9 @@ def test_tfds(tmp_path):
 
 def test_messages_name_the_option_as_it_is_typed_at_that_door(tmp_path):
   (tmp_path / 'a.jsonl').write_text('{"body": "x"}\n')
-  with pytest.raises(SourceError, match=r"a\.jsonl:1: no field 'text', only body; text_field=NAME reads another$"):
+  with pytest.raises(SourceError,
+                     match=r"a\.jsonl:1: no field 'text', only body; text_field=NAME reads "
+                           r"another$"):
     read(tmp_path)
   (tmp_path / 'a.jsonl').write_text('{"text": "x"}\n{"body": "x"}\n')
   with pytest.raises(SourceError, match=r'text_field=NAME reads another.*with on_error=skip\.$'):
@@ -191,7 +200,8 @@ def test_messages_name_the_option_as_it_is_typed_at_that_door(tmp_path):
     read(tmp_path)
 
 
-WIKI = ('<doc id="12" url="https://x" title="Anarchism">\nAnarchism\n\nIt is a <b>movement</b>.\nMore.\n\n</doc>\n'
+WIKI = ('<doc id="12" url="https://x" title="Anarchism">\nAnarchism\n\nIt is a '
+        '<b>movement</b>.\nMore.\n\n</doc>\n'
         '<doc id="39" url="https://x" title="Albedo">\nAlbedo\n\nA fraction.\n</doc>\n')
 ARTICLES = [['Anarchism', 'It is a <b>movement</b>.', 'More.'], ['Albedo', 'A fraction.']]
 JSON = '{"id": "1", "text": "One.\\nTwo."}\n{"id": "2", "text": "Three."}\n'
@@ -225,12 +235,15 @@ def test_what_a_file_holds_is_seen(tmp_path, name, content, expected):
 
 @pytest.mark.parametrize(('name', 'content', 'message'), [
     ('a.parquet', b'PAR1\x15', r'a\.parquet is damaged, or not a Parquet file'),
-    ('a.txt', b'PAR1\x15', r'is a Parquet file, and its name does not end in \.parquet. Expected text in UTF-8'),
+    ('a.txt', b'PAR1\x15',
+     r'is a Parquet file, and its name does not end in \.parquet. Expected text in UTF-8'),
     ('a.docx', b'PK\x03\x04\x14', 'is a zip archive'),
     ('a.pdf', b'%PDF-1.5', 'is a PDF'),
-    ('a.txt', gzip.compress(b'x', mtime=0), r'is packed by gzip, and its name does not end in \.gz'),
+    ('a.txt', gzip.compress(b'x', mtime=0),
+     r'is packed by gzip, and its name does not end in \.gz'),
     ('a.txt.gz', gzip.compress(b'PK\x03\x04', mtime=0), 'is a zip archive'),
-    ('a.tar.gz', gzip.compress(bytes(257) + b'ustar\x0000' + bytes(300), mtime=0), 'is a tar archive'),
+    ('a.tar.gz', gzip.compress(bytes(257) + b'ustar\x0000' + bytes(300), mtime=0),
+     'is a tar archive'),
     ('a.bz2', b'BZh91AY', r'a\.bz2: damaged or cut off after line 0'),
     ('a.txt', b'BZh91AY', 'is packed by bzip2'),
     ('a.txt', 'text'.encode('utf-16'), "is in UTF-16: give encoding=utf-16"),
@@ -239,10 +252,13 @@ def test_what_a_file_holds_is_seen(tmp_path, name, content, expected):
     ('a.json', b'{\n "text": "One."\n}\n', 'neither a line for each document nor a list'),
     ('a.json', b'[1, 2]', r'a\.json\[0\]: neither a text nor an object with one'),
     ('a.json', b'["One.", ', 'cannot be read as JSON'),
-    ('a.json', b'{"version": "1", "data": []}', r"no field 'text', only version, data; text_field=NAME"),
-    ('a.tsv', b'sentence\tlabel\nx\t1\n', r"with no column 'text', its first line is: sentence, label.*task:"),
+    ('a.json', b'{"version": "1", "data": []}',
+     r"no field 'text', only version, data; text_field=NAME"),
+    ('a.tsv', b'sentence\tlabel\nx\t1\n',
+     r"with no column 'text', its first line is: sentence, label.*task:"),
     ('a.csv', b'text\n"no end\n', r'a\.csv:2: not a row of a table'),
-    ('a.jsonl', b'{"n": ' + b'7' * 5000 + b'}', r'a\.jsonl:1: not JSON: Exceeds the limit.*on_error=skip'),
+    ('a.jsonl', b'{"n": ' + b'7' * 5000 + b'}',
+     r'a\.jsonl:1: not JSON: Exceeds the limit.*on_error=skip'),
     ('a.jsonl', b'[' * 200_000, r'a\.jsonl:1: .*not JSON'),
     ('a.jsonl', b'{"a": ' * 200_000, r'a\.jsonl:1: not JSON that can be read: values too deep'),
 ])
@@ -285,7 +301,8 @@ def test_long_files_without_a_blank_line_are_documents_a_line(tmp_path, monkeypa
   stats = ReadStats()
   assert len(read(tmp_path, stats)) == 2 and not stats.line_divided
   monkeypatch.setattr(lines, 'BEGINNING_BYTES', 20)
-  assert len(read(tmp_path, stats)) == 19 and stats.line_divided == [f'{tmp_path}/a.txt', f'{tmp_path}/b.txt']
+  assert len(read(tmp_path, stats)) == 19 and stats.line_divided == [f'{tmp_path}/a.txt',
+                                                                     f'{tmp_path}/b.txt']
 
 
 def test_pipes_and_commas_are_refused(tmp_path):
@@ -330,10 +347,12 @@ def test_what_tfds_raises_is_one_line(tmp_path, monkeypatch):
 
 
 def test_whole_texts(tmp_path):
-  for name, content in (('a.txt', 'One.\n\n Two.\n'), ('b.JSONL', '{"text": "Three.\\nFour."}\n'), ('c_00', WIKI)):
+  for name, content in (('a.txt', 'One.\n\n Two.\n'), ('b.JSONL', '{"text": "Three.\\nFour."}\n'),
+                        ('c_00', WIKI)):
     (tmp_path / name).write_text(content)
   assert list(sources.read_texts(str(tmp_path))) == [
-      'One.\n\n Two.\n', 'Three.\nFour.', 'Anarchism\n\nIt is a <b>movement</b>.\nMore.\n', 'Albedo\n\nA fraction.']
+      'One.\n\n Two.\n', 'Three.\nFour.', 'Anarchism\n\nIt is a <b>movement</b>.\nMore.\n',
+      'Albedo\n\nA fraction.']
 
 
 def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
@@ -352,7 +371,8 @@ def test_no_paragraph_outgrows_memory(tmp_path, monkeypatch):
   monkeypatch.setattr(document_formats, 'MAX_PARAGRAPH', 6)
   (tmp_path / 'a.txt').write_text('One two three.\n漢漢漢漢漢漢漢漢\n\nabcdef\n')
   (tmp_path / 'b.jsonl').write_text('{"text": "One two."}\n')
-  assert read(tmp_path) == [['One ', 'two ', 'three.', '漢漢漢漢漢漢', '漢漢'], ['abcdef'], ['One ', 'two.']]
+  assert read(tmp_path) == [['One ', 'two ', 'three.', '漢漢漢漢漢漢', '漢漢'], ['abcdef'],
+                            ['One ', 'two.']]
 
 
 @pytest.mark.parametrize('answers', [False, True])
@@ -375,7 +395,9 @@ def test_a_server_that_does_not_answer_is_given_up_soon(answers, monkeypatch, ca
           raise AssertionError('nothing answers')
     monkeypatch.setattr(tensorflow_datasets, 'builder', lambda name: Builder())
     begun = time.monotonic()
-    with pytest.raises(SourceError, match=r'tfds:glue cannot be downloaded: 127\.0\.0\.1 cannot be reached .* give a'):
+    with pytest.raises(SourceError,
+                       match=r'tfds:glue cannot be downloaded: 127\.0\.0\.1 cannot be reached .* '
+                             r'give a'):
       tfds.open_builder('tfds:glue')
   assert time.monotonic() - begun < 10
   assert capfd.readouterr().err == 'tfds:glue is not in /nowhere/glue: TFDS is downloading it\n'

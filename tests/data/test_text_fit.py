@@ -25,7 +25,8 @@ def config_of(tmp_path, name, text=None, **kwargs):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_letters_that_lose_their_marks_are_counted(name, tmp_path, caplog):
-  """In all scripts that have marks; none where accents are kept, and then words that differ in marks differ in ids."""
+  """In all scripts that have marks; none where accents are kept, and then words that differ in
+  marks differ in ids."""
   prepare.train_tokenizer(config_of(tmp_path, name))
   said = [message for message in caplog.messages if 'lose their accents and marks' in message]
   assert bool(said) == (name in LOSE), caplog.messages
@@ -54,8 +55,10 @@ def test_english_is_not_warned_of(tmp_path, caplog):
 def test_counts_are_right(tmp_path):
   config = PrepareConfig(source='x')
   tokenizer = tokenizers.WordPiece([*tokenizers.wordpiece.SPECIALS, 'e'])
-  said = tokenizer_fit.accent_warning(config, tokenizer.text, ['été e e', 'e\u0301t\u00e9 Ba', '12 .'])
-  assert said.startswith('4 of 10 letters in a sample of the text (40.0%) lose') and '(é becomes e)' in said
+  said = tokenizer_fit.accent_warning(config, tokenizer.text,
+                                      ['été e e', 'e\u0301t\u00e9 Ba', '12 .'])
+  assert said.startswith(
+      '4 of 10 letters in a sample of the text (40.0%) lose') and '(é becomes e)' in said
   warning = tokenizer_fit.accent_warning(config, tokenizer.text, ['é'])
   printed = write_flags(warning, validation.field_paths(PretrainRun))
   assert '--data.prepare.strip-accents=False keeps them' in printed
@@ -65,11 +68,13 @@ def test_counts_are_right(tmp_path):
   albert = tokenizers.train_sentencepiece(['été à'] * 3, 50, layout='albert')
   assert 'é becomes e' in tokenizer_fit.accent_warning(config, albert.text, ['été'])
   bert = tokenizers.train_sentencepiece(['été à'] * 3, 50, lowercase=True)
-  assert tokenizer_fit.accent_warning(config, bert.text, ['été']) == '' and bert.decode(bert.encode('ÉTÉ')) == 'été'
+  assert tokenizer_fit.accent_warning(config, bert.text,
+                                      ['été']) == '' and bert.decode(bert.encode('ÉTÉ')) == 'été'
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('kind', ['sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe', 'bytes'])
+@pytest.mark.parametrize('kind', ['sentencepiece-unigram', 'sentencepiece-bpe', 'byte-bpe',
+                                  'bytes'])
 def test_kinds_that_know_every_script(name, kind, tmp_path, caplog):
   config = config_of(tmp_path, name, kind=kind, lowercase=False)
   tokenizer = prepare.train_tokenizer(config)
@@ -84,7 +89,8 @@ def test_text_without_spaces_is_refused_by_what_needs_them(tmp_path, caplog):
   """With advice that helps: what it names is done next."""
   thai = ''.join(sentences('thai', 40))
   for kwargs in ({}, {'strip_accents': False}):
-    with pytest.raises(TokenizerError, match=r'of more than 100 characters.*\(Thai\).*kind=sentencepiece-unigram'):
+    with pytest.raises(TokenizerError,
+                       match=r'of more than 100 characters.*\(Thai\).*kind=sentencepiece-unigram'):
       prepare.train_tokenizer(config_of(tmp_path, '', thai, **kwargs))
   tokenizer = prepare.train_tokenizer(config_of(tmp_path, '', thai, kind='sentencepiece-unigram'))
   assert tokenizer.vocab.unk not in tokenizer.encode(thai)
@@ -101,10 +107,11 @@ def test_text_without_spaces_is_refused_by_what_needs_them(tmp_path, caplog):
 
 
 def test_word_lists_need_spaces(tmp_path):
-  """Of whole words none is learnt from text without spaces; Chinese and Japanese characters are words of the other
-  kind."""
+  """Of whole words none is learnt from text without spaces; Chinese and Japanese characters are
+  words of the other kind."""
   for name in SOLID:
-    with pytest.raises(TokenizerError, match=r'cannot be told\. Give text with spaces between words') as raised:
+    with pytest.raises(TokenizerError,
+                       match=r'cannot be told\. Give text with spaces between words') as raised:
       prepare.train_tokenizer(config_of(tmp_path, name, kind='words'))
     assert ('or kind=words-and-signs' in str(raised.value)) == (name in ('chinese', 'japanese'))
     if name in ('chinese', 'japanese'):
@@ -113,35 +120,42 @@ def test_word_lists_need_spaces(tmp_path):
     else:
       with pytest.raises(TokenizerError, match='whose words cannot be told'):
         prepare.train_tokenizer(config_of(tmp_path, name, kind='words-and-signs'))
-  prepare.train_tokenizer(config_of(tmp_path, '', 'บ้าน สวย ที่นี่ มหาวิทยาลัย\n\n' + 'แมว กิน ข้าว ' * 30, kind='words'))
+  prepare.train_tokenizer(config_of(tmp_path, '', 'บ้าน สวย ที่นี่ มหาวิทยาลัย\n\n'
+                                    + 'แมว กิน ข้าว ' * 30, kind='words'))
   prepare.train_tokenizer(config_of(tmp_path, '', '我们 喜欢 猫 。\n\n他 走 了', kind='words'))
 
 
 def test_given_tokenizers_are_checked_too(tmp_path, caplog):
   tokenizers.train_wordpiece(['the cat'] * 3, 50).save(tmp_path / 'given')
   with caplog.at_level(logging.WARNING):
-    prepare.prepare(config_of(tmp_path, '', ''.join(sentences('thai', 40)) + '\n\nthe cat', tokenizer=str(
+    prepare.prepare(config_of(tmp_path, '', ''.join(sentences('thai', 40)) + '\n\nthe cat',
+                              tokenizer=str(
         tmp_path / 'given')), tmp_path / 'records')
   assert 'A tokenizer that is trained on the text with kind=sentencepiece-unigram needs none' in caplog.text
   assert 'A cased tokenizer keeps them' in caplog.text
 
 
 @pytest.mark.parametrize('config', [
-    PrepareConfig(), PrepareConfig(lowercase=False), PrepareConfig(strip_accents=False), PrepareConfig(kind='word-bpe'),
-    PrepareConfig(kind='sentencepiece-unigram', layout='albert'), PrepareConfig(kind='sentencepiece-bpe', layout='t5'),
-    PrepareConfig(kind='sentencepiece-unigram', layout='xlnet', strip_accents=False), PrepareConfig(kind='byte-bpe')])
+    PrepareConfig(), PrepareConfig(lowercase=False), PrepareConfig(strip_accents=False),
+    PrepareConfig(kind='word-bpe'),
+    PrepareConfig(kind='sentencepiece-unigram', layout='albert'),
+    PrepareConfig(kind='sentencepiece-bpe', layout='t5'),
+    PrepareConfig(kind='sentencepiece-unigram', layout='xlnet', strip_accents=False),
+    PrepareConfig(kind='byte-bpe')])
 def test_rules_of_a_tokenizer_before_it_is_trained(config, tmp_path):
   found = dataclasses.replace(config, source=config_of(tmp_path, 'latin').source, vocab=600)
   trained: Any = prepare.train_tokenizer(found)
   rules = tokenizer_fit.normalization_rules(config)
   assert rules is None or rules == trained.text
-  assert bool(rules and rules.removes_accents) == (trained.encode('été ') == trained.encode('ete ')), config
+  assert bool(rules and rules.removes_accents) == (trained.encode('été ')
+                                                   == trained.encode('ete ')), config
 
 
 def test_samples_are_spread():
   sample = tokenizer_fit.TextSample()
   assert list(sample.watch(map(str, range(9001)))) == [str(n) for n in range(9001)]
-  assert len(sample.texts) <= tokenizer_fit.MAX_PARAGRAPHS and sample.texts == [str(n) for n in range(0, 9001, 8)]
+  assert len(sample.texts) <= tokenizer_fit.MAX_PARAGRAPHS and sample.texts == [
+      str(n) for n in range(0, 9001, 8)]
 
 
 @pytest.mark.parametrize(('kwargs', 'message'), [
@@ -159,7 +173,8 @@ def test_decomposed_names_are_of_scripts():
 
 
 def test_advice_about_unknown_characters_helps(tmp_path, caplog):
-  """What a warning names makes the characters known: more coverage, or a larger vocabulary where characters fill it."""
+  """What a warning names makes the characters known: more coverage, or a larger vocabulary where
+  characters fill it."""
   rare = ''.join(chr(0x4e00 + n) for n in range(300))
   text = '\n'.join(['the cat sat on the mat'] * 2000 + [f'{sign} {sign}' for sign in rare])
   def unknown(**kwargs):
@@ -187,11 +202,14 @@ def test_text_of_one_long_word(tmp_path):
   """DNA: what needs words says what does not."""
   dna = ''.join(random.Random(0).choices('ACGT', k=20_000))
   lines = '\n'.join(dna[n:n + 500] for n in range(0, len(dna), 500))
-  for text, kinds in ((dna, ('wordpiece', 'word-bpe', 'byte-bpe', 'words')), (lines, ('wordpiece', 'words'))):
+  for text, kinds in ((dna, ('wordpiece', 'word-bpe', 'byte-bpe', 'words')),
+                      (lines, ('wordpiece', 'words'))):
     for kind in kinds:
-      with pytest.raises(TokenizerError, match=r'kind=sentencepiece-unigram|text with spaces between words'):
+      with pytest.raises(TokenizerError,
+                         match=r'kind=sentencepiece-unigram|text with spaces between words'):
         prepare.train_tokenizer(config_of(tmp_path, '', text, kind=kind))
-    trained = prepare.train_tokenizer(config_of(tmp_path, '', text, kind='sentencepiece-unigram', vocab=500))
+    trained = prepare.train_tokenizer(config_of(tmp_path, '', text, kind='sentencepiece-unigram',
+                                                vocab=500))
     assert trained.vocab.size == 500 and trained.vocab.unk not in trained.encode(dna)
 
 
@@ -201,7 +219,8 @@ def test_long_runs_of_unspaced_scripts_are_learnt_from(tmp_path):
   trained = prepare.train_tokenizer(config_of(tmp_path, '', chinese, kind='byte-bpe'))
   assert {'我们', '喜欢', '学习'} <= {*trained.pieces}
   base64 = 'ab' * 2000
-  trained = prepare.train_tokenizer(config_of(tmp_path, '', f'some words {base64}', kind='byte-bpe'))
+  trained = prepare.train_tokenizer(config_of(tmp_path, '', f'some words {base64}',
+                                              kind='byte-bpe'))
   assert 'abab' not in trained.pieces
 
 
@@ -212,7 +231,8 @@ KINDS = [(kind, layout) for kind in ALL_KINDS for layout in prepare_config.token
 @pytest.mark.parametrize(('kind', 'layout'), KINDS)
 def test_sizes_of_all_kinds_on_tiny_texts(kind, layout, tmp_path):
   """The text decides how many pieces there are at most; the size that an error names is enough."""
-  texts = ['a', 'the cat sat on the mat and the dog ran', 'the quick brown fox jumps over 0123 dogs', '我们喜欢学习。']
+  texts = ['a', 'the cat sat on the mat and the dog ran',
+           'the quick brown fox jumps over 0123 dogs', '我们喜欢学习。']
   for text in texts if kind != 'words' else texts[:3]:
     make = lambda size, text=text: prepare.train_tokenizer(config_of(
         tmp_path, '', text, kind=kind, layout=layout, vocab=size))

@@ -14,7 +14,8 @@ from plm_jax.data.records import RecordsError
 from plm_jax.data.windows import Windows
 
 # The worked example of windows.py: two documents, three sentences, `purrs` of two tokens.
-EXAMPLE = {'ids': [5, 6, 7, 8, 9, 10, 11, 12], 'continues': [5], 'sentences': [(0, 0), (3, 0), (6, 1)]}
+EXAMPLE = {'ids': [5, 6, 7, 8, 9, 10, 11, 12], 'continues': [5],
+           'sentences': [(0, 0), (3, 0), (6, 1)]}
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,8 @@ def write(folder, *shards, split='train', tokenizer='hash', vocab=100):
 
 def read(folder, assembly, length=5):
   all_windows = Windows(folder, 'train', length, assembly)
-  return {name: array.tolist() for name, array in all_windows.read(np.arange(len(all_windows))).items()}
+  return {name: array.tolist() for name,
+          array in all_windows.read(np.arange(len(all_windows))).items()}
 
 
 def test_document_windows_of_the_worked_example(tmp_path):
@@ -77,7 +79,8 @@ def test_a_document_that_fits_is_one_window(tmp_path):
 
 
 def test_a_sentence_longer_than_a_window_is_cut(tmp_path):
-  folder = write(tmp_path / 'r', {'ids': range(1, 13), 'sentences': [(0, 0), (2, 0), (9, 0), (10, 1)]})
+  folder = write(tmp_path / 'r', {'ids': range(1, 13),
+                                  'sentences': [(0, 0), (2, 0), (9, 0), (10, 1)]})
   got = read(folder, 'document', 4)
   assert got['tokens'] == [[1, 2, 0, 0], [3, 4, 5, 6], [7, 8, 9, 10], [11, 12, 0, 0]]
   assert got['sentences'] == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 2], [1, 1, 0, 0]]
@@ -88,7 +91,8 @@ def test_a_sentence_longer_than_a_window_is_cut(tmp_path):
 
 def test_shards_continue_the_numbers_but_share_no_window(tmp_path):
   empty = {'ids': [], 'sentences': []}
-  folder = write(tmp_path / 'r', EXAMPLE, empty, {'ids': [20, 21], 'sentences': [(0, 0), (1, 1)]}, empty)
+  folder = write(tmp_path / 'r', EXAMPLE, empty, {'ids': [20, 21], 'sentences': [(0, 0), (1, 1)]},
+                 empty)
   got = read(folder, 'packed')
   assert got['tokens'] == [[5, 6, 7, 8, 9], [10, 11, 12, 0, 0], [20, 21, 0, 0, 0]]
   assert got['segments'] == [[1, 1, 1, 1, 1], [1, 2, 2, 0, 0], [1, 2, 0, 0, 0]]
@@ -121,7 +125,8 @@ def test_read_keeps_the_order_asked_for_and_repeats(tmp_path):
 
 @pytest.fixture
 def requests(monkeypatch):
-  """Folders below one that is called bucket are in a bucket -> the byte ranges that are asked of it, by file name."""
+  """Folders below one that is called bucket are in a bucket -> the byte ranges that are asked of
+  it, by file name."""
   asked = []
 
   def read_range(path, start, stop, error):
@@ -142,7 +147,8 @@ def requests(monkeypatch):
 
 
 @pytest.mark.parametrize('assembly', ['document', 'sentences', 'packed'])
-def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch, requests, assembly):
+def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch, requests,
+                                                          assembly):
   parts = [random_shard(np.random.default_rng(seed), 2000) for seed in range(3)]
   local = Windows(write(tmp_path / 'r', *parts, vocab=1000), 'train', 16, assembly)
   monkeypatch.setattr(shards, 'SMALL_BYTES', 0)
@@ -156,7 +162,8 @@ def test_records_in_a_bucket_read_the_same_by_byte_ranges(tmp_path, monkeypatch,
       np.testing.assert_array_equal(got[name], expected[name])
   (name, start, stop), = requests  # ten neighbours, one request
   assert name == 'train-00000.npy' and start % 4096 == 0 and stop - start == 4096
-  assert list((tmp_path / 'cache').rglob('*.sentences.npy')) and not list((tmp_path / 'cache').rglob('train-00000.npy'))
+  assert list((tmp_path / 'cache').rglob('*.sentences.npy')) and not list(
+      (tmp_path / 'cache').rglob('train-00000.npy'))
 
 
 def test_little_text_in_a_bucket_is_copied_whole(tmp_path, requests):
@@ -238,8 +245,8 @@ def test_cuts_that_find_no_room_on_the_disk_stay_in_memory(tmp_path, monkeypatch
 
 
 def test_a_process_whose_cuts_another_has_replaced_reads_its_own(tmp_path):
-  """Two that open records for the first time both find no file of cuts, and the later one's takes the place of the
-  other's, which has begun at every window by then, or at none."""
+  """Two that open records for the first time both find no file of cuts, and the later one's takes
+  the place of the other's, which has begun at every window by then, or at none."""
   folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE)
   first = Windows(folder, 'train', 5, 'document')
   want = first.read(np.arange(1))['tokens'].tolist()
@@ -272,7 +279,8 @@ def test_sentences_that_do_not_divide_the_tokens_are_refused(tmp_path):
 def test_a_shard_of_another_vocabulary_is_refused(tmp_path):
   folder = write(tmp_path / 'r', EXAMPLE)
   meta = records.read_meta(folder)
-  records.write_meta(folder, records.RecordsMeta(100_000, meta.tokenizer, meta.train, meta.heldout, 'test'))
+  records.write_meta(folder, records.RecordsMeta(100_000, meta.tokenizer, meta.train, meta.heldout,
+                                                 'test'))
   with pytest.raises(RecordsError, match=r'train-00000.npy holds .* another vocabulary'):
     Windows(folder)
 
@@ -305,13 +313,15 @@ def random_shard(rng, sentences=60):
   starts = np.unique(np.append(0, np.cumsum(rng.integers(1, 30, sentences))))
   documents = np.cumsum(rng.random(len(starts)) < 0.3)
   size = int(starts[-1]) + 5
-  return {'ids': rng.integers(1, 1000, size), 'sentences': list(zip(starts, documents - documents[0], strict=True))}
+  return {'ids': rng.integers(1, 1000, size),
+          'sentences': list(zip(starts, documents - documents[0], strict=True))}
 
 
 def slow_windows(shard, length, assembly):
   """(tokens, segments, sentences) of each window, token by token as the specification says it."""
   starts = dict(shard['sentences'])
-  units, document, sentence = [], -1, -1  # pieces of sentences, each a list of (token, document, sentence)
+  # pieces of sentences, each a list of (token, document, sentence)
+  units, document, sentence = [], -1, -1
   for position, token in enumerate(shard['ids'].tolist()):
     if position in starts:
       document, sentence = starts[position], sentence + 1
@@ -326,11 +336,14 @@ def slow_windows(shard, length, assembly):
     result[-1].extend(unit)
   for window in result:
     tokens, documents, sentences = zip(*window, strict=True)
-    yield list(tokens), [d - documents[0] + 1 for d in documents], [s - sentences[0] + 1 for s in sentences]
+    yield list(tokens), [d - documents[0] + 1
+                         for d in documents], [s - sentences[0] + 1 for s in sentences]
 
 
-# Three examples: a target of 2 tokens and inputs of 3, of 1 and 2, and one that is too long of 3 and 9.
-EXAMPLES = {'ids': list(range(10, 30)), 'sentences': [(0, 0), (2, 0), (5, 1), (6, 1), (8, 2), (11, 2)]}
+# Three examples: a target of 2 tokens and inputs of 3, of 1 and 2, and one that is too long of 3
+# and 9.
+EXAMPLES = {'ids': list(range(10, 30)),
+            'sentences': [(0, 0), (2, 0), (5, 1), (6, 1), (8, 2), (11, 2)]}
 
 
 def test_windows_of_whole_examples(tmp_path):
@@ -342,7 +355,8 @@ def test_windows_of_whole_examples(tmp_path):
   assert found['sentences'].tolist() == [[1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0], [1] * 3 + [2] * 9]
   assert found['document'].tolist() == [0, 2]
   assert (some.clipped_examples, some.documents) == (1, 3)
-  # Two special tokens a text, and the first two do not fit together any more: neither side has room.
+  # Two special tokens a text, and the first two do not fit together any more: neither side has
+  # room.
   assert len(Windows(folder, 'train', 12, 'examples', (5, 2))) == 3
   # A target that fills the window leaves nothing to read.
   cut = Windows(folder, 'train', 3, 'examples', (2, 1))
@@ -350,14 +364,16 @@ def test_windows_of_whole_examples(tmp_path):
 
 
 def test_windows_of_whole_pairs(tmp_path):
-  """The first two pairs, of 5 and 3 tokens, fill a row of 14 + 2 tokens with four special tokens each."""
+  """The first two pairs, of 5 and 3 tokens, fill a row of 14 + 2 tokens with four special tokens
+  each."""
   folder = write(tmp_path / 'r', EXAMPLES)
   some = Windows(folder, 'train', 14, 'pairs')
   assert some.read(np.arange(len(some)))['sentences'].tolist() == [
       [1, 1, 2, 2, 2, 3, 4, 4] + [0] * 6, [1] * 3 + [2] * 9 + [0] * 2]
   assert some.clipped_examples == 0 and len(Windows(folder, 'train', 13, 'pairs')) == 3
   cut = Windows(folder, 'train', 11, 'pairs')
-  assert cut.read(np.array([2]))['tokens'].tolist() == [[*range(18, 29)]] and cut.clipped_examples == 1
+  assert cut.read(np.array([2]))['tokens'].tolist() == [
+      [*range(18, 29)]] and cut.clipped_examples == 1
   assert window_rules.WindowRule.parse('pairs-11') == window_rules.WindowRule('pairs', 11)
 
 
@@ -385,9 +401,11 @@ def test_of_many_who_want_to_know_one_counts(tmp_path, monkeypatch, capsys):
 
 
 def test_a_reader_never_sees_cuts_that_another_thread_is_moving(tmp_path, monkeypatch):
-  """The pipeline reads in two threads. The first cannot write to the file and moves what is known to memory."""
+  """The pipeline reads in two threads. The first cannot write to the file and moves what is known
+  to memory."""
   folder = write(tmp_path / 'r', EXAMPLE, EXAMPLE)
-  Windows(folder, 'train', 5, 'document').read(np.arange(3))  # stores the cuts of the first shard alone
+  # stores the cuts of the first shard alone
+  Windows(folder, 'train', 5, 'document').read(np.arange(3))
   cuts = Windows(folder, 'train', 5, 'document')._offsets
   want, path = cuts.window_starts(0).tolist(), cuts._path
   assert len(want) == 3 and path
@@ -412,13 +430,15 @@ def test_a_reader_never_sees_cuts_that_another_thread_is_moving(tmp_path, monkey
 
 @pytest.mark.parametrize('assembly', ['packed', 'sentences'])
 def test_separators_between_documents_have_room_in_a_sequence(tmp_path, assembly):
-  """Every token is in one window, and no sequence has more tokens and separators than its length."""
+  """Every token is in one window, and no sequence has more tokens and separators than its
+  length."""
   rng = np.random.default_rng(0)
   for trial in range(20):
     sizes = [rng.integers(1, 9, rng.integers(1, 4)) for _ in range(rng.integers(1, 9))]
     starts = np.cumsum([0, *np.concatenate(sizes)])
     numbers = np.repeat(np.arange(len(sizes)), [len(size) for size in sizes])
-    shard = {'ids': np.arange(1, starts[-1] + 1), 'sentences': list(zip(starts[:-1], numbers, strict=True))}
+    shard = {'ids': np.arange(1, starts[-1] + 1),
+             'sentences': list(zip(starts[:-1], numbers, strict=True))}
     folder, length = write(tmp_path / f'{trial}', shard, vocab=1000), int(rng.integers(2, 12))
     found = Windows(folder, 'train', length, assembly, separators=1)
     batch = found.read(np.arange(len(found)))
@@ -426,7 +446,8 @@ def test_separators_between_documents_have_room_in_a_sequence(tmp_path, assembly
     assert batch['tokens'][inside].tolist() == list(shard['ids'])
     used = inside.sum(1) + batch['segments'].max(1) - 1
     assert used.max() <= length and used.min() > 0
-    if assembly == 'packed':  # a window is full, but for a separator after it or the end of the text
+    # a window is full, but for a separator after it or the end of the text
+    if assembly == 'packed':
       borders = set(starts[1:][np.append(np.diff(numbers) > 0, False)])
       last = [int(row[row > 0][-1]) for row in batch['tokens'][:-1]]
       assert [length - 1 + (end not in borders) for end in last] <= used[:-1].tolist()
@@ -436,7 +457,8 @@ def test_separators_between_documents_have_room_in_a_sequence(tmp_path, assembly
 
 
 def test_rules_are_read_back_from_their_names():
-  for rule in (window_rules.WindowRule('packed', 128, separators=1), window_rules.WindowRule('packed', 128),
+  for rule in (window_rules.WindowRule('packed', 128, separators=1),
+               window_rules.WindowRule('packed', 128),
                window_rules.WindowRule('examples', 40, (10, 1))):
     assert window_rules.WindowRule.parse(str(rule)) == rule
   with pytest.raises(ValueError):

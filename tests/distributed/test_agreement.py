@@ -1,5 +1,5 @@
-"""Processes of a job that are given different things end at once, each with the same line; and what one of them
-decides, all of them do."""
+"""Processes of a job that are given different things end at once, each with the same line; and what
+one of them decides, all of them do."""
 from concurrent import futures
 import json
 import random
@@ -28,7 +28,8 @@ class Coordinator:
   """The coordinator of a job of threads: what they tell each other, and where they meet."""
 
   def __init__(self, count):
-    self.values, self.barrier, self.changed = {}, threading.Barrier(count, timeout=20), threading.Condition()
+    self.values, self.barrier, self.changed = {}, threading.Barrier(
+        count, timeout=20), threading.Condition()
 
   def key_value_set(self, key, value):
     with self.changed:
@@ -47,7 +48,8 @@ class Coordinator:
 
 @pytest.fixture
 def job(monkeypatch):
-  """Runs a function of the index in a thread per process -> what each returned, or the error of each."""
+  """Runs a function of the index in a thread per process -> what each returned, or the error of
+  each."""
   def call(count, work):
     coordinator, own = Coordinator(count), threading.local()
     monkeypatch.setattr(multihost, 'get_jax_distributed_client', lambda: coordinator)
@@ -81,7 +83,8 @@ def job(monkeypatch):
 
 def test_the_value_of_process_0_is_everybodys(job):
   value = {'clm': float('nan'), 'step': 3, 'names': ['a', None]}
-  found, _ = job(3, lambda index: hosts.broadcast(value if index == 0 else {'clm': index}, 'values'))
+  found, _ = job(3, lambda index: hosts.broadcast(value if index == 0 else {'clm': index},
+                                                  'values'))
   assert json.dumps(found) == json.dumps([value] * 3)
 
 
@@ -89,7 +92,8 @@ def test_the_value_of_process_0_is_everybodys(job):
     ([{'a': 1, 'b': 2}] * 3, None),
     ([{'a': 1}, {'a': 1}, {'a': 2}], 'a is 1 on process 0 and 2 on process 2. Do it'),
     ([{'a': 1}, {'a': 2}, {'a': 3}],
-     'a is 1 on process 0 and 2 on process 1 (processes that differ from process 0 as well: 2). Do it'),
+     'a is 1 on process 0 and 2 on process 1 (processes that differ from process 0 as well: 2). Do '
+     'it'),
     ([{'a': 1, 'b': 'x'}, {'a': 2, 'c': 'x'}, {'a': 1, 'b': 'x'}],
      "a is 1 on process 0 and 2 on process 1; b is 'x' on process 0 and 'missing' on process 1; "
      "c is 'missing' on process 0 and 'x' on process 1. Do it"),
@@ -97,7 +101,8 @@ def test_the_value_of_process_0_is_everybodys(job):
      '15 is 15 on process 0 and -1 on process 1, and 12 more differences. Do it'),
 ])
 def test_every_process_says_the_same_of_a_difference(job, values, said):
-  found, _ = job(len(values), lambda index: hosts.check_agreement('options', values[index], 'Do it'))
+  found, _ = job(len(values),
+                 lambda index: hosts.check_agreement('options', values[index], 'Do it'))
   if said is None:
     assert found == [None] * len(values)
   else:
@@ -114,7 +119,8 @@ def test_an_error_of_one_process_ends_all_and_the_coordinator_forgets_what_was_s
         if number == 49 and index == 1:
           raise hosts.HostsError('no disk')
   found, coordinator = job(2, work)
-  assert [str(error) for error in found] == ['process 1 of the job cannot go on: no disk', 'no disk']
+  assert [str(error) for error in found] == ['process 1 of the job cannot go on: no disk',
+                                             'no disk']
   assert len(coordinator.values) <= 6
 
 
@@ -129,9 +135,11 @@ def test_a_package_or_source_of_another_version_changes_the_facts(tmp_path, monk
   before = versions.describe_environment()
   assert {'Python', 'jax', 'flax', 'the source of plm_jax', 'jax_enable_x64'} <= {*before}
   (tmp_path / 'optax-0.0.1.dist-info').mkdir()
-  (tmp_path / 'optax-0.0.1.dist-info/METADATA').write_text('Metadata-Version: 2.1\nName: optax\nVersion: 0.0.1\n')
+  (tmp_path / 'optax-0.0.1.dist-info/METADATA').write_text(
+      'Metadata-Version: 2.1\nName: optax\nVersion: 0.0.1\n')
   monkeypatch.syspath_prepend(str(tmp_path))
-  changed = {name for name, value in versions.describe_environment().items() if before.get(name) != value}
+  changed = {name for name, value in versions.describe_environment().items() if before.get(name)
+             != value}
   assert changed == {'optax'}
   monkeypatch.setattr(jax, '__version__', '9.9.9')
   assert versions.describe_environment()['jax'].endswith('imported as 9.9.9')
@@ -147,7 +155,8 @@ def documents(seed, count=60):
 
 @pytest.fixture
 def disks(tmp_path):
-  """Folders of two hosts that share no disk, with the same text and tokenizer, and their settings."""
+  """Folders of two hosts that share no disk, with the same text and tokenizer, and their
+  settings."""
   folders = [tmp_path / '0', tmp_path / '1']
   for folder in folders:
     folder.mkdir()
@@ -158,11 +167,14 @@ def disks(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('different', [
-    'text', 'tokenizer', 'options', 'versions', pytest.param('checkpoint', marks=pytest.mark.release)])
+    'text', 'tokenizer', 'options', 'versions',
+    pytest.param('checkpoint', marks=pytest.mark.release)])
 def test_two_hosts_that_are_given_different_things_end_with_one_line(different, disks, tmp_path):
   folders, settings = disks
-  said = {'options': 'different options: --optim.peak is 0.001 on process 0 and 0.002 on process 1. Give every',
-          'versions': "different versions: optax is '", 'text': "different data: the text of text.txt is '",
+  said = {'options': 'different options: --optim.peak is 0.001 on process 0 and 0.002 on process '
+                     '1. Give every',
+          'versions': "different versions: optax is '",
+          'text': "different data: the text of text.txt is '",
           'tokenizer': "; the tokenizer is '",
           'checkpoint': "different parameters to start from: begin/checkpoints/"}[different]
   args = ['-1', '--scale=test', '--data.path=text.txt', '--data.prepare.tokenizer=tokenizer',
@@ -186,23 +198,27 @@ def test_two_hosts_that_are_given_different_things_end_with_one_line(different, 
           f'--data.prepare.tokenizer={folders[0] / "tokenizer"}']))
     args += ['--warm-start=begin']
   began = time.monotonic()
-  with two_processes('run_worker.py', 1, lambda index: args, folders, status=1, settings=settings) as outputs:
+  with two_processes('run_worker.py', 1, lambda index: args, folders, status=1,
+                     settings=settings) as outputs:
     printed = outputs()
   assert time.monotonic() - began < 120  # with the start of both processes
   lines = [[line for line in text.splitlines() if line.startswith('error: ')] for text in printed]
   assert len(lines[0]) == len(lines[1]) == 1 and lines[0] == lines[1]
   assert said in lines[0][0] and 'Traceback' not in ''.join(printed)
-  assert not (tmp_path / 'run/checkpoints').exists() or not any((tmp_path / 'run/checkpoints').glob('[0-9]*'))
+  assert not (tmp_path / 'run/checkpoints').exists() or not any(
+      (tmp_path / 'run/checkpoints').glob('[0-9]*'))
 
 
-TWO_TEXTS = ['--scale=test', '--data.prepare.heldout=0.3', '--train.eval-every=2', '--train.save-every=4',
+TWO_TEXTS = ['--scale=test', '--data.prepare.heldout=0.3', '--train.eval-every=2',
+             '--train.save-every=4',
              '--train.eval-batches=6', '--train.phases.1.length=32', '--model.vocab=300']
 
 
 @pytest.mark.slow
 @pytest.mark.release
 def test_metrics_choose_alike_on_two_processes_through_a_stop(tmp_path):
-  """Each is the best metric of a run that stops and continues, by two processes; one process chooses the same."""
+  """Each is the best metric of a run that stops and continues, by two processes; one process
+  chooses the same."""
   paths = []
   for number in range(2):
     paths.append(tmp_path / f'text{number}.txt')
@@ -210,24 +226,29 @@ def test_metrics_choose_alike_on_two_processes_through_a_stop(tmp_path):
   args = [*TWO_TEXTS, '--data.path', *map(str, paths)]
   config = parse(recipes.find_recipe('gpt2_small'), args)
   metrics = preflight.heldout_metrics(config)
-  assert {'clm', 'clm_accuracy', 'clm_baseline', 'bits_per_byte', 'clm/text0', 'bits_per_byte/text1'} <= {*metrics}
+  assert {'clm', 'clm_accuracy', 'clm_baseline', 'bits_per_byte', 'clm/text0',
+          'bits_per_byte/text1'} <= {*metrics}
   chosen = ['clm', 'clm_baseline', 'bits_per_byte']
   with two_processes('best_worker.py', 1, lambda index: [
-      tmp_path / f'{index}.json', tmp_path / 'job', ','.join(chosen), '--', *args], seconds=900) as outputs:
+      tmp_path / f'{index}.json', tmp_path / 'job', ','.join(chosen), '--', *args],
+      seconds=900) as outputs:
     outputs()
   first, second = (json.loads((tmp_path / f'{index}.json').read_text()) for index in range(2))
   assert first == second and list(first) == chosen
-  alone = run(parse(recipes.find_recipe('gpt2_small'), [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}',
+  alone = run(parse(recipes.find_recipe('gpt2_small'),
+                    [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}',
                                                  '--train.best=bits_per_byte']))
   assert first['bits_per_byte']['best'] == alone.best
   for name in metrics:
     # Sums in another order may turn an answer that is close.
     near = {'abs': 0.02} if 'accuracy' in name else {'rel': 1e-4}
-    assert first['bits_per_byte']['heldout'][name] == pytest.approx(alone.heldout[name], **near), name
+    assert first['bits_per_byte']['heldout'][name] == pytest.approx(alone.heldout[name],
+                                                                    **near), name
 
 
 def read_windows(*files):
-  """Reads files of `run_worker` -> step -> rows (number, window, epoch); a later line replaces an earlier one."""
+  """Reads files of `run_worker` -> step -> rows (number, window, epoch); a later line replaces an
+  earlier one."""
   found = {}
   for file in files:
     if file.exists():
@@ -252,18 +273,22 @@ def run_alone(args, windows):
 
 @pytest.mark.slow
 @pytest.mark.release
-def test_two_processes_killed_and_continued_read_and_learn_what_one_undisturbed_process_does(tmp_path):
+def test_two_processes_killed_and_continued_read_and_learn_what_one_undisturbed_process_does(
+    tmp_path):
   """The batch grows in the second phase, which continues the order of the first."""
   text = tmp_path / 'text.txt'
   text.write_text(documents(0, 120))
-  phases = [f'--train.phases.{number}.{name}={value}' for number, phase in enumerate([(4, 32, 4), (12, 32, 8)])
+  phases = [f'--train.phases.{number}.{name}={value}' for number,
+            phase in enumerate([(4, 32, 4), (12, 32, 8)])
             for name, value in zip(('steps', 'length', 'batch'), phase, strict=True)]
-  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--train.save-every=3', *phases,
+  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2',
+          '--train.save-every=3', *phases,
           '--train.log-every=1', '--train.eval-every=4']
   def settings(attempt, **more):
     return [{'WINDOWS': str(tmp_path / f'windows-{index}-{attempt}'), **more} for index in range(2)]
   def job(attempt, status, **more):
-    with two_processes('run_worker.py', 1, lambda index: ['-1', *args, f'--output={tmp_path / "run"}'],
+    with two_processes('run_worker.py', 1,
+                       lambda index: ['-1', *args, f'--output={tmp_path / "run"}'],
                        status=status, settings=settings(attempt, **more), seconds=900) as outputs:
       return outputs()
   job(0, None, KILL='8')
@@ -273,7 +298,8 @@ def test_two_processes_killed_and_continued_read_and_learn_what_one_undisturbed_
   run_alone([*args, '--mesh.data=1', f'--output={alone}'], tmp_path / 'windows-alone')
   want = read_windows(tmp_path / 'windows-alone')
   assert len(want) == 16 and [len(rows) for rows in want.values()] == [4] * 4 + [8] * 12
-  parts = [read_windows(*(tmp_path / f'windows-{index}-{attempt}' for attempt in range(2))) for index in range(2)]
+  parts = [read_windows(*(tmp_path / f'windows-{index}-{attempt}' for attempt in range(2)))
+           for index in range(2)]
   assert {step: sorted(parts[0][step] + parts[1][step]) for step in want} == want
   windows = [row[1:] for rows in want.values() for row in rows]
   assert len(set(windows)) == len(windows)

@@ -32,11 +32,14 @@ def free_address() -> str:
 
 
 @contextlib.contextmanager
-def two_processes(program: str, devices: int, arguments, folders=(None, None), status=0, settings=({}, {}),
+def two_processes(program: str, devices: int, arguments, folders=(None, None), status=0,
+                  settings=({}, {}),
                   seconds=240):
-  """PROGRAM COORDINATOR 2 INDEX *arguments(INDEX), twice; -> function that waits for both, -> what each printed.
+  """PROGRAM COORDINATOR 2 INDEX *arguments(INDEX), twice; -> function that waits for both, -> what
+  each printed.
 
-  folders: in which they run. status: with which they are to end; 'any': it is returned, too; None: as soon as
+  folders: in which they run. status: with which they are to end; 'any': it is returned, too; None:
+  as soon as
   one ends, the other is killed. settings: environment variables of each. seconds:
   that they have.
   """
@@ -45,7 +48,8 @@ def two_processes(program: str, devices: int, arguments, folders=(None, None), s
   path = os.pathsep.join([str(FOLDER.parent), os.environ.get('PYTHONPATH', '')])
   workers = [subprocess.Popen(
       [sys.executable, FOLDER / program, coordinator, '2', str(index), *arguments(index)],
-      env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': path, **settings[index]}, text=True, cwd=folders[index],
+      env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': path, **settings[index]}, text=True,
+      cwd=folders[index],
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for index in range(2)]
 
   def outputs() -> list[str]:
@@ -71,8 +75,10 @@ def two_processes(program: str, devices: int, arguments, folders=(None, None), s
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(tmp_path):
-  """Of 4 devices each, every one feeding its own rows: bit for bit alike, and to 1e-5 like one process of 8 devices."""
-  with two_processes('distributed_worker.py', 4, lambda index: [tmp_path / f'{index}.npz']) as outputs:
+  """Of 4 devices each, every one feeding its own rows: bit for bit alike, and to 1e-5 like one
+  process of 8 devices."""
+  with two_processes('distributed_worker.py', 4,
+                     lambda index: [tmp_path / f'{index}.npz']) as outputs:
     want = distributed_worker.train((2, 2, 2))
     outputs()
   got = [dict(np.load(tmp_path / f'{index}.npz')) for index in range(2)]
@@ -80,14 +86,16 @@ def test_two_processes_train_as_one_does(tmp_path):
   assert want.pop('rows').tolist() == [0, 16]
   for name, value in want.items():
     np.testing.assert_array_equal(got[0][name], got[1][name], name)
-    # Processes add up in another order than devices of one process. The gradient of a key's bias is zero but for
-    # rounding, which Adam enlarges: there only the size of the steps is compared.
+    # Processes add up in another order than devices of one process. The gradient of a key's bias is
+    # zero but for rounding, which Adam enlarges: there only the size of the steps is compared.
     relative = 1e-2 / np.abs(value).max() if name.endswith('key/bias') else 1e-5
-    np.testing.assert_allclose(got[0][name], value, rtol=0, atol=relative * np.abs(value).max(), err_msg=name)
+    np.testing.assert_allclose(got[0][name], value, rtol=0, atol=relative * np.abs(value).max(),
+                               err_msg=name)
 
 
 def called(*processes: hosts.JobPlace, seconds=0.5) -> list[str]:
-  """The roll of a job, called by those of its processes that are there -> what each says in the end."""
+  """The roll of a job, called by those of its processes that are there -> what each says in the
+  end."""
   def call(place):
     try:
       hosts.wait_for_processes(place, seconds)
@@ -103,11 +111,13 @@ def test_the_roll_names_who_is_missing():
   zero, one, two = (hosts.JobPlace(address, 3, index) for index in range(3))
   assert called(zero, two, one, seconds=20) == ['', '', '']
   said = called(zero, two)
-  assert said[0] == said[1] and said[0].startswith('of 3 processes, number 1 did not come within 0.5 s: every worker')
+  assert said[0] == said[1] and said[0].startswith(
+      'of 3 processes, number 1 did not come within 0.5 s: every worker')
   assert 'number 1, 2 did not come' in called(zero)[0]
   assert f'process 0 did not answer at {address} within 0.5 s (Connection refused): every worker' in called(two)[0]
   assert 'two processes, at' in called(zero, two, two, seconds=20)[0]
-  assert 'came to a job of 3: the options differ' in called(zero, hosts.JobPlace(address, 2, 1), seconds=20)[1]
+  assert 'came to a job of 3: the options differ' in called(zero, hosts.JobPlace(address, 2, 1),
+                                                            seconds=20)[1]
   port = address.rpartition(':')[2]
   with socket.create_server(('', int(port))):
     assert f'port {port} of hosts.coordinator={address} cannot be had' in called(zero)[0]
@@ -129,9 +139,11 @@ def test_a_stranger_does_not_disturb_the_roll():
 
 
 @pytest.mark.parametrize(('options', 'message'), [
-    (dict(distributed=True), 'no worker of a TPU pod, of Slurm or of MPI: give hosts.coordinator and'),
+    (dict(distributed=True),
+     'no worker of a TPU pod, of Slurm or of MPI: give hosts.coordinator and'),
     (dict(distributed=True, coordinator='a:1', count=2), 'give hosts.index too'),
-    (dict(distributed=True, coordinator='machine', count=2, index=0), 'machine is not address:port'),
+    (dict(distributed=True, coordinator='machine', count=2, index=0),
+     'machine is not address:port'),
     (dict(distributed=True, coordinator='a:1', count=2, index=2), 'hosts.index=2 of hosts.count=2'),
     (dict(coordinator='a:1', count=2, index=1), 'give hosts.distributed=True too'),
 ])
@@ -146,7 +158,8 @@ def test_hosts_that_do_not_share_the_output_end_before_text_is_prepared(tmp_path
   folders = [tmp_path / '0', tmp_path / '1']
   for folder in folders:
     folder.mkdir()
-  with two_processes('run_worker.py', 1, lambda index: ['-1', '--scale=test', '--output=out', '--data.path=embedded'],
+  with two_processes('run_worker.py', 1,
+                     lambda index: ['-1', '--scale=test', '--output=out', '--data.path=embedded'],
                      folders, status=1) as outputs:
     first, second = outputs()
   said = f'process 1 does not see the output of process 0 in {folders[1]}/out of '
@@ -157,20 +170,23 @@ def test_hosts_that_do_not_share_the_output_end_before_text_is_prepared(tmp_path
 
 @pytest.mark.slow
 def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
-  """The command of a pod's workers. One of them loses its machine: both stop at one step, the same commands go on from
-  there, and the model is that of a single process."""
+  """The command of a pod's workers. One of them loses its machine: both stop at one step, the same
+  commands go on from there, and the model is that of a single process."""
   draw = random.Random(0)
   words = ['array', 'matrix', 'value', 'order', 'memory', 'place', 'copy', 'list']
   text = tmp_path / 'corpus.txt'
   def sentence():
     return f'The {" ".join(draw.choices(words, k=8))}.'
   text.write_text('\n\n'.join('\n'.join(sentence() for _ in range(8)) for _ in range(80)))
-  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--train.save-every=100',
+  args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2',
+          '--train.save-every=100',
           '--train.phases.1.length=32']  # one length, of which each process compiles the steps
   def command(folder, terminated):
     return [str(terminated), *args, '--mesh.fsdp=2', f'--output={tmp_path / folder}']
-  with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1), status=75) as outputs:
-    want = run(parse(recipes.find_recipe('bert_base'), [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}']))
+  with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1),
+                     status=75) as outputs:
+    want = run(parse(recipes.find_recipe('bert_base'),
+                     [*args, '--mesh.data=1', f'--output={tmp_path / "alone"}']))
     first, second = outputs()
   stopped = re.search(r'stopped at step (\d) and saved', first)
   assert stopped and 5 <= int(stopped[1]) < 8 and 'stopped' not in second
@@ -179,8 +195,10 @@ def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
 
   with two_processes('run_worker.py', 2, lambda index: command('run', terminated=-1)) as outputs:
     first, second = outputs()
-  assert 'report: ' in first and 'Held-out' not in second and (tmp_path / 'run' / 'report.html').exists()
-  heldout = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  assert 'report: ' in first and 'Held-out' not in second and (
+      tmp_path / 'run' / 'report.html').exists()
+  heldout = [json.loads(line)
+             for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
              if json.loads(line)['split'] == 'heldout']
   assert [line['step'] for line in heldout] == [4, 8]
   assert heldout[-1]['mlm'] == pytest.approx(want.heldout['mlm'], rel=1e-4)
@@ -194,21 +212,25 @@ def test_a_bug_of_one_process_ends_the_others_too(how, wrong):
   """It is seen with its traceback, and the other process does not wait for days."""
   with two_processes('bug_worker.py', 1, lambda index: [how], status=1, seconds=120) as outputs:
     printed = outputs()
-  assert "return {}['no such name']" in printed[wrong] and "KeyError: 'no such name'" in printed[wrong]
+  assert "return {}['no such name']" in printed[wrong] and "KeyError: 'no such name'" in printed[
+      wrong]
   expected = f"process {wrong} of the job cannot go on: KeyError: 'no such name' (the output of that process has the"
   assert expected in printed[1 - wrong]
 
 
 @pytest.mark.parametrize(('killed', 'how'), [
-    (0, 'barrier'), (1, 'barrier'), pytest.param(1, 'collective', marks=pytest.mark.slow), (-1, 'ends')])
+    (0, 'barrier'), (1, 'barrier'), pytest.param(1, 'collective', marks=pytest.mark.slow),
+    (-1, 'ends')])
 def test_a_killed_process_ends_the_others_at_once_with_one_line(killed, how):
-  with two_processes('killed_worker.py', 1, lambda index: [str(killed), how], seconds=120, status='any',
+  with two_processes('killed_worker.py', 1, lambda index: [str(killed), how], seconds=120,
+                     status='any',
                      settings=[{'TF_CPP_MIN_LOG_LEVEL': '2'}] * 2) as outputs:
     printed, statuses = outputs()
   if how == 'ends':
     assert statuses == [0, 0] and not any('killed' in said for said in printed)
     return
-  line = (f'error: process {killed} of the job was killed, or its machine has failed: this process ends too. The '
+  line = (f'error: process {killed} of the job was killed, or its machine has failed: this process '
+          f'ends too. The '
           'same command on all machines resumes from the newest checkpoint')
   said = [text for text in printed[1 - killed].splitlines() if text and '[Gloo]' not in text]
   assert line in said

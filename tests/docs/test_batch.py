@@ -1,4 +1,5 @@
-"""The page that takes one batch through BERT: its code prints what the page shows, in both languages."""
+"""The page that takes one batch through BERT: its code prints what the page shows, in both
+languages."""
 import contextlib
 import io
 import re

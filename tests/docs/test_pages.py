@@ -1,5 +1,5 @@
-"""Every command and every Python block of the site's pages runs as it stands there, at --scale=test; every page in both
-languages that is to be; search finds words of both.
+"""Every command and every Python block of the site's pages runs as it stands there, at
+--scale=test; every page in both languages that is to be; search finds words of both.
 
 The README's commands are those of tests/test_readme.py; the notebooks, of tests/notebooks.
 """
@@ -65,7 +65,8 @@ def test_chinese_pages_show_figures_with_chinese_text():
 
 def test_commands_fit_the_width_of_a_page():
   for path in PAGES:
-    lines = [line for line in path.read_text(encoding='utf-8').split('\n') if OURS.match(line.strip())]
+    lines = [line for line in path.read_text(encoding='utf-8').split('\n')
+             if OURS.match(line.strip())]
     wide = [line for line in lines if line.startswith('    ') and len(line) > 104]
     assert not wide, f'{path}: {wide}'
 
@@ -76,7 +77,8 @@ def test_rows_of_tables_have_as_many_cells_as_their_head():
   for path in pages:
     head = 0
     for number, line in enumerate(path.read_text(encoding='utf-8').splitlines(), 1):
-      cells = re.sub(r'`[^`]*`', '', line).replace('\\|', '').count('|') if line.startswith('|') else 0
+      cells = re.sub(r'`[^`]*`', '',
+                     line).replace('\\|', '').count('|') if line.startswith('|') else 0
       head = cells and (head or cells)
       if cells != head:
         wrong.append(f'{path.relative_to(ROOT)}:{number}')
@@ -85,7 +87,9 @@ def test_rows_of_tables_have_as_many_cells_as_their_head():
 
 def test_pages_are_short():
   for path in PAGES:
-    assert path.name in ('adding.md', 'batch.md') or len(path.read_text(encoding='utf-8').split('\n')) < 120, path
+    assert path.name in ('adding.md',
+                         'batch.md') or len(
+                             path.read_text(encoding='utf-8').split('\n')) < 120, path
 
 
 def message_templates() -> list[str]:
@@ -113,19 +117,23 @@ def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
     assert any(map(pattern.search, templates)), message
 
 
-# A newcomer's first pages are tried with every change, the others before a release: that takes a quarter of an hour.
-# The commands and blocks of Chinese pages are those of the English ones, with other names and texts.
+# A newcomer's first pages are tried with every change, the others before a release: that takes a
+# quarter of an hour. The commands and blocks of Chinese pages are those of the English ones, with
+# other names and texts.
 SECTIONS = pytest.mark.parametrize('section', [
-    'start', *(pytest.param(name, marks=pytest.mark.release) for name in ('', 'howto', 'tutorials', 'explanation', 'coming', 'zh'))])
+    'start', *(pytest.param(name, marks=pytest.mark.release)
+               for name in ('', 'howto', 'tutorials', 'explanation', 'coming', 'zh'))])
 
 
 def pages_of(section: str) -> list[pathlib.Path]:
   """Return the pages of a section, or all in Chinese."""
-  return [path for path in PAGES if path.relative_to(DOCS).as_posix().rpartition('/')[0].split('/')[0] == section]
+  return [path for path in PAGES
+          if path.relative_to(DOCS).as_posix().rpartition('/')[0].split('/')[0] == section]
 
 
 def test_every_page_is_in_a_section():
-  assert sorted(path for mark in SECTIONS.args[1] for path in pages_of(getattr(mark, 'values', [mark])[0])) == PAGES
+  assert sorted(path for mark in SECTIONS.args[1]
+                for path in pages_of(getattr(mark, 'values', [mark])[0])) == PAGES
 
 
 @pytest.mark.slow
@@ -137,7 +145,8 @@ def test_every_command_runs(tmp_path, monkeypatch, section):
   world, failed, done = World(), [], set()
   for path in pages_of(section):
     for line in commands_of(path):
-      if line in done or (any(word in line for word in ELSEWHERE) and not line.startswith('scripts/')):
+      if line in done or (any(word in line for word in ELSEWHERE)
+                          and not line.startswith('scripts/')):
         continue
       done.add(line)
       try:
@@ -153,7 +162,8 @@ def test_every_command_runs(tmp_path, monkeypatch, section):
 def rehearsed(line: str) -> None:
   """Has a script print what it would do, and reads the options of the run in it."""
   assert '--dry-run' in line, 'a page shows what is paid for without --dry-run'
-  done = subprocess.run([ROOT / line.split()[0], *shlex.split(line)[1:]], capture_output=True, text=True)
+  done = subprocess.run([ROOT / line.split()[0], *shlex.split(line)[1:]], capture_output=True,
+                        text=True)
   assert done.returncode == 0, done.stderr
   if '-m plm_jax train' in line:
     name, *options = shlex.split(line.partition('-m plm_jax train ')[2])
@@ -176,7 +186,8 @@ def test_commands_of_training_are_understood():
 @pytest.mark.slow
 @SECTIONS
 def test_every_python_block_runs(tmp_path, monkeypatch, section):
-  """The blocks of a page run one after another in a folder of the page, with runs of the smallest scale."""
+  """The blocks of a page run one after another in a folder of the page, with runs of the smallest
+  scale."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   real = plm_jax.recipe
   for path in pages_of(section):
@@ -239,7 +250,8 @@ def test_every_public_function_has_a_page(monkeypatch):
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
   """Build both languages: dead links are warnings. The search finds the right page first."""
-  built = subprocess.run([sys.executable, DOCS / 'build.py', tmp_path / 'site'], capture_output=True, text=True)
+  built = subprocess.run([sys.executable, DOCS / 'build.py', tmp_path / 'site'],
+                         capture_output=True, text=True)
   assert built.returncode == 0, built.stderr
   english, chinese = read_index(tmp_path / 'site'), read_index(tmp_path / 'site/zh')
   assert {'whole', 'word', 'mask'} <= {*english['terms']} | {*english['titleterms']}

@@ -13,7 +13,8 @@ from plm_jax.unicode_words import split_words
 from plm_jax.word_vectors import word_corpus
 
 ROOT = pathlib.Path(__file__).parents[2]
-ROWS = ('latin', 'cyrillic', 'greek', 'arabic', 'hebrew', 'devanagari', 'bengali', 'tamil', 'vietnamese', 'yoruba',
+ROWS = ('latin', 'cyrillic', 'greek', 'arabic', 'hebrew', 'devanagari', 'bengali', 'tamil',
+        'vietnamese', 'yoruba',
         'korean', 'chinese', 'japanese', 'thai', 'burmese', 'khmer')
 
 
@@ -32,7 +33,8 @@ def test_table_of_scripts(name):
   said = tokenizer_fit.accent_warning(PrepareConfig(), BertNormalization(), texts)
   assert (re.findall(r'\(([\d.]+)%\)', said) or ['0.0']) == [share]
   # Every use of words finds those that the table names, and `clean` tells the sentences apart.
-  sentence = texts[0].split('.')[0].split('។')[0].split('။')[0].split('।')[0].split('。')[0].replace("'", ' ')
+  sentence = texts[0].split('.')[0].split('។')[0].split('။')[0].split('।')[0].split('。')[0].replace(
+      "'", ' ')
   found = [word.text for word in split_words(sentence)]
   assert word_corpus.WORD.findall(sentence) == found
   if words == 'between spaces':
@@ -47,7 +49,8 @@ def test_table_of_scripts(name):
     )
   assert len({tuple(compared.split_words(text)) for text in texts}) == len(texts)
   refused = (
-    tokenizer_fit.measure_long_runs(texts, tokenizer_fit.KANA + tokenizer_fit.unicode_words.DICTIONARY_SCRIPTS)[0]
+    tokenizer_fit.measure_long_runs(texts, tokenizer_fit.KANA
+                                    + tokenizer_fit.unicode_words.DICTIONARY_SCRIPTS)[0]
     > tokenizer_fit.MANY_SHARE
   )
   assert refused == (option == '`--kind=sentencepiece-unigram`')

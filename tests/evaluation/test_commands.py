@@ -25,13 +25,15 @@ ROWS = [{'question': f'the {animal}', 'choices': ['sat', 'on the mat'], 'label':
 @pytest.fixture(autouse=True)
 def trained(monkeypatch):
   tokenizer = train_byte_bpe(['the cat sat on the mat, and the dog on the cat'] * 9, 280)
-  cfg = DecoderConfig(tokenizer.vocab.size, tiny.block(norm_at='pre'), StackConfig(1), max_length=16)
+  cfg = DecoderConfig(tokenizer.vocab.size, tiny.block(norm_at='pre'), StackConfig(1),
+                      max_length=16)
   heads = CausalLM().heads(cfg)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(ModelWithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
   params = tiny.random_params(shapes['params'])
   def load(folder, mesh):
-    return LoadedModel('gpt2', cfg, heads, jax.device_put(params, shardings(shapes['params'], mesh)), tokenizer)
+    return LoadedModel('gpt2', cfg, heads,
+                       jax.device_put(params, shardings(shapes['params'], mesh)), tokenizer)
   monkeypatch.setattr(loaded_model, 'load_model', load)
 
 
@@ -46,7 +48,8 @@ def test_perplexity(tmp_path, capsys):
   (tmp_path / 'a.txt').write_text('the cat sat on the mat, and the dog too ' * 3)
   evaluation_commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4)
   out = capsys.readouterr().out.splitlines()
-  evaluation_commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4, mesh=MeshConfig(2, 2, 2))
+  evaluation_commands.perplexity_command('run', str(tmp_path / 'a.txt'), length=8, stride=4,
+                                         mesh=MeshConfig(2, 2, 2))
   again = capsys.readouterr().out.splitlines()
   assert [again[0], again[-1]] == [out[0], out[-1]]
   assert out[0].endswith('tokens, 30 words, 120 bytes')
@@ -63,14 +66,16 @@ def test_few_shot(data, tmp_path, capsys):
   assert 'predictions in' in out[-1]
   predictions = [json.loads(line) for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
   assert len(predictions) == 4
-  assert all(x['right'] == (x['chosen'] == x['label']) and len(x['logprobs']) == 2 for x in predictions)
+  assert all(x['right'] == (x['chosen'] == x['label']) and len(x['logprobs']) == 2
+             for x in predictions)
   assert float(out[1].split()[1].rstrip('%')) == 25 * sum(x['right'] for x in predictions)
   assert all(x['prompt'].count('\n\n') == 1 for x in predictions)
 
 
 def test_prompts_that_are_cut_are_told(tmp_path, capsys):
   (tmp_path / 'a.jsonl').write_text(json.dumps({'text': 'the cat sat on the mat ' * 9}) + '\n')
-  evaluation_commands.few_shot_command('run', 'lambada', settings=FewShotConfig(str(tmp_path / 'a.jsonl')))
+  evaluation_commands.few_shot_command('run', 'lambada',
+                                       settings=FewShotConfig(str(tmp_path / 'a.jsonl')))
   out = capsys.readouterr().out
   assert 'perplexity' in out and '1 prompts were too long and lost their beginning' in out
 
@@ -82,5 +87,6 @@ def test_no_data():
 
 def test_a_template(data, tmp_path):
   evaluation_commands.few_shot_command(
-      'run', 'multiple-choice', str(tmp_path / 'o.jsonl'), settings=FewShotConfig(data, template='Q {question} A'))
+      'run', 'multiple-choice', str(tmp_path / 'o.jsonl'),
+      settings=FewShotConfig(data, template='Q {question} A'))
   assert json.loads((tmp_path / 'o.jsonl').read_text().splitlines()[0])['prompt'] == 'Q the cat A'

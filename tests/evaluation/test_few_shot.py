@@ -29,8 +29,10 @@ class Words:
 
 
 def scorer(odds):
-  """odds: word -> its probability behind any other, or (word before it, word) -> that behind this one."""
-  tokenizer = Words(*dict.fromkeys(word for key in odds for word in ([key] if isinstance(key, str) else key)))
+  """odds: word -> its probability behind any other, or (word before it, word) -> that behind this
+  one."""
+  tokenizer = Words(*dict.fromkeys(word for key in odds
+                                   for word in ([key] if isinstance(key, str) else key)))
   table = np.full((tokenizer.vocab.size, tokenizer.vocab.size), 1e-6)
   for key, odd in odds.items():
     if isinstance(key, str):
@@ -50,12 +52,14 @@ def write(path, *rows):
 
 
 ROWS = {
-    'piqa': ({'question': 'Open a jar. ', 'choices': ['Twist.', 'Sing. '], 'label': 0}, 'Open a jar.',
+    'piqa': ({'question': 'Open a jar. ', 'choices': ['Twist.', 'Sing. '], 'label': 0},
+             'Open a jar.',
              ('Twist.', 'Sing.'), 0),
     'qasc': ({'id': '1', 'question': {'stem': 'What flies?', 'choices': [
         {'text': 'stones', 'label': 'A'}, {'text': 'birds', 'label': 'B'}]}, 'answerKey': 'B'},
         'Question: What flies?\nAnswer:', ('stones', 'birds'), 1),
-    'commonsense-qa': ({'question': 'Where?', 'choices': {'label': ['A', 'B', 'C'], 'text': ['x', 'y', 'z']},
+    'commonsense-qa': ({'question': 'Where?',
+                        'choices': {'label': ['A', 'B', 'C'], 'text': ['x', 'y', 'z']},
                         'answerKey': 'C'}, 'Question: Where?\nAnswer:', ('x', 'y', 'z'), 2),
     'boolq': ({'question': 'is it so', 'passage': 'It is so.', 'label': 1},
               'It is so.\nquestion: is it so?\nanswer:', ('no', 'yes'), 1),
@@ -72,12 +76,14 @@ def test_prompts(name, tmp_path):
 
 
 @pytest.mark.parametrize(('name', 'features', 'context', 'choices', 'label'), [
-    ('piqa', {'goal': b'Open a jar.', 'sol1': b'Sing.', 'sol2': b'Twist.', 'label': np.int64(1), 'id': b'7'},
+    ('piqa', {'goal': b'Open a jar.', 'sol1': b'Sing.', 'sol2': b'Twist.', 'label': np.int64(1),
+              'id': b'7'},
      'Open a jar.', ('Sing.', 'Twist.'), 1),
     ('qasc', {'question': b'What flies?', 'answerKey': b'B', 'fact1': b'', 'choices': {
         'text': np.array([b'stones', b'birds'], object), 'label': np.array([b'A', b'B'], object)}},
      'Question: What flies?\nAnswer:', ('stones', 'birds'), 1),
-    ('boolq', {'question': b'is it so', 'passage': b'It is.', 'answer': np.bool_(False), 'title': b'So'},
+    ('boolq', {'question': b'is it so', 'passage': b'It is.', 'answer': np.bool_(False),
+               'title': b'So'},
      'So -- It is.\nquestion: is it so?\nanswer:', ('no', 'yes'), 0),
     ('lambada', {'passage': b'he came here'}, 'he came', ('here',), 0),
 ])
@@ -98,7 +104,8 @@ def test_examples_stand_before_the_question():
   blank = TASKS['lambada-blank']
   shot = FewShotExample('Alice went to visit her friend ____. ->', ('Bob',), 0, '')
   assert blank.prompt(shot._replace(context='A ball, a glove, and a ____. ->'), [shot]) == (
-      'Fill in blank:\n\nAlice went to visit her friend ____. -> Bob\nA ball, a glove, and a ____. ->')
+      'Fill in blank:\n\nAlice went to visit her friend ____. -> Bob\nA ball, a glove, and a ____. '
+      '->')
 
 
 def test_draws_are_of_seed_and_question_and_never_the_question_itself():
@@ -109,9 +116,11 @@ def test_draws_are_of_seed_and_question_and_never_the_question_itself():
   assert own == few_shot.sample_shots(pool, pool[5], 16, seed=3)
   assert own[:2] == few_shot.sample_shots(pool, pool[5], 2, seed=3)
   assert own != few_shot.sample_shots(pool, pool[5], 16, seed=4)
-  assert len({tuple(x.where for x in few_shot.sample_shots(pool, some, 16, seed=3)) for some in asked}) == 20
+  assert len({tuple(x.where for x in few_shot.sample_shots(pool, some, 16, seed=3))
+              for some in asked}) == 20
   assert few_shot.sample_shots([], pool[5], 0, seed=3) == []
-  with pytest.raises(ConfigError, match='17 examples are needed before each question, there are 16 other ones'):
+  with pytest.raises(ConfigError,
+                     match='17 examples are needed before each question, there are 16 other ones'):
     few_shot.sample_shots(pool, pool[5], 17, seed=3)
 
 
@@ -119,23 +128,27 @@ def test_a_limit_is_drawn():
   examples = [FewShotExample(str(number), ('a',), 0, '') for number in range(1000)]
   some = [int(x.context) for x in few_shot.sample_subset(examples, 100, seed=0)]
   assert len(set(some)) == 100 and some == sorted(some) and 400 < np.mean(some) < 600
-  assert few_shot.sample_subset(examples, 100, seed=1) != few_shot.sample_subset(examples, 100, seed=0)
+  assert few_shot.sample_subset(examples, 100,
+                                seed=1) != few_shot.sample_subset(examples, 100, seed=0)
   assert few_shot.sample_subset(examples, 2000, seed=0) == examples
 
 
 def test_how_choices_are_compared():
   score, alone = ContinuationScore(-6.0, False, 3, 0), ContinuationScore(-7.5, False, 3, 0)
-  values = {how: few_shot.normalize_score(how, score, 'naïve', alone) for how in ('sum', 'token', 'byte', 'calibrated')}
+  values = {how: few_shot.normalize_score(how, score, 'naïve', alone)
+            for how in ('sum', 'token', 'byte', 'calibrated')}
   assert values == {'sum': -6, 'token': -2, 'byte': -1, 'calibrated': 1.5}
 
 
 def test_evaluate_by_each_comparison():
-  """'long long' is likelier a token, 'b' in all; behind 'Answer:' alone 'b' is likelier still, so 'a' gains most."""
+  """'long long' is likelier a token, 'b' in all; behind 'Answer:' alone 'b' is likelier still, so
+  'a' gains most."""
   model = scorer({'a': 0.1, 'b': 0.15, 'long': 0.3, ('Answer:', 'a'): 0.01, ('Answer:', 'b'): 0.2,
                   ('Answer:', 'long'): 0.3, 'Question': 0.001})
   task = dataclasses.replace(TASKS['multiple-choice'], template='{question}')
   examples = [FewShotExample('Which', ('a', 'b', 'long long'), label, '') for label in (0, 1, 1, 2)]
-  for normalize, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25), ('calibrated', 0, 0.25)):
+  for normalize, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25),
+                                      ('calibrated', 0, 0.25)):
     result = few_shot.evaluate_few_shot(task, model, examples, normalize=normalize)
     assert {x.predicted for x in result.predictions} == {chosen}
     assert result.accuracy == accuracy
@@ -151,7 +164,8 @@ def test_evaluate_by_each_comparison():
 def test_last_words():
   model = scorer({'cat': 0.5, ('the', 'cat'): 0.6, ('the', 'dog'): 0.2})
   task = TASKS['cloze']
-  examples = [task.read(LabeledRow({'text': text}, '')) for text in ('see the cat', 'see the dog', 'a cat', 'cat dog')]
+  examples = [task.read(LabeledRow({'text': text}, ''))
+              for text in ('see the cat', 'see the dog', 'a cat', 'cat dog')]
   result = few_shot.evaluate_few_shot(task, model, examples)
   assert [x.right for x in result.predictions] == [True, False, True, False]
   assert result.perplexity == pytest.approx(1 / (0.6 * 0.2 * 0.5 * 1e-6) ** 0.25, rel=1e-3)
@@ -161,8 +175,10 @@ def test_last_words():
 def test_last_words_that_are_not_stop_words():
   model = scorer({'it': 0.5, 'the': 0.3, 'cat': 0.15, 'dog': 0.01})
   task = TASKS['lambada-filtered']
-  examples = [task.read(LabeledRow({'text': text}, '')) for text in ('see cat', 'see dog', 'see it')]
-  assert [x.right for x in few_shot.evaluate_few_shot(task, model, examples).predictions] == [True, False, False]
+  examples = [task.read(LabeledRow({'text': text}, ''))
+              for text in ('see cat', 'see dog', 'see it')]
+  assert [x.right for x in few_shot.evaluate_few_shot(task, model, examples).predictions] == [
+      True, False, False]
   plain = few_shot.evaluate_few_shot(TASKS['lambada'], model, examples)
   assert [x.right for x in plain.predictions] == [False, False, True]
   assert plain.perplexity == few_shot.evaluate_few_shot(task, model, examples).perplexity
@@ -171,23 +187,29 @@ def test_last_words_that_are_not_stop_words():
 def test_shots_come_before_every_question():
   model = scorer({'yes': 0.3, 'no': 0.2})
   examples = [FewShotExample(f'{number}?', ('no', 'yes'), number % 2, '') for number in range(5)]
-  result = few_shot.evaluate_few_shot(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
+  result = few_shot.evaluate_few_shot(TASKS['yes-no'], model, examples, shots=2, pool=examples,
+                                      seed=1)
   assert [len(x.prompt.split('\n\n')) for x in result.predictions] == [3] * 5
   assert all(x.prompt.endswith(x.example.context) and x.prompt.count(x.example.context) == 1
              for x in result.predictions)
-  again = few_shot.evaluate_few_shot(TASKS['yes-no'], model, examples, shots=2, pool=examples, seed=1)
+  again = few_shot.evaluate_few_shot(TASKS['yes-no'], model, examples, shots=2, pool=examples,
+                                     seed=1)
   assert again.predictions == result.predictions
 
 
 @pytest.mark.parametrize(('name', 'row', 'message'), [
     ('piqa', {'ask': 'x', 'choices': ['a', 'b'], 'label': 0},
-     "a.jsonl:1: no column 'question.stem' or 'question' or 'goal', only ['ask', 'choices', 'label']"),
+     "a.jsonl:1: no column 'question.stem' or 'question' or 'goal', only ['ask', 'choices', "
+     "'label']"),
     ('piqa', {'question': 'x', 'choices': ['a', 'b'], 'label': 2},
      'a.jsonl:1: the label is a number below 2 or one of 0, 1, got 2'),
     ('piqa', {'question': 'x', 'choices': ['a', 'b'], 'label': -1}, 'got -1'),
-    ('qasc', {'question': 'x', 'choices': {'text': ['a', 'b'], 'label': ['A', 'B']}, 'answerKey': 'C'}, "got 'C'"),
-    ('piqa', {'question': 'x', 'choices': ['a'], 'label': 0}, "expected two or more choices, got ['a']"),
-    ('boolq', {'question': 'x', 'passage': 3, 'label': 0}, "the column 'passage' must be a text, got 3"),
+    ('qasc', {'question': 'x', 'choices': {'text': ['a', 'b'], 'label': ['A', 'B']},
+              'answerKey': 'C'}, "got 'C'"),
+    ('piqa', {'question': 'x', 'choices': ['a'], 'label': 0},
+     "expected two or more choices, got ['a']"),
+    ('boolq', {'question': 'x', 'passage': 3, 'label': 0},
+     "the column 'passage' must be a text, got 3"),
     ('boolq', {'question': 'x', 'passage': 'y', 'label': 'maybe'}, "one of 0, 1, got 'maybe'"),
     ('lambada', {'text': 'word'}, 'a passage of one word'),
     ('lambada', ['text'], 'an object is expected, got ["text"]'),
@@ -211,7 +233,8 @@ def test_bad_files(tmp_path):
 
 @pytest.mark.parametrize(('template', 'error', 'message'), [
     ('{question} {hint}', SourceError, "the template names a column 'hint', there are"),
-    ('{question', ConfigError, "the template '{question' cannot be filled: expected '}' before end of string"),
+    ('{question', ConfigError,
+     "the template '{question' cannot be filled: expected '}' before end of string"),
     ('{}', ConfigError, 'cannot be filled'),
 ])
 def test_bad_templates(template, error, message):
@@ -225,8 +248,10 @@ def test_tfds(tmp_path):
   tf = pytest.importorskip('tensorflow')
   text = tfds.features.Text()
   features = tfds.features.FeaturesDict({
-      'question': text, 'answerKey': text, 'choices': tfds.features.Sequence({'text': text, 'label': text})})
-  row = {'question': 'What flies?', 'answerKey': 'B', 'choices': {'text': ['stones', 'birds'], 'label': ['A', 'B']}}
+      'question': text, 'answerKey': text,
+      'choices': tfds.features.Sequence({'text': text, 'label': text})})
+  row = {'question': 'What flies?', 'answerKey': 'B',
+         'choices': {'text': ['stones', 'birds'], 'label': ['A', 'B']}}
   folder = tmp_path / 'qasc'
   folder.mkdir()
   with tf.io.TFRecordWriter(f'{folder}/qasc-validation.tfrecord-00000-of-00001') as writer:
@@ -234,6 +259,8 @@ def test_tfds(tmp_path):
   template = tfds.core.ShardedFileTemplate(
       folder, dataset_name='qasc', split='validation', filetype_suffix='tfrecord')
   tfds.folder_dataset.write_metadata(
-      data_dir=folder, features=features, split_infos=[tfds.core.SplitInfo('validation', [1], 0, template)])
+      data_dir=folder, features=features,
+      split_infos=[tfds.core.SplitInfo('validation', [1], 0, template)])
   assert TASKS['qasc'].examples(f'tfds:{folder}:validation') == [
-      FewShotExample('Question: What flies?\nAnswer:', ('stones', 'birds'), 1, f'tfds:{folder}:validation[0]')]
+      FewShotExample('Question: What flies?\nAnswer:', ('stones', 'birds'), 1,
+                     f'tfds:{folder}:validation[0]')]

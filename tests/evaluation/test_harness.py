@@ -30,11 +30,13 @@ def asked(*args):
 @pytest.fixture(scope='module')
 def model():
   tokenizer = train_byte_bpe(['the cat sat on the mat, and the dog on the cat'] * 9, 280)
-  cfg = DecoderConfig(tokenizer.vocab.size, tiny.block(norm_at='pre'), StackConfig(1), max_length=24)
+  cfg = DecoderConfig(tokenizer.vocab.size, tiny.block(norm_at='pre'), StackConfig(1),
+                      max_length=24)
   heads = CausalLM().heads(cfg)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(ModelWithHeads(cfg.backbone(), heads).init, jax.random.key(0), batch)
-  return harness.Harness(LoadedModel('gpt2', cfg, heads, tiny.random_params(shapes['params']), tokenizer), batch_size=2)
+  return harness.Harness(LoadedModel('gpt2', cfg, heads, tiny.random_params(shapes['params']),
+                                     tokenizer), batch_size=2)
 
 
 def test_loglikelihood(model):
@@ -51,23 +53,28 @@ def test_loglikelihood(model):
 def test_windows(size, windows):
   """Its own example: a start and ten tokens, four of which are read at a time."""
   assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 4)] == windows
-  assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 0)] == [(list(range(size)), 1)]
+  assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 0)] == [
+      (list(range(size)), 1)]
 
 
 def test_loglikelihood_rolling(model):
   short, long = 'the cat sat', 'the cat sat on the mat, ' * 12
   found = model.loglikelihood_rolling(asked((short,), (long,), ('',)))
   assert found[0] == pytest.approx(model.scorer.score([('', short)])[0].logprob, rel=1e-5)
-  spans = harness.rolling_spans([*model.scorer.start_ids(0), *model.scorer.tokenizer.encode(long)], 24)
-  assert found[1] == pytest.approx(sum(logprob for logprob, _ in model.scorer.predict(spans)), rel=1e-6)
+  spans = harness.rolling_spans([*model.scorer.start_ids(0), *model.scorer.tokenizer.encode(long)],
+                                24)
+  assert found[1] == pytest.approx(sum(logprob for logprob, _ in model.scorer.predict(spans)),
+                                   rel=1e-6)
   assert found[2] == 0
 
 
 def test_generate_until(model):
-  """In the order that was asked, whatever goes together; a stop ends a text, and is no part of it."""
+  """In the order that was asked, whatever goes together; a stop ends a text, and is no part of
+  it."""
   whole, long, other, one = model.generate_until(asked(
       ('the cat', {'max_gen_toks': 8}), ('the cat sat on the mat ' * 9, {'max_gen_toks': 8}),
-      ('a dog', {'until': ['\n']}), ('the cat', {'max_gen_toks': 1, 'do_sample': False, 'temperature': 0.7})))
+      ('a dog', {'until': ['\n']}),
+      ('the cat', {'max_gen_toks': 1, 'do_sample': False, 'temperature': 0.7})))
   assert whole.startswith(one) and len(whole) > len(one) > 0
   assert long and other and '\n' not in other
   stop = whole[2:4]
@@ -79,7 +86,8 @@ def test_generate_until(model):
     ({'until': '\n'}, GenerationConfig(256, stop=('\n',))),
     ({'until': ['\n', '.'], 'max_gen_toks': 5, 'do_sample': False, 'temperature': 0.0},
      GenerationConfig(5, stop=('\n', '.'))),
-    ({'do_sample': True, 'top_p': 0.9, 'max_new_tokens': 7}, GenerationConfig(7, temperature=1.0, top_p=0.9)),
+    ({'do_sample': True, 'top_p': 0.9, 'max_new_tokens': 7},
+     GenerationConfig(7, temperature=1.0, top_p=0.9)),
     ({'temperature': 0.5, 'top_k': 3}, GenerationConfig(256, temperature=0.5, top_k=3)),
     ({'temperature': 0, 'top_k': 3}, GenerationConfig(256)),
 ])
@@ -108,18 +116,23 @@ def test_the_harness_itself(model):
           {'question': 'the dog', 'choices': ['mat', 'and the'], 'label': 1}] * 3
   datasets = pytest.importorskip('datasets')
   task = ConfigurableTask(config={
-      'task': 'tiny', 'output_type': 'multiple_choice', 'test_split': 'test', 'doc_to_text': '{{question}}',
-      'doc_to_choice': '{{choices}}', 'doc_to_target': 'label', 'num_fewshot': 0, 'dataset_path': 'none',
-      'custom_dataset': lambda **_: {'test': datasets.Dataset.from_list(rows)}, 'metric_list': [{'metric': 'acc'}]})
+      'task': 'tiny', 'output_type': 'multiple_choice', 'test_split': 'test',
+      'doc_to_text': '{{question}}',
+      'doc_to_choice': '{{choices}}', 'doc_to_target': 'label', 'num_fewshot': 0,
+      'dataset_path': 'none',
+      'custom_dataset': lambda **_: {'test': datasets.Dataset.from_list(rows)},
+      'metric_list': [{'metric': 'acc'}]})
   found = evaluate(model, {'tiny': task}, bootstrap_iters=0)
-  scores = model.scorer.score([(row['question'], f' {choice}') for row in rows for choice in row['choices']])
+  scores = model.scorer.score([(row['question'], f' {choice}') for row in rows
+                               for choice in row['choices']])
   chosen = np.reshape([score.logprob for score in scores], (-1, 2)).argmax(1)
   right = chosen == np.array([row['label'] for row in rows])
   assert found and found['results']['tiny']['acc,none'] == pytest.approx(right.mean())
 
 
 def test_on_a_mesh(model, monkeypatch):
-  """A model in a folder, split over four devices, twice: scores and texts are those of one device."""
+  """A model in a folder, split over four devices, twice: scores and texts are those of one
+  device."""
   alone = model.trained
   heads = ModelWithHeads(alone.model.backbone(), alone.heads)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
@@ -130,6 +143,7 @@ def test_on_a_mesh(model, monkeypatch):
   split = harness.Harness('folder', batch_size=2, fsdp=2, tensor=2)
   assert dict(split.scorer.mesh.shape) == dict(data=2, fsdp=2, tensor=2)
   pairs = asked(('the cat', ' sat'), ('the dog', ' on the mat'))
-  np.testing.assert_allclose(*([logprob for logprob, _ in x.loglikelihood(pairs)] for x in (split, model)), rtol=1e-5)
+  np.testing.assert_allclose(*([logprob for logprob, _ in x.loglikelihood(pairs)]
+                               for x in (split, model)), rtol=1e-5)
   prompts = asked(('the cat', {'max_gen_toks': 8}), ('a dog', {'max_gen_toks': 6}))
   assert split.generate_until(prompts) == model.generate_until(prompts)

@@ -1,5 +1,5 @@
-"""How likely an encoder finds a text, told again by asking it for each token through the front door; and minimal pairs
-counted by hand."""
+"""How likely an encoder finds a text, told again by asking it for each token through the front
+door; and minimal pairs counted by hand."""
 import json
 import math
 import pathlib
@@ -73,7 +73,8 @@ def asked(trained: LoadedModel, texts: list[str], how: str) -> list[float]:
       rows.append(row)
       told.append((number, tokenizer.pieces[token].lstrip('▁')))
   following = iter(rows)
-  with pytest.MonkeyPatch.context() as patch:  # the tokens themselves: a text with a mask may be divided otherwise
+  # the tokens themselves: a text with a mask may be divided otherwise
+  with pytest.MonkeyPatch.context() as patch:
     patch.setattr(tokenizer, 'encode', lambda text, specials=False: next(following))
     found = plm_jax.fill_mask(trained, ['[MASK]'] * len(rows), top=tokenizer.vocab.size)
   sums = [0.0] * len(texts)
@@ -84,7 +85,8 @@ def asked(trained: LoadedModel, texts: list[str], how: str) -> list[float]:
 
 @pytest.mark.parametrize('how', ['pll', 'pll-word-l2r'])
 def test_a_pseudo_likelihood_is_what_masks_are_filled_with_one_by_one(bert, how):
-  texts = ['Tanya appreciates himself.', 'The.', 'Those actors had not harmed the waitress, and the doctors.']
+  texts = ['Tanya appreciates himself.', 'The.',
+           'Those actors had not harmed the waitress, and the doctors.']
   scores = plm_jax.likelihood(bert, texts, how)
   np.testing.assert_allclose(scores, asked(bert, texts, how), rtol=1e-5)
 
@@ -98,20 +100,25 @@ def test_tokens_behind_in_the_word_are_masked_too_and_no_others(bert):
   ends = [*np.flatnonzero(starts)[1:].tolist(), len(ids)]
   assert [scorer.hidden(ids, place) for place in range(len(ids))] == [
       next(end for end in ends if end > place) for place in range(len(ids))]
-  assert [pseudo_likelihood.make_pseudo_scorer(bert).hidden(ids, place) for place in range(len(ids))] == [
+  assert [pseudo_likelihood.make_pseudo_scorer(bert).hidden(ids, place)
+          for place in range(len(ids))] == [
     *range(1, len(ids) + 1)
   ]
 
 
 def test_scores_do_not_depend_on_what_else_is_scored(roberta, lines):
   together = plm_jax.likelihood(roberta, lines)
-  np.testing.assert_allclose(together[::7], [plm_jax.likelihood(roberta, line)[0] for line in lines[::7]], rtol=1e-5)
-  assert np.isfinite(together).all() and (together < 0).all() and len({*together.round(4).tolist()}) > 12
+  np.testing.assert_allclose(together[::7],
+                             [plm_jax.likelihood(roberta, line)[0] for line in lines[::7]],
+                             rtol=1e-5)
+  assert np.isfinite(together).all() and (together
+                                          < 0).all() and len({*together.round(4).tolist()}) > 12
 
 
 def test_a_decoder_is_asked_for_whole_texts(gpt2, lines):
   np.testing.assert_allclose(
-      plm_jax.likelihood(gpt2, lines[:5]), plm_jax.score(gpt2, [('', line) for line in lines[:5]]), rtol=1e-6)
+      plm_jax.likelihood(gpt2, lines[:5]), plm_jax.score(gpt2, [('', line) for line in lines[:5]]),
+      rtol=1e-6)
 
 
 def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
@@ -128,10 +135,14 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
     return [{'a': -1.0, 'b': -2.0, 'c': -3.0}[text] for text in texts]
   judged = minimal_pairs.judge_pairs(score, read)
   assert calls == [['a', 'b', 'c']]  # each sentence once
-  assert judged[0] == JudgedPair(read[0], -1.0, -2.0) and [one.right for one in judged] == [True, True, False, False]
+  assert judged[0] == JudgedPair(read[0], -1.0,
+                                 -2.0) and [one.right
+                                            for one in judged] == [True, True, False, False]
   assert minimal_pairs.accuracy_by_paradigm(judged) == [
-      PairAccuracy('one', 1, 1, 'x'), PairAccuracy('two', 1, 2, 'x'), PairAccuracy('three', 0, 1, 'y')]
-  assert minimal_pairs.accuracy_by_phenomenon(judged) == [PairAccuracy('x', 2, 3), PairAccuracy('y', 0, 1)]
+      PairAccuracy('one', 1, 1, 'x'), PairAccuracy('two', 1, 2, 'x'),
+      PairAccuracy('three', 0, 1, 'y')]
+  assert minimal_pairs.accuracy_by_phenomenon(judged) == [PairAccuracy('x', 2, 3),
+                                                          PairAccuracy('y', 0, 1)]
   every = minimal_pairs.overall_accuracy(judged)
   assert (every.accuracy, every.error) == (0.5, pytest.approx(math.sqrt(0.25 / 3)))
   assert [pair.paradigm for pair in minimal_pairs.read_pairs(str(tmp_path / 'pairs.jsonl'), 1)] == [
@@ -142,7 +153,8 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
 
 
 @pytest.mark.parametrize(('right', 'pairs', 'interval', 'beyond'), [
-    (60, 100, (0.497, 0.697), 'unsure'), (61, 100, (0.507, 0.706), 'above'), (39, 100, (0.294, 0.493), 'below'),
+    (60, 100, (0.497, 0.697), 'unsure'), (61, 100, (0.507, 0.706), 'above'),
+    (39, 100, (0.294, 0.493), 'below'),
     (0, 5, (0.0, 0.522), 'unsure'), (6, 6, (0.541, 1.0), 'above')])
 def test_intervals_are_those_of_the_binomial_distribution(right, pairs, interval, beyond):
   """As R's binom.test prints them."""
@@ -152,7 +164,8 @@ def test_intervals_are_those_of_the_binomial_distribution(right, pairs, interval
 
 
 def judged_file(path, **rights):
-  """Writes what --output would for a run. rights: of each paradigm how many of 100 pairs are right."""
+  """Writes what --output would for a run. rights: of each paradigm how many of 100 pairs are
+  right."""
   path.write_text(''.join(
       json.dumps({'UID': name, 'linguistics_term': 'x', 'sentence_good': 'a', 'sentence_bad': 'b',
                   'good': float(number < right), 'bad': 0.5}) + '\n'
@@ -164,41 +177,52 @@ def test_runs_that_were_judged_are_compared(tmp_path, monkeypatch, capsys):
   one = judged_file(tmp_path / 'bert.jsonl', agreement=90, islands=40, only=50)
   two = judged_file(tmp_path / 'gpt.jsonl', agreement=50, islands=20)
   page = tmp_path / 'both.html'
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', one, f'--compare-with={two}', f'--page={page}'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', one, f'--compare-with={two}',
+                                   f'--page={page}'])
   commands.main()
   said = [line.split() for line in capsys.readouterr().out.splitlines()]
   assert said[0] == ['paradigm', 'bert', 'gpt', 'pairs', 'phenomenon']
-  assert said[1] == ['agreement', '90.0%', '82.4-95.1%', '+', '50.0%', '39.8-60.2%', '=', '100', 'x']
+  assert said[1] == ['agreement', '90.0%', '82.4-95.1%', '+', '50.0%', '39.8-60.2%', '=', '100',
+                     'x']
   assert said[2] == ['islands', '40.0%', '30.3-50.3%', '=', '20.0%', '12.7-29.2%', '-', '100', 'x']
   assert said[3] == ['only', '50.0%', '39.8-60.2%', '=', '100', 'x']
-  assert ' '.join(said[-3]).startswith('bert: of 3 paradigms 1 are above guessing, 0 below, 2 without')
+  assert ' '.join(said[-3]).startswith(
+      'bert: of 3 paradigms 1 are above guessing, 0 below, 2 without')
   html = page.read_text()
-  assert html.count('class="bar"') == 2 * 2 + 1 and '<b>gpt</b>' in html and '<b class="run">gpt </b>' in html
+  assert html.count(
+      'class="bar"') == 2 * 2 + 1 and '<b>gpt</b>' in html and '<b class="run">gpt </b>' in html
 
 
 @pytest.mark.parametrize(('args', 'message'), [
-    (['run'], 'there are no pairs: give files of them'), (['{one}', 'more.jsonl'], 'has been judged already'),
-    (['{one}', '--compare-with={one}'], 'two are the same'), (['{raw}'], 'expected the numbers good and bad')])
+    (['run'], 'there are no pairs: give files of them'),
+    (['{one}', 'more.jsonl'], 'has been judged already'),
+    (['{one}', '--compare-with={one}'], 'two are the same'),
+    (['{raw}'], 'expected the numbers good and bad')])
 def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
   places = {'one': judged_file(tmp_path / 'one.jsonl', a=1), 'raw': str(tmp_path / 'raw.jsonl')}
   (tmp_path / 'raw.jsonl').write_text('{"sentence_good": "a", "sentence_bad": "b"}\n')
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', *(arg.format(**places) for arg in args)])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs',
+                                   *(arg.format(**places) for arg in args)])
   with pytest.raises(SystemExit, match=message):
     commands.main()
 
 
 def test_a_table_of_pairs_without_a_phenomenon():
-  judged = [JudgedPair(MinimalPair('a', 'b', name), 1.0, other) for name, other in (('x', 0.0), ('x', 2.0), ('y', 0.0))]
+  judged = [JudgedPair(MinimalPair('a', 'b', name), 1.0, other) for name,
+            other in (('x', 0.0), ('x', 2.0), ('y', 0.0))]
   lines = [line.split()[:2] for line in table_lines({'run': judged})]
   assert lines[1:4] == [['x', '50.0%'], ['y', '100.0%'], ['all', '66.7%']]
   named = [one._replace(pair=one.pair._replace(term='z')) for one in judged]
-  assert ['z', '66.7%'] in [line.split()[:2] for line in table_lines({'run': named, 'other': judged})]
+  assert ['z', '66.7%'] in [line.split()[:2]
+                            for line in table_lines({'run': named, 'other': judged})]
 
 
-def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path, capsys):
+def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path,
+                                                                  capsys):
   monkeypatch.setattr(loaded_model, 'load_model', lambda folder, mesh=None: bert)
   out, page = tmp_path / 'out.jsonl', tmp_path / 'page.html'
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', 'run', str(BLIMP), f'--output={out}', f'--page={page}'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', 'run', str(BLIMP), f'--output={out}',
+                                   f'--page={page}'])
   commands.main()
   table = capsys.readouterr().out.splitlines()
   assert table[0].split() == ['paradigm', 'accuracy', 'at', '95%', 'pairs', 'phenomenon']
@@ -216,10 +240,13 @@ def test_what_cannot_be_judged_is_said_in_a_line(bert, gpt2, tmp_path):
   nameless = LoadedModel('bert', bert.model, {}, bert.params, bert.tokenizer)
   for call, error, line in (
       (lambda: plm_jax.minimal_pairs(bert, str(tmp_path / 'bad.jsonl')), SourceError,
-       r'bad\.jsonl:1: expected the texts sentence_good and sentence_bad, got the columns good, bad'),
-      (lambda: plm_jax.likelihood(bert, ['so ' * 99]), ConfigError, 'has .* tokens, and the model reads 62'),
+       r'bad\.jsonl:1: expected the texts sentence_good and sentence_bad, got the columns good, '
+       r'bad'),
+      (lambda: plm_jax.likelihood(bert, ['so ' * 99]), ConfigError,
+       'has .* tokens, and the model reads 62'),
       (lambda: plm_jax.likelihood(bert, ['']), ConfigError, 'nothing to score'),
-      (lambda: plm_jax.likelihood(gpt2, ['a'], 'pll-word-l2r'), ConfigError, 'a gpt2 reads from left to right'),
+      (lambda: plm_jax.likelihood(gpt2, ['a'], 'pll-word-l2r'), ConfigError,
+       'a gpt2 reads from left to right'),
       (lambda: plm_jax.likelihood(nameless, ['a']), CheckpointError, 'no language model head')):
     with pytest.raises(error, match=line) as raised:
       call()

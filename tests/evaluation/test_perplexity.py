@@ -49,21 +49,26 @@ def test_windows_do_not_matter_to_a_model_of_pairs():
   odds = table.astype(np.float64) - np.log(np.exp(table.astype(np.float64)).sum(1, keepdims=True))
   assert whole.nats == pytest.approx(-sum(odds[a, b] for a, b in itertools.pairwise(ids)), rel=1e-6)
   for length, stride in ((40, 20), (7, 2), (150, 149)):
-    assert perplexity(scorer(table=table), [text], length, stride).nats == pytest.approx(whole.nats, rel=1e-6)
+    assert perplexity(scorer(table=table), [text], length,
+                      stride).nats == pytest.approx(whole.nats, rel=1e-6)
 
 
 def test_what_is_given_is_not_counted():
-  """Without a start, the first token of each text is not predicted: neither are its bytes, nor a word that ends there.
-  One of a single token has nothing to predict."""
+  """Without a start, the first token of each text is not predicted: neither are its bytes, nor a
+  word that ends there. One of a single token has nothing to predict."""
   tokenizer = train_byte_bpe(['The cat', 'The é'] * 9, 290, layout='gpt2')
-  pieces = [[tokenizer.pieces[i] for i in tokenizer.encode(text)] for text in ('The cat', 'The', 'cThe', '日')]
-  assert pieces[0][:2] == ['The', '▁cat'] and pieces[1] == ['The'] and pieces[2] == ['c', 'The'] and len(pieces[3]) == 3
+  pieces = [[tokenizer.pieces[i] for i in tokenizer.encode(text)]
+            for text in ('The cat', 'The', 'cThe', '日')]
+  assert pieces[0][:2] == ['The', '▁cat'] and pieces[1] == ['The'] and pieces[2] == [
+      'c', 'The'] and len(pieces[3]) == 3
   size = tokenizer.vocab.size
   uniform = lambda params, batch: jnp.zeros((*batch['positions'].shape, size))
-  found = perplexity(Scorer(uniform, None, tokenizer, 8, start=False), ['The cat', 'The', 'cThe', '日'])
+  found = perplexity(Scorer(uniform, None, tokenizer, 8, start=False),
+                     ['The cat', 'The', 'cThe', '日'])
   # ' cat'; nothing; 'The', a part of a word; a character that is predicted in part.
   assert (found.tokens, found.bytes, found.words) == (1 + 0 + 1 + 2, 4 + 0 + 3 + 3, 1 + 0 + 1 + 1)
-  assert found.per_byte == pytest.approx(size ** (4 / 10)) and found.per_word == pytest.approx(size ** (4 / 3))
+  assert found.per_byte == pytest.approx(size ** (4 / 10)) and found.per_word == pytest.approx(
+      size ** (4 / 3))
   with pytest.raises(ConfigError, match='there is no token to predict'):
     perplexity(Scorer(uniform, None, tokenizer, 8, start=False), ['The'])
 
@@ -91,8 +96,10 @@ def test_no_text():
 def test_texts(tmp_path):
   (tmp_path / 'a.txt').write_text('One.\n\n = Two = \n')
   (tmp_path / 'b.txt.gz').write_bytes(gzip.compress(b'Three.\r\nFour.'))
-  (tmp_path / 'c.jsonl').write_text('\n'.join(map(json.dumps, [{'text': 'Five.\nSix.'}, {'text': 'Seven.'}])))
-  assert read_texts(f'{tmp_path}/a.txt,{tmp_path}/b.txt.gz') == ['One.\n\n = Two = \n', 'Three.\r\nFour.']
+  (tmp_path / 'c.jsonl').write_text('\n'.join(map(json.dumps,
+                                                  [{'text': 'Five.\nSix.'}, {'text': 'Seven.'}])))
+  assert read_texts(f'{tmp_path}/a.txt,{tmp_path}/b.txt.gz') == ['One.\n\n = Two = \n',
+                                                                 'Three.\r\nFour.']
   assert read_texts(f'{tmp_path}/c.jsonl') == ['Five.\nSix.', 'Seven.']
   with pytest.raises(SourceError):
     read_texts(f'{tmp_path}/none.txt')
@@ -114,15 +121,18 @@ class Squares:
 @pytest.mark.parametrize(('length', 'stride', 'nats'), [
     (48, 24, 598.346971), (48, 47, 598.636333), (20, 5, 577.475788), (30, 1, 596.116147)])
 def test_a_gpt2_as_transformers_has_it(length, stride, nats):
-  """Its recipe for models of fixed length, by transformers 5.23 in float64, without a start: 119 tokens."""
+  """Its recipe for models of fixed length, by transformers 5.23 in float64, without a start: 119
+  tokens."""
   imported = conversion.load(pathlib.Path(__file__).parents[1] / 'golden/gpt2/kv_cache_steps')
-  trained = LoadedModel('gpt2', imported.config, dict(imported.heads), imported.params, Squares())  # pyright: ignore
+  trained = LoadedModel('gpt2', imported.config, dict(imported.heads), imported.params,
+                        Squares())  # pyright: ignore
   found = perplexity(scoring.make_scorer(trained, start=False), ['120'], length, stride)
   assert (found.tokens, found.nats) == (119, pytest.approx(nats, rel=2e-6))
 
 
 def test_windows_of_a_run_begin_with_the_start_token_as_its_sequences_do():
-  """A model of pairs whose training began every sequence so: what follows the start has the start before it."""
+  """A model of pairs whose training began every sequence so: what follows the start has the start
+  before it."""
   table = np.random.default_rng(0).normal(size=(14, 14)).astype(np.float32)
   text = 'fad cab bed jab ' * 3
   ids = Letters().encode(text)

@@ -1,4 +1,5 @@
-"""What layers know of words, where a classifier by hand says it; and where heads look, on attention made by hand."""
+"""What layers know of words, where a classifier by hand says it; and where heads look, on attention
+made by hand."""
 import base64
 import struct
 import zlib
@@ -26,9 +27,11 @@ SENTENCES = [('a', 'quickish', 'fox'), ('the', 'lazy', 'dog', 'jumps'), ('foxes'
 
 def model(family: str) -> LoadedModel:
   texts = ['a quick brown fox jumps over the lazy dog']
-  tokenizer = train_byte_bpe(texts, 280, layout='gpt2') if family == 'gpt2' else train_wordpiece(texts, 80)
+  tokenizer = train_byte_bpe(texts, 280,
+                             layout='gpt2') if family == 'gpt2' else train_wordpiece(texts, 80)
   bare = LoadedModel(family, backbones.small(family, tokenizer.vocab.size, 32), {}, {}, tokenizer)
-  return LoadedModel(family, bare.model, {}, {'backbone': probing.init_random_params(bare, 0)}, tokenizer)
+  return LoadedModel(family, bare.model, {}, {'backbone': probing.init_random_params(bare, 0)},
+                     tokenizer)
 
 
 @pytest.fixture(scope='module')
@@ -40,7 +43,8 @@ def bert() -> LoadedModel:
                                     pytest.param('albert', marks=pytest.mark.slow)])
 def test_the_vector_of_a_word_is_the_mean_of_its_tokens(family):
   trained = model(family)
-  found, rows = token_features.word_layers(trained, SENTENCES), token_features.build_rows(trained, SENTENCES)
+  found, rows = token_features.word_layers(trained, SENTENCES), token_features.build_rows(
+      trained, SENTENCES)
   assert [len(row.starts) - 1 for row in rows] == [3, 4, 1]
   for layer in range(3):
     tokens = encode.encode(trained, [' '.join(some) for some in SENTENCES], layer, 'none')
@@ -54,17 +58,20 @@ def test_a_sentence_longer_than_a_row_has_all_of_its_words(bert):
   assert len(token_features.build_rows(bert, long)) > 1
   found, = token_features.word_layers(bert, long)
   assert found.shape == (3, 40, 32)
-  row, = token_features.build_rows(bert, [('fox' * 1000, 'dog')])  # an address, say: it is one unknown word
+  # an address, say: it is one unknown word
+  row, = token_features.build_rows(bert, [('fox' * 1000, 'dog')])
   assert len(row.starts) == 3
 
 
 def test_a_linear_classifier_finds_what_is_linear_and_no_more():
   draw = np.random.default_rng(0)
-  x, y = draw.normal(size=(600, 8)).astype(np.float32), draw.normal(size=(300, 8)).astype(np.float32)
+  x, y = draw.normal(size=(600, 8)).astype(np.float32), draw.normal(size=(300, 8)).astype(
+      np.float32)
   plane = draw.normal(size=(8, 3))
   def right(tags_x, tags_y):
     config = ProbeConfig(epochs=20, batch=32, rate=5e-2)
-    return probing.train_and_test(config, x, np.array(tags_x, np.int32), y, np.array(tags_y, np.int32), 3, seed=1)
+    return probing.train_and_test(config, x, np.array(tags_x, np.int32), y,
+                                  np.array(tags_y, np.int32), 3, seed=1)
   assert right((x @ plane).argmax(1), (y @ plane).argmax(1)) > 0.95
   assert right(draw.integers(0, 3, 600), draw.integers(0, 3, 300)) == pytest.approx(1 / 3, abs=0.08)
 
@@ -78,20 +85,23 @@ def test_what_is_compared_with(bert):
   assert given[0][0] == given[0][2] == given[1][0] and given[0][1] == given[0][5] == given[1][1]
   found = probing.probe(bert, train, test, ProbeConfig(seeds=2, epochs=2, batch=4))
   assert [layer.layer for layer in found.layers] == [0, 1, 2] and found.words == (6, 3)
-  assert all(len(some) == 2 for layer in found.layers for some in (layer.accuracy, layer.control, layer.untrained))
+  assert all(len(some) == 2 for layer in found.layers
+             for some in (layer.accuracy, layer.control, layer.untrained))
   assert LayerProbe(1, (0.5, 0.7), (0.2, 0.4), (0.1, 0.1)).selectivity == pytest.approx(0.3)
   with pytest.raises(ConfigError, match='no words to learn from'):
     probing.probe(bert, TaggedSentences([], []), test)
 
 
 def test_shares_of_attention_made_by_hand():
-  """[CLS] a b [SEP]: the first head looks at itself, the second one back, the third at all alike."""
+  """[CLS] a b [SEP]: the first head looks at itself, the second one back, the third at all
+  alike."""
   back = np.zeros((4, 4))
   back[1, 0] = back[2, 1] = back[3, 2] = back[0, 0] = 1
   by_hand = np.stack([np.eye(4), back, np.full((4, 4), 0.25)])[None]
   sums = attention_maps.sum_statistics(by_hand, 1, 3) / 2
   np.testing.assert_allclose(sums[:, 0], [
-      [1, 0, 0.25], [0, 0.5, 0.125], [0, 0, 0.125], [0, 0.5, 0.5], [0, 0, 1], [0, 0.5, 0.5]], atol=1e-6)
+      [1, 0, 0.25], [0, 0.5, 0.125], [0, 0, 0.125], [0, 0.5, 0.5], [0, 0, 1], [0, 0.5, 0.5]],
+      atol=1e-6)
   assert HeadStatistics(1, 1, (0.9, 0.05, 0, 0.05), 0.2, 0).role == 'itself'
   assert (
     HeadStatistics(1, 1, (0.1, 0.1, 0.1, 0.3), 0.95, 3).role == 'broad'
@@ -127,11 +137,14 @@ def test_commands(bert, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr('sys.argv', ['plm_jax', *map(str, args)])
     commands.main()
     return capsys.readouterr().out
-  said = typed('probe', 'run', tagged, tagged, '--seeds=1', '--epochs=30', '--batch=2', f'--page={tmp_path}/p.html')
+  said = typed('probe', 'run', tagged, tagged, '--seeds=1', '--epochs=30', '--batch=2',
+               f'--page={tmp_path}/p.html')
   assert (
-    'accuracy on 5 words, trained on 5, 1 seeds; majority baseline, the most frequent tag of each word: 100.0%' in said
+    'accuracy on 5 words, trained on 5, 1 seeds; majority baseline, the most frequent tag of each '
+    'word: 100.0%' in said
   )
-  assert [line.split()[0] for line in said.splitlines() if '%' in line][1:] == ['embeddings', 'layer', 'layer']
+  assert [line.split()[0] for line in said.splitlines() if '%'
+          in line][1:] == ['embeddings', 'layer', 'layer']
   assert 'control task' in (tmp_path / 'p.html').read_text()
   lines = tmp_path / 'lines.txt'
   lines.write_text('a fox\nthe lazy dog\na dog jumps\n')
@@ -148,5 +161,6 @@ def test_commands(bert, tmp_path, capsys, monkeypatch):
 def test_fresh_parameters_are_others_with_another_seed(bert):
   first, again, other = (probing.init_random_params(bert, seed) for seed in (0, 0, 1))
   def alike(some, others):
-    return [bool(jnp.array_equal(x, y)) for x, y in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)]
+    return [bool(jnp.array_equal(x, y)) for x,
+            y in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)]
   assert all(alike(first, again)) and not all(alike(first, other))

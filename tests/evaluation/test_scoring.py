@@ -30,7 +30,8 @@ class Letters:
     ids = []
     while text:
       size = 2 if text.startswith('ab') else 1
-      ids.append(12 if size == 2 else 11 if text[0] == ' ' else min(ord(text[0]) - ord('a') + 1, 10))
+      ids.append(12 if size == 2 else 11 if text[0] == ' '
+                 else min(ord(text[0]) - ord('a') + 1, 10))
       text = text[size:]
     return ids
 
@@ -45,7 +46,8 @@ def table():
 
 @pytest.fixture(scope='module')
 def scorer(table):
-  """The next token by the last one alone, and by how many stand before it, so that lost context shows."""
+  """The next token by the last one alone, and by how many stand before it, so that lost context
+  shows."""
   def logits(params, batch):
     before = jnp.cumsum(batch['segments'], 1) * (batch['segments'] > 0)
     both = params[batch['tokens']] * (1 + before[..., None] / 100)
@@ -54,7 +56,8 @@ def scorer(table):
 
 
 def by_hand(table, ids, first):
-  """ids as the model reads them -> (logarithm of the probability of ids[first:], whether they are the likeliest)."""
+  """ids as the model reads them -> (logarithm of the probability of ids[first:], whether they are
+  the likeliest)."""
   logprob, greedy = 0.0, True
   for place in range(first, len(ids)):
     logits = table[ids[place - 1]].astype(np.float64) * (1 + place / 100)
@@ -64,7 +67,8 @@ def by_hand(table, ids, first):
 
 
 def test_score(scorer, table):
-  scores = scorer.score([('cd', 'e'), ('', 'cde'), ('cd', 'f'), ('cd ', 'e'), ('cd', ' e'), ('cd' * 9, 'eh')])
+  scores = scorer.score([('cd', 'e'), ('', 'cde'), ('cd', 'f'), ('cd ', 'e'), ('cd', ' e'),
+                         ('cd' * 9, 'eh')])
   for score, ids, first in zip(
       scores, ([13, 3, 4, 5], [13, 3, 4, 5], [13, 3, 4, 6], [13, 3, 4, 11, 5], [13, 3, 4, 11, 5],
                [13, *[3, 4] * 9, 5, 8]), (3, 1, 3, 3, 3, 19), strict=True):
@@ -82,7 +86,8 @@ def test_greedy_is_the_likeliest_path(scorer, table):
 
 
 def test_barred_is_what_a_continuation_may_not_begin_with(scorer, table):
-  """The likeliest letter barred, the next one is what greedy decoding gives; later letters are free."""
+  """The likeliest letter barred, the next one is what greedy decoding gives; later letters are
+  free."""
   for context in 'cdeghi':
     order = [i for i in np.argsort(-table[Letters().encode(context)[0]]) if 1 <= i <= 9][:3]
     first, second, third = (chr(ord('a') + i - 1) for i in order)
@@ -91,13 +96,15 @@ def test_barred_is_what_a_continuation_may_not_begin_with(scorer, table):
     pairs = [(context, x) for x in (first, second, third)]
     bare, filtered = scorer.score(pairs), scorer.score(pairs, [*barred, 'cd'])
     assert [score.logprob for score in bare] == [score.logprob for score in filtered]
-    free = table[Letters().encode(context)[0]][[0, 13]].max() > table[Letters().encode(context)[0]][order[1]]
+    free = table[Letters().encode(context)[0]][[0, 13]].max() > table[Letters().encode(context)[0]][
+        order[1]]
     assert [score.greedy for score in filtered] == [False, not free, False]
 
 
 def test_a_piece_over_the_boundary_is_the_continuations(scorer, table):
   logprob, greedy = by_hand(table, [13, 3, 12, 4], 2)
-  assert scorer.score([('ca', 'bd')]) == [ContinuationScore(pytest.approx(logprob, rel=1e-5), greedy, 2, 0)]
+  assert scorer.score([('ca', 'bd')]) == [ContinuationScore(pytest.approx(logprob, rel=1e-5),
+                                                            greedy, 2, 0)]
 
 
 def test_a_long_context_loses_its_beginning(scorer, table):
@@ -138,7 +145,8 @@ def test_few_rows_of_a_length_go_with_longer_ones(table):
       seen.append(batch['tokens'].shape)
       return jnp.take_along_axis(params[batch['tokens']], batch['positions'][..., None], 1)
     scorer = scoring.Scorer(logits, jnp.asarray(table), Letters(), 0, tokens=64)  # pyright: ignore
-    spans = [Span([13, i + 1, 2], 2) for i in range(short)] + [Span([13, *[3] * 18, i], 19) for i in range(1, 3)]
+    spans = [Span([13, i + 1, 2], 2) for i in range(short)] + [Span([13, *[3] * 18, i], 19)
+                                                               for i in range(1, 3)]
     together = scorer.predict(spans)
     assert seen == want
     assert together == [scorer.predict([span])[0] for span in spans]
@@ -165,7 +173,8 @@ def test_without_a_start(table):
   def logits(params, batch):
     return jnp.take_along_axis(params[batch['tokens']], batch['positions'][..., None], 1)
   bare = scoring.Scorer(logits, jnp.asarray(table), Letters(), 20, start=False)  # pyright: ignore
-  assert [tuple(span) for span in bare.encode([('cd', 'e'), ('', 'e')])] == [([3, 4, 5], 2), ([13, 5], 1)]
+  assert [tuple(span) for span in bare.encode([('cd', 'e'), ('', 'e')])] == [([3, 4, 5], 2),
+                                                                             ([13, 5], 1)]
 
 
 def test_no_head():
@@ -177,7 +186,8 @@ def test_no_head():
 def test_rows_of_several_lengths_and_padding(scorer, table):
   """Against one row at a time, by hand."""
   draw = np.random.default_rng(1)
-  spans = [Span(draw.integers(1, 14, size).tolist(), int(draw.integers(1, size))) for size in range(2, 22)]
+  spans = [Span(draw.integers(1, 14, size).tolist(), int(draw.integers(1, size)))
+           for size in range(2, 22)]
   want = [by_hand(table, *span)[0] for span in spans]
   np.testing.assert_allclose([logprob for logprob, _ in scorer.predict(spans)], want, rtol=1e-5)
 
@@ -186,7 +196,8 @@ def test_rows_of_several_lengths_and_padding(scorer, table):
     (False, (1, 4, 2)), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
         (True, None), (False, None), (True, (2, 2, 2))))])
 def test_a_decoder_against_its_full_forward(tied, shape):
-  """Of a row at a time, on one device, without padding, all logits; with copies of the model, and with parts of it."""
+  """Of a row at a time, on one device, without padding, all logits; with copies of the model, and
+  with parts of it."""
   cfg = DecoderConfig(14, tiny.block(norm_at='pre'), StackConfig(2), max_length=20, tied=tied)
   heads = CausalLM().heads(cfg)
   model = ModelWithHeads(cfg.backbone(), heads)
@@ -196,13 +207,17 @@ def test_a_decoder_against_its_full_forward(tied, shape):
   if shape:
     mesh = make_mesh(MeshConfig(*shape))
     lie = jax.device_put(params, shardings(shapes, mesh))
-  scorer = scoring.make_scorer(LoadedModel('gpt2', cfg, heads, lie or params, Letters()), mesh=mesh)  # pyright: ignore
-  assert scorer.mesh.size == 8 and scorer.devices == (8 // shape[2] if shape else 8)  # pyright: ignore
+  scorer = scoring.make_scorer(LoadedModel('gpt2', cfg, heads, lie or params, Letters()),
+                               mesh=mesh)  # pyright: ignore
+  assert scorer.mesh.size == 8 and scorer.devices == (8 // shape[2] if shape
+                                                      else 8)  # pyright: ignore
   query = scorer.params['backbone']['stack']['layers']['block']['attention']['query']['kernel']
   assert query.addressable_data(0).nbytes == query.nbytes // (shape[1] * shape[2] if shape else 1)
-  spans = [Span([13, 3, 4, 5], 3), Span([13, 3, 4, 6], 3), Span([2, 7, 1, 9, 9, 8, 11], 2), Span([*range(1, 14)], 6)]
+  spans = [Span([13, 3, 4, 5], 3), Span([13, 3, 4, 6], 3), Span([2, 7, 1, 9, 9, 8, 11], 2),
+           Span([*range(1, 14)], 6)]
   for (ids, first), (logprob, greedy) in zip(spans, scorer.predict(spans), strict=True):
-    odds = jax.nn.log_softmax(model.apply({'params': params}, batch(ids))['lm'][0])[first - 1:-1]  # pyright: ignore
+    odds = jax.nn.log_softmax(model.apply({'params': params},
+                                          batch(ids))['lm'][0])[first - 1:-1]  # pyright: ignore
     targets = np.array(ids[first:])
     assert logprob == pytest.approx(float(odds[np.arange(len(targets)), targets].sum()), rel=1e-5)
     assert greedy == bool((odds.argmax(-1) == targets).all())
@@ -212,12 +227,14 @@ def test_jit_is_of_the_model_not_of_its_parameters(scorer):
   """Parameters are an argument: constants of their size would be compiled in."""
   batch = {name: np.zeros((1, 16), np.int32) for name in ('tokens', 'segments', 'positions')}
   targets, barred = np.zeros((1, 16, 1), np.int32), np.zeros(2, np.int32)
-  lowered = scoring.compute_target_scores.lower(scorer.logits, scorer.params, batch, targets, barred)
+  lowered = scoring.compute_target_scores.lower(scorer.logits, scorer.params, batch, targets,
+                                                barred)
   assert len(jax.tree.leaves(lowered.args_info)) == 6
 
 
 def test_a_glm_is_refused():
   cfg = DecoderConfig(14, tiny.block(norm_at='pre'), StackConfig(1), max_length=20, types=8)
   trained = LoadedModel('glm', cfg, CausalLM().heads(cfg), {}, Letters())  # pyright: ignore
-  with pytest.raises(CheckpointError, match=r'a GLM fills blanks .*: plm_jax.inference.glm_infill scores'):
+  with pytest.raises(CheckpointError,
+                     match=r'a GLM fills blanks .*: plm_jax.inference.glm_infill scores'):
     scoring.make_scorer(trained)

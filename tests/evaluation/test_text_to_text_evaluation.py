@@ -21,7 +21,8 @@ from plm_jax.tokenizers import raw_bytes
 
 
 def judged(name, *pairs):
-  predictions = [TextPrediction(TextToTextExample('', (target,) if isinstance(target, str) else target, ''), text)
+  predictions = [TextPrediction(TextToTextExample('', (target,) if isinstance(target, str)
+                                                  else target, ''), text)
                  for text, target in pairs]
   return text_to_text.compute_metrics(parse_task(f'task:{name}:x'), predictions)
 
@@ -29,7 +30,8 @@ def judged(name, *pairs):
 def test_metrics_by_hand():
   assert judged('sst2', ('positive', 'positive'), ('Positive', 'positive')) == {'accuracy': 50.0}
   # Right: 2 of 3 called equivalent, of 3 that are: precision and recall 2/3.
-  pairs = [('equivalent', 'equivalent')] * 2 + [('equivalent', 'not_equivalent'), ('not_equivalent', 'equivalent')]
+  pairs = [('equivalent', 'equivalent')] * 2 + [('equivalent', 'not_equivalent'),
+                                                ('not_equivalent', 'equivalent')]
   assert judged('mrpc', *pairs) == {'f1': pytest.approx(200 / 3), 'accuracy': 50.0}
   # Of the table [[2, 1], [1, 2]]: (4 - 1) / 9.
   yes, no = 'acceptable', 'unacceptable'
@@ -40,32 +42,37 @@ def test_metrics_by_hand():
   # Deviations (-4, -1, 5) / 3 and -3, -2, 5.
   assert found == pytest.approx({'spearman': 100.0, 'pearson': 1300 / (42 / 9 * 38) ** 0.5})
   assert text_to_text.parse_numbers(['2.6', 'much', 'nan']) == [2.6, -1.0, -1.0]
-  assert judged('squad', ('the Rome!', ('Paris', 'Rome'))) == {'exact_match': 100.0, 'token_f1': 100.0}
+  assert judged('squad', ('the Rome!', ('Paris', 'Rome'))) == {'exact_match': 100.0,
+                                                               'token_f1': 100.0}
 
 
 @pytest.fixture(scope='module')
 def trained() -> LoadedModel:
-  cfg = EncoderDecoderConfig(vocab=384, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(1),
+  cfg = EncoderDecoderConfig(vocab=384, block=tiny.block(norm_at='pre', dropout=0.0),
+                             stack=StackConfig(1),
                              decoder=StackConfig(1), tied=False)
   heads = {'lm': NextTokenHead(cfg.block, cfg.vocab, tied=False)}
   row = jnp.ones((1, 4), jnp.int32)
   shapes = jax.eval_shape(ModelWithHeads(cfg.backbone(), heads).init, jax.random.key(0), dict(
       tokens=row, segments=row, decoder_tokens=row, decoder_segments=row))
-  return LoadedModel('t5', cfg, heads, tiny.random_params(shapes['params'], std=0.5), raw_bytes.ByteTokenizer())
+  return LoadedModel('t5', cfg, heads, tiny.random_params(shapes['params'], std=0.5),
+                     raw_bytes.ByteTokenizer())
 
 
 def test_rows_with_the_same_inputs_are_references_of_one_example(tmp_path):
   """As in E2E NLG, one row per reference; labels of a classification are not merged."""
   pytest.importorskip('sacrebleu')
   path = tmp_path / 'e2e.tsv'
-  path.write_text('mr\tref\nname[A]\tA is a pub.\nname[B]\tB is a cafe.\nname[A]\tThere is a pub called A.\n'
+  path.write_text(
+      'mr\tref\nname[A]\tA is a pub.\nname[B]\tB is a cafe.\nname[A]\tThere is a pub called A.\n'
                   'name[A]\tA is a pub.\n')
   source, task = f'task:columns-mr-ref:{path}', parse_task('task:columns-mr-ref:x')
   found = text_to_text.read_examples(source, task)
   assert [(example.inputs, example.targets) for example in found] == [
       ('name[A]', ('A is a pub.', 'There is a pub called A.')), ('name[B]', ('B is a cafe.',))]
   assert [example.inputs for example in text_to_text.read_examples(source, task, 1)] == ['name[A]']
-  answers = [TextPrediction(found[0], 'There is a pub called A.'), TextPrediction(found[1], 'B is a cafe.')]
+  answers = [TextPrediction(found[0], 'There is a pub called A.'),
+             TextPrediction(found[1], 'B is a cafe.')]
   assert text_to_text.compute_metrics(task, answers)['bleu'] == pytest.approx(100)
   path.write_text('sentence\tlabel\ngood\t1\ngood\t0\n')
   assert len(text_to_text.read_examples(f'task:sst2:{path}', parse_task('task:sst2:x'))) == 2
@@ -73,17 +80,22 @@ def test_rows_with_the_same_inputs_are_references_of_one_example(tmp_path):
 
 @pytest.mark.slow
 def test_each_example_gets_its_own_answer(trained, tmp_path):
-  """In batches of like lengths, the last of them filled up: as if each was asked alone, cut to so many tokens."""
+  """In batches of like lengths, the last of them filled up: as if each was asked alone, cut to so
+  many tokens."""
   texts = ['a long sentence, which is cut', 'bc', 'def', 'gh ijk', 'lm']
   rows = [json.dumps({'sentence': text, 'label': n % 2}) for n, text in enumerate(texts)]
   (tmp_path / 'x.jsonl').write_text('\n'.join(rows))
   config = GenerationConfig(max_new=6)
-  result = text_to_text.evaluate_text_to_text(trained, f'task:sst2:{tmp_path}/x.jsonl', config, ReadingConfig(24, 2))
-  alone = [generate.generate(trained, [f'sst2 sentence: {text}'[:23]], config)[0][0].text.strip() for text in texts]
+  result = text_to_text.evaluate_text_to_text(trained, f'task:sst2:{tmp_path}/x.jsonl', config,
+                                              ReadingConfig(24, 2))
+  alone = [generate.generate(trained, [f'sst2 sentence: {text}'[:23]], config)[0][0].text.strip()
+           for text in texts]
   assert [some.text for some in result.predictions] == alone
   assert len(set(alone)) > 1 and result.truncated_inputs == 1
-  assert [some.example.targets[0] for some in result.predictions] == ['negative', 'positive'] * 2 + ['negative']
-  two = text_to_text.evaluate_text_to_text(trained, f'task:sst2:{tmp_path}/x.jsonl', config, ReadingConfig(24, 2, 2))
+  assert [some.example.targets[0] for some in result.predictions] == ['negative',
+                                                                      'positive'] * 2 + ['negative']
+  two = text_to_text.evaluate_text_to_text(trained, f'task:sst2:{tmp_path}/x.jsonl', config,
+                                           ReadingConfig(24, 2, 2))
   assert two.predictions == result.predictions[:2]
 
 
@@ -100,7 +112,8 @@ def test_missing_libraries_are_found_before_anything_is_decoded(trained, tmp_pat
   """One line that names the extra; a task whose metrics need none is not stopped."""
   (tmp_path / 'x.csv').write_text('a,b\nc,d\n')
   source, real = f'task:columns-a-b:{tmp_path}/x.csv', importlib.util.find_spec
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None if name == 'sacrebleu' else real(name))
+  monkeypatch.setattr(importlib.util, 'find_spec',
+                      lambda name: None if name == 'sacrebleu' else real(name))
   monkeypatch.setattr(generate, 'generate', lambda *args: pytest.fail('decoded'))
   expected = r'bleu, chrf are computed by sacrebleu, not installed here: pip install "plm_jax\[metrics\]"'
   monkeypatch.setitem(text_to_text.metrics.LIBRARIES, 'rouge', 'json')

@@ -29,7 +29,8 @@ def test_losses_of_tokens_sum_to_those_of_texts(bert, gpt2):
     assert -found.nats.sum() == pytest.approx(plm_jax.likelihood(trained, TEXTS).sum(), abs=1e-3)
     ids = trained.tokenizer.encode_batch(TEXTS)
     assert sorted(found.ids.tolist()) == sorted(i for some in ids for i in some)
-    assert sorted(found.places.tolist()) == sorted(first + place for some in ids for place in range(len(some)))
+    assert sorted(found.places.tolist()) == sorted(first + place for some in ids
+                                                   for place in range(len(some)))
   with pytest.raises(ConfigError, match='no token to predict'):
     token_losses.compute_losses(bert, [''])
 
@@ -42,7 +43,8 @@ def test_a_text_longer_than_a_row_is_read_as_several(bert, gpt2):
 
 
 def test_bins_by_hand():
-  tokens = TokenLosses(np.array([0, 1, 1, 2, 3]), np.array([1.0, 2.0, 4.0, 8.0, 16.0]), np.array([0, 1, 2, 3, 4]))
+  tokens = TokenLosses(np.array([0, 1, 1, 2, 3]), np.array([1.0, 2.0, 4.0, 8.0, 16.0]),
+                       np.array([0, 1, 2, 3, 4]))
   bins = token_losses.group_by_frequency(tokens, np.array([0, 9, 10, 1000]))
   assert [(one.name, one.tokens, one.nats) for one in bins] == [
       ('never', 1, 1.0), ('1 to 9', 2, 3.0), ('10 to 99', 1, 8.0), ('1,000 to 9,999', 1, 16.0)]
@@ -59,7 +61,8 @@ def test_tokens_are_counted(bert):
 
 
 def test_neighbours(bert):
-  alone, found = plm_jax.neighbors(bert, 'the lazy *dog* jumps', ['the lazy dog jumps', 'a quick fox'], top=3)
+  alone, found = plm_jax.neighbors(bert, 'the lazy *dog* jumps',
+                                   ['the lazy dog jumps', 'a quick fox'], top=3)
   assert found[0].word == 'dog' and found[0].cosine == pytest.approx(1, abs=1e-5)
   assert found[0].sentence == 'the lazy dog jumps' and len(found) == 3
   cosines = [cosine for _, cosine in alone]

@@ -1,4 +1,5 @@
-"""From a folder of text to a table: every step once, whatever comes between, and what cannot be asked for."""
+"""From a folder of text to a table: every step once, whatever comes between, and what cannot be
+asked for."""
 import contextlib
 import json
 import pathlib
@@ -33,9 +34,11 @@ def track(tmp_path, monkeypatch) -> pathlib.Path:
         f'{line}\t{number % 2}' for number, line in enumerate(part))]) + '\n')
   for file in ('train.tsv', 'dev.tsv'):
     (tmp_path / 'glue/RTE' / file).write_text('\n'.join(['sentence1\tsentence2\tlabel', *(
-        f'{line}\t{line}\t{("entailment", "not_entailment")[number % 2]}' for number, line in enumerate(lines[:16]))]))
+        f'{line}\t{line}\t{("entailment", "not_entailment")[number % 2]}' for number,
+        line in enumerate(lines[:16]))]))
   (tmp_path / 'eval/supplement_filtered').mkdir(parents=True)
-  pairs = [json.dumps({'sentence_good': line[:20], 'sentence_bad': line[20::-1]}) for line in lines[:2]]
+  pairs = [json.dumps({'sentence_good': line[:20], 'sentence_bad': line[20::-1]})
+           for line in lines[:2]]
   (tmp_path / 'eval/supplement_filtered/turn_taking.jsonl').write_text('\n'.join(pairs))
   return tmp_path
 
@@ -56,12 +59,14 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
 
   # With more to do: what is done stays done.
   monkeypatch.setattr(entry.corpus, 'clean', None)
-  more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola', '--zero-shot=eval']
+  more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola',
+          '--zero-shot=eval']
   typed(*more)
   out = capsys.readouterr().out
   assert 'text: done before' in out and 'model: done before' in out
   done = json.loads((track / 'out/babylm.json').read_text())['done']
-  assert {*done} == {'text', 'model', 'dev', 'pairs pll', 'pairs causal', 'zero-shot final mntp: supplement_filtered',
+  assert {*done} == {'text', 'model', 'dev', 'pairs pll', 'pairs causal',
+                     'zero-shot final mntp: supplement_filtered',
                      'zero-shot final causal: supplement_filtered', 'task cola'}
   zero_shot = done['zero-shot final causal: supplement_filtered']
   assert zero_shot['items'] == 2 and zero_shot['parts'] == {'turn_taking': zero_shot['score']}
@@ -71,20 +76,24 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
   for prediction, one in zip(predicted, scored, strict=True):
     good, bad = one['logprobs']
     assert prediction['pred'] == one['texts'][int(bad > good)]
-  judged = [json.loads(line) for line in (track / 'out/pairs-causal.jsonl').read_text().splitlines()]
+  judged = [json.loads(line)
+            for line in (track / 'out/pairs-causal.jsonl').read_text().splitlines()]
   assert done['pairs causal']['pairs'] == len(judged)
-  assert done['pairs causal']['accuracy'] == pytest.approx(sum(one['right'] for one in judged) / len(judged))
+  assert done['pairs causal']['accuracy'] == pytest.approx(sum(one['right'] for one in judged)
+                                                           / len(judged))
   assert done['task cola']['measure'] == 'matthews'
   row = f'task cola: matthews {done["task cola"]["heldout"]["matthews"]:.2f}'
   assert row in [' '.join(line.split()) for line in out.splitlines()]
   page = (track / 'out/babylm.html').read_text()
   assert 'minimal pairs causal' in page and 'task cola: matthews' in page
 
-  # And a table that is not of this folder's tables, or a model that another run has made, by itself.
+  # And a table that is not of this folder's tables, or a model that another run has made, by
+  # itself.
   typed('--model=out/model', '--output=other', '--glue=glue', '--scale=test')
   again = json.loads((track / 'other/babylm.json').read_text())['done']
   assert {*again} == {'task cola', 'task rte'} and 'mean of tasks' in capsys.readouterr().out
-  with pytest.raises(SystemExit, match="out was begun with recipe 'gpt_bert_strict_small', not 'bert_base'"):
+  with pytest.raises(SystemExit,
+                     match="out was begun with recipe 'gpt_bert_strict_small', not 'bert_base'"):
     typed(*asked, '--recipe=bert_base')
 
 
@@ -101,7 +110,8 @@ def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, m
   assert parts() == 'pairs pll: *.jsonl all' and parts() == 'pairs pll: done before'
   for path in (track / 'pairs.jsonl', track / 'more.jsonl', track / 'run/weights'):
     path.write_text('{}')
-    assert parts() == 'pairs pll: *.jsonl all (its files have changed)' and parts() == 'pairs pll: done before'
+    assert parts() == 'pairs pll: *.jsonl all (its files have changed)' and parts(
+        ) == 'pairs pll: done before'
 
 
 @pytest.mark.slow
@@ -125,21 +135,30 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
 @pytest.mark.parametrize(('args', 'message'), [
     (['--data=track'], '--output is missing'),
     (['--output=out'], 'give --data, the text of a track, or --model'),
-    (['--data=track', '--model=run', '--output=out'], 'give --data, the text of a track, or --model'),
+    (['--data=track', '--model=run', '--output=out'],
+     'give --data, the text of a track, or --model'),
     (['--data=track', '--output=out', '--limit=-3'], '--limit is a number of pairs, got'),
-    (['--data=track', '--output=out', '--tasks=cola'], '--tasks are those of a folder of tables: give --glue'),
-    (['--data=track', '--output=out', '--glue=nowhere', *SMALL], '--glue is a folder of tables, and there is none'),
+    (['--data=track', '--output=out', '--tasks=cola'],
+     '--tasks are those of a folder of tables: give --glue'),
+    (['--data=track', '--output=out', '--glue=nowhere', *SMALL],
+     '--glue is a folder of tables, and there is none'),
     (['--data=track', '--output=out', '--glue=glue', '--tasks=mnli', *SMALL],
-     r'there are no tables of mnli: glue has tables of rte, cola; of a task they are called TASK_train\.tsv'),
+     r'there are no tables of mnli: glue has tables of rte, cola; of a task they are called '
+     r'TASK_train\.tsv'),
     (['--data=track', '--output=out', '--glue=track', *SMALL], 'track has tables of no task'),
     (['--data=track', '--output=out', '--recipe=gpt_bart', *SMALL], 'there is no recipe'),
     (['--data=track', '--output=out', '--pairs=none.jsonl', *SMALL], "no files match 'none.jsonl'"),
-    (['--data=track', '--output=out', '--mode=prepare', *SMALL], '--mode and --data.path are options of `train`: `run` trains'),
-    (['--data=track', '--output=out', '--zero-shot=track', *SMALL], 'track has none of the folders blimp_filtered'),
-    (['--data=track', '--output=out', '--fast=eval', *SMALL], '--fast evaluates the checkpoints that a run with --track'),
+    (['--data=track', '--output=out', '--mode=prepare', *SMALL],
+     '--mode and --data.path are options of `train`: `run` trains'),
+    (['--data=track', '--output=out', '--zero-shot=track', *SMALL],
+     'track has none of the folders blimp_filtered'),
+    (['--data=track', '--output=out', '--fast=eval', *SMALL],
+     '--fast evaluates the checkpoints that a run with --track'),
     (['--data=track', '--output=out', '--track.name=multilingual', *SMALL],
-     '--track.name=multilingual needs --track.languages, one per corpus, of eng, nld, zho; other tracks take none'),
-    (['--model=run', '--output=out', '--train.keep=2'], '--model is evaluated as it is: leave out --train.keep=2')])
+     '--track.name=multilingual needs --track.languages, one per corpus, of eng, nld, zho; other '
+     'tracks take none'),
+    (['--model=run', '--output=out', '--train.keep=2'],
+     '--model is evaluated as it is: leave out --train.keep=2')])
 def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
   monkeypatch.setattr(entry.corpus, 'clean', None)
   with pytest.raises(SystemExit, match=message):
@@ -148,13 +167,16 @@ def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args
 
 def test_the_table_has_the_phenomena_of_both_ways():
   def pairs(value):
-    return {'accuracy': value, 'interval': [0.25, 0.75], 'pairs': 8, 'phenomena': {'binding': value}}
+    return {'accuracy': value, 'interval': [0.25, 0.75], 'pairs': 8,
+            'phenomena': {'binding': value}}
 
   rows = entry.result_rows(
-    entry.BabylmPlan('out', model='run'), None, {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)}
+    entry.BabylmPlan('out', model='run'), None,
+    {'pairs pll': pairs(0.5), 'pairs causal': pairs(0.625)}
   )
   assert rows == {
-      'model': 'run', 'minimal pairs pll': '50.0%  (25.0% to 75.0% of 8)', '  pll: binding': '50.0%',
+      'model': 'run', 'minimal pairs pll': '50.0%  (25.0% to 75.0% of 8)',
+      '  pll: binding': '50.0%',
       'minimal pairs causal': '62.5%  (25.0% to 75.0% of 8)', '  causal: binding': '62.5%'}
 
 
@@ -173,10 +195,13 @@ def test_help_names_all_options(capsys):
 
 @pytest.mark.parametrize(('args', 'message'), [
     (['evaluate'], 'there is no command evaluate: it is run, train, export or push'),
-    (['train', 'gpt2_small', '--track.name=nice'], '--track.name is none, strict-small, strict or multilingual'),
-    (['train', 'gpt2_small', '--track.name=multilingual', '--track.languages', 'eng', 'nld', '--scale=test',
+    (['train', 'gpt2_small', '--track.name=nice'],
+     '--track.name is none, strict-small, strict or multilingual'),
+    (['train', 'gpt2_small', '--track.name=multilingual', '--track.languages', 'eng', 'nld',
+      '--scale=test',
       '--data.path', 'a.txt'], '--track.languages gives 2 languages for 1 corpora of --data.path'),
-    (['export', 'track', 'out'], 'track has no named checkpoints: a run with --track.name keeps them')])
+    (['export', 'track', 'out'],
+     'track has no named checkpoints: a run with --track.name keeps them')])
 def test_wrong_commands(track, capsys, args, message):
   with pytest.raises(SystemExit) as ended:
     main(args)

@@ -12,7 +12,8 @@ MULTILINGUAL = TrackConfig('multilingual', ('eng', 'nld', 'zho'))
 
 def test_checkpoints_are_those_of_the_challenge():
   """The lists of collate_preds.py in babylm-eval at 45fe2c1."""
-  small = [f'chck_{i}M' for i in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)]
+  small = [f'chck_{i}M' for i in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90,
+                                  100)]
   assert list(TrackConfig('strict-small').checkpoint_words()) == small
   large = [*small, *(f'chck_{i}00M' for i in range(2, 11))]
   for track in (TrackConfig('strict'), MULTILINGUAL):
@@ -21,7 +22,8 @@ def test_checkpoints_are_those_of_the_challenge():
 
 
 def test_words_of_a_language_follow_from_its_bytes():
-  """A hundred million English-equivalent words are 543 MB of English (multilingual-babylm, src/pad_utils.py)."""
+  """A hundred million English-equivalent words are 543 MB of English (multilingual-babylm,
+  src/pad_utils.py)."""
   size = TextSize(90_000_000, 543_000_000)
   assert TrackConfig('strict').count_words(size, 0) == 90_000_000
   assert MULTILINGUAL.count_words(size, 0) == pytest.approx(100e6)
@@ -30,21 +32,27 @@ def test_words_of_a_language_follow_from_its_bytes():
 
 
 @pytest.mark.parametrize(('words', 'warning'), [
-    ([4e6, 6e6], ''), ([4e6, 6.1e6], 'the text has 10,100,000 words, and the track strict-small allows 10,000,000: '
+    ([4e6, 6e6], ''),
+    ([4e6, 6.1e6], 'the text has 10,100,000 words, and the track strict-small allows 10,000,000: '
                                      'remove 100,000 before you submit')])
 def test_text_within_the_budget(words, warning):
   assert check_budget(TrackConfig('strict-small'), words) == warning
 
 
 def test_text_beyond_the_budget():
-  with pytest.raises(ConfigError, match=r'the text has 10,300,000 words, .*allows 10,000,000: give --data.path less'):
+  with pytest.raises(ConfigError,
+                     match=r'the text has 10,300,000 words, .*allows 10,000,000: give --data.path '
+                           r'less'):
     check_budget(TrackConfig('strict-small'), [10.3e6])
-  with pytest.raises(ConfigError, match='has 110,000,000 English-equivalent words, and the track multilingual'):
+  with pytest.raises(ConfigError,
+                     match='has 110,000,000 English-equivalent words, and the track multilingual'):
     check_budget(MULTILINGUAL, [50e6, 50e6, 10e6])
 
 
 @pytest.mark.parametrize(('name', 'languages', 'message'), [
-    ('strict', ('eng',), 'name=multilingual needs .*languages, one per corpus, of eng, nld, zho; other tracks take none'),
+    ('strict', ('eng',),
+     'name=multilingual needs .*languages, one per corpus, of eng, nld, zho; other tracks take '
+     'none'),
     ('multilingual', (), 'name=multilingual needs .*languages'),
     ('multilingual', ('eng', 'fra'), 'languages are among eng, nld, zho, got fra')])
 def test_languages_that_are_no_ones(name, languages, message):
@@ -54,7 +62,9 @@ def test_languages_that_are_no_ones(name, languages, message):
 
 def test_one_language_per_corpus():
   check_track(MULTILINGUAL, 3)
-  with pytest.raises(ConfigError, match=r'--track.languages gives 3 languages for 2 corpora of --data.path: one each'):
+  with pytest.raises(ConfigError,
+                     match=r'--track.languages gives 3 languages for 2 corpora of --data.path: one '
+                           r'each'):
     check_track(MULTILINGUAL, 2)
 
 

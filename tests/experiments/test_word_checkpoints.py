@@ -32,12 +32,14 @@ def test_plan_of_ten_epochs():
   steps = {name: step for step, names in plan.names.items() for name in names}
   assert list(steps) == list(SMALL.checkpoint_words())
   assert steps['chck_1M'] == 4 and steps['chck_3M'] == 10 and steps['chck_30M'] == 100
-  assert steps['chck_40M'] == 117 and steps['chck_100M'] == 217  # 100 + 10 / 0.6, 100 + 70 / 0.6, rounded up
+  # 100 + 10 / 0.6, 100 + 70 / 0.6, rounded up
+  assert steps['chck_40M'] == 117 and steps['chck_100M'] == 217
 
 
 def test_a_large_step_has_several_names():
   plan = plan_checkpoints(SMALL, (Phase(3, 128, 8),), (2.5e6,))
-  assert plan.names == {1: ['chck_1M', 'chck_2M'], 2: ['chck_3M', 'chck_4M', 'chck_5M'], 3: ['chck_6M', 'chck_7M']}
+  assert plan.names == {1: ['chck_1M', 'chck_2M'], 2: ['chck_3M', 'chck_4M', 'chck_5M'],
+                        3: ['chck_6M', 'chck_7M']}
 
 
 @pytest.mark.parametrize(('steps', 'last'), [(99, ['chck_100M']), (98, ['chck_100M']), (97, None)])
@@ -59,9 +61,12 @@ def thousands(tmp_path, monkeypatch):
   config = recipes.find_recipe('gpt2_small')('test')
   def run_steps(steps):
     options = {
-        'output': 'run', 'data': {'path': ('text.txt',), 'prepare': {'heldout': 0.1}}, 'mesh': {'data': 1},
-        'train': {'phases': (Phase(steps, 32, 24),), 'eval_every': 100, 'eval_batches': 1, 'save_every': 100}}
-    return runs.run(validation.with_overrides(config, options), functools.partial(name_steps, SMALL))
+        'output': 'run', 'data': {'path': ('text.txt',), 'prepare': {'heldout': 0.1}},
+        'mesh': {'data': 1},
+        'train': {'phases': (Phase(steps, 32, 24),), 'eval_every': 100, 'eval_batches': 1,
+                  'save_every': 100}}
+    return runs.run(validation.with_overrides(config, options),
+                    functools.partial(name_steps, SMALL))
   return run_steps
 
 
@@ -76,7 +81,8 @@ def test_a_run_keeps_its_checkpoints(thousands, monkeypatch, capsys):
   np.testing.assert_allclose(np.diff(steps), steps[0], atol=1)  # a thousand words each
   loaded = loaded_model.load_model('run', checkpoint='chck_2M')
   assert loaded.checkpoint == 'chck_2M'
-  with pytest.raises(CheckpointError, match='run has no checkpoint chck_4M: it has chck_1M, chck_2M, chck_3M'):
+  with pytest.raises(CheckpointError,
+                     match='run has no checkpoint chck_4M: it has chck_1M, chck_2M, chck_3M'):
     loaded_model.load_model('run', checkpoint='chck_4M')
 
   # An export has them as revisions, with their steps in the model cards.
@@ -86,8 +92,10 @@ def test_a_run_keeps_its_checkpoints(thousands, monkeypatch, capsys):
   assert sorted(path.name for path in (home / 'refs').iterdir()) == [*names, 'main']
   commit = (home / 'refs/chck_1M').read_text()
   assert len(commit) == 40 and (home / 'snapshots' / commit / 'model.safetensors').exists()
-  assert f'| Steps | {steps[0]} of 12 planned |' in (home / 'snapshots' / commit / 'README.md').read_text()
-  with pytest.raises(CheckpointError, match='is not the folder of a run: it has no checkpoint chck_1M'):
+  assert f'| Steps | {steps[0]} of 12 planned |' in (home / 'snapshots' / commit
+                                                     / 'README.md').read_text()
+  with pytest.raises(CheckpointError,
+                     match='is not the folder of a run: it has no checkpoint chck_1M'):
     loaded_model.load_model(home / 'snapshots' / commit, checkpoint='chck_1M')
 
 
@@ -100,5 +108,6 @@ def test_a_run_that_reads_too_often_or_too_much(thousands, monkeypatch):
   advised = re.search(message, str(caught.value))
   assert advised and 500 < int(advised[1]) < 600  # about 320 words per step of 18,000 words
   monkeypatch.setattr(tracks, 'BUDGETS', {'strict-small': 15_000})
-  with pytest.raises(ConfigError, match='the text has 20,295 words, and the track strict-small allows 15,000'):
+  with pytest.raises(ConfigError,
+                     match='the text has 20,295 words, and the track strict-small allows 15,000'):
     thousands(16)

@@ -1,4 +1,5 @@
-"""Zero-shot tasks of BabyLM: their files, which tokens are scored, and the scores, counted by hand."""
+"""Zero-shot tasks of BabyLM: their files, which tokens are scored, and the scores, counted by
+hand."""
 import json
 import math
 
@@ -17,24 +18,32 @@ from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 TEXT = "It's a café. They can't fly, said the bird — can the bird fly? naïve 文本"
 ROWS = {
     'blimp_filtered/wh_island': {
-        'sentence_good': 'Who flies?', 'sentence_bad': 'Who fly?', 'field': 'syntax_semantics', 'UID': 'island',
+        'sentence_good': 'Who flies?', 'sentence_bad': 'Who fly?', 'field': 'syntax_semantics',
+        'UID': 'island',
         'linguistics_term': 'island_effects'},
     'supplement_filtered/turn_taking': {'sentence_good': 'A: Fly?', 'sentence_bad': 'B: Fly?'},
     'ewok_filtered/agent': {
-        'Domain': 'agent-properties', 'Context1': 'The bird can fly.', 'Context2': 'The bird is ill.',
-        'Target1': 'It flies.', 'Target2': 'It walks.', 'ContextType': 'direct', 'ContextDiff': 'antonym',
+        'Domain': 'agent-properties', 'Context1': 'The bird can fly.',
+        'Context2': 'The bird is ill.',
+        'Target1': 'It flies.', 'Target2': 'It walks.', 'ContextType': 'direct',
+        'ContextDiff': 'antonym',
         'TargetDiff': 'concept swap'},
     'comps/comps_wugs_dist-before': {
-        'prefix_acceptable': 'A bird', 'prefix_unacceptable': 'A fish', 'property_phrase': 'can fly.'},
+        'prefix_acceptable': 'A bird', 'prefix_unacceptable': 'A fish',
+        'property_phrase': 'can fly.'},
     'entity_tracking/regular': {
-        'input_prefix': 'Box 1 contains', 'options': [' the bird.', ' the fish.', ' nothing.'], 'numops': 2},
-    'wug_adj_nominalization/wug_adj_nominalization': {'sentences': 'birdity\tbirdness', 'ratio': '0.25'}}
+        'input_prefix': 'Box 1 contains', 'options': [' the bird.', ' the fish.', ' nothing.'],
+        'numops': 2},
+    'wug_adj_nominalization/wug_adj_nominalization': {'sentences': 'birdity\tbirdness',
+                                                      'ratio': '0.25'}}
 ITEMS = {
     'wh_island': (('Who flies?', 'Who fly?'), ('Who flies?', 'Who fly?'), 'island'),
     'turn_taking': (('A: Fly?', 'B: Fly?'), ('A: Fly?', 'B: Fly?'), 'turn_taking'),
-    'agent': (('The bird can fly. It flies.', 'The bird can fly. It walks.'), (' It flies.', ' It walks.'),
+    'agent': (('The bird can fly. It flies.', 'The bird can fly. It walks.'),
+              (' It flies.', ' It walks.'),
               'agent-properties'),
-    'comps_wugs_dist-before': (('A bird can fly.', 'A fish can fly.'), ('can fly.', 'can fly.'), 'wugs_dist_before'),
+    'comps_wugs_dist-before': (('A bird can fly.', 'A fish can fly.'), ('can fly.', 'can fly.'),
+                               'wugs_dist_before'),
     'regular': (('Box 1 contains the bird.', 'Box 1 contains the fish.', 'Box 1 contains nothing.'),
                 (' the bird.', ' the fish.', ' nothing.'), 'regular_2_ops'),
     'wug_adj_nominalization': (('birdity', 'birdness'), ('birdity', 'birdness'), 'wug_adj')}
@@ -62,7 +71,8 @@ def test_files_of_the_challenge(folder):
 
 
 def test_what_is_no_item(folder, tmp_path):
-  with pytest.raises(SourceError, match=r"agent.jsonl:1: not an item of the BabyLM task comps: KeyError"):
+  with pytest.raises(SourceError,
+                     match=r"agent.jsonl:1: not an item of the BabyLM task comps: KeyError"):
     zero_shot.read_items(folder / 'ewok_filtered', 'comps')
   with pytest.raises(SourceError, match=r'has no .jsonl file with items of the task comps'):
     zero_shot.read_items(folder / 'nowhere', 'comps')
@@ -124,37 +134,46 @@ def test_causal_scores(start):
   steps = [log_softmax[1, 2], log_softmax[2, 3], log_softmax[3, 4]]
   alone = log_softmax[27, 5] if start else 0
   np.testing.assert_allclose(found, [first + sum(steps), sum(steps[1:]), 0, alone], rtol=1e-5)
-  # A model of 16 tokens predicts two of a text of 24: a window of 17 tokens has them and what precedes them.
-  with pytest.warns(UserWarning, match=r'1 of 2 texts were too long and were truncated, \d+\.\d% of all tokens'):
-    long, short = zero_shot.score_causal(scorer, [ScoredPart('abcd' * 6, 22), ScoredPart('abcd', 2)])
+  # A model of 16 tokens predicts two of a text of 24: a window of 17 tokens has them and what
+  # precedes them.
+  with pytest.warns(UserWarning,
+                    match=r'1 of 2 texts were too long and were truncated, \d+\.\d% of all tokens'):
+    long, short = zero_shot.score_causal(scorer, [ScoredPart('abcd' * 6, 22),
+                                                  ScoredPart('abcd', 2)])
   assert long == pytest.approx(short, rel=1e-5)
 
 
 def results(*scores: tuple[str, list[float]]):
-  return [RankedResult(RankedItem(('good', 'bad', 'worse')[:len(some)], ('g', 'b', 'w')[:len(some)], name), tuple(some))
+  return [RankedResult(RankedItem(('good', 'bad', 'worse')[:len(some)], ('g', 'b', 'w')[:len(some)],
+                                  name), tuple(some))
           for name, some in scores]
 
 
 def test_accuracies_of_subsets_are_averaged():
   found = zero_shot.summarize(
-    results(('a', [-1.0, -2.0]), ('a', [-2.0, -1.0]), ('a', [-2.0, -2.0]), ('b', [-3.0, -1.0])), 'blimp')
+    results(('a', [-1.0, -2.0]), ('a', [-2.0, -1.0]), ('a', [-2.0, -2.0]), ('b', [-3.0, -1.0])),
+    'blimp')
   assert found == (pytest.approx(100 * (2 / 3 + 0) / 2), {'a': pytest.approx(200 / 3), 'b': 0}, 4)
 
 
 def test_entity_tracking_averages_its_splits():
   right, wrong = [-1.0, -2.0, -3.0], [-1.0, -2.0, -0.5]
   found = zero_shot.summarize(results(
-      ('regular_0_ops', right), ('regular_1_ops', wrong), ('regular_2_ops', wrong), ('ambiref_0_ops', right)),
+      ('regular_0_ops', right), ('regular_1_ops', wrong), ('regular_2_ops', wrong),
+      ('ambiref_0_ops', right)),
       'entity_tracking')
   assert found.score == pytest.approx((100 / 3 + 100) / 2)
-  with pytest.raises(SourceError, match=r'entity tracking has the files regular.jsonl, .* got the subsets others_0_ops'):
+  with pytest.raises(SourceError,
+                     match=r'entity tracking has the files regular.jsonl, .* got the subsets '
+                           r'others_0_ops'):
     zero_shot.summarize(results(('others_0_ops', right)), 'entity_tracking')
 
 
 def test_wugs_are_correlated_with_people():
   """Ranks 1, 3, 2, 4 against 1, 2, 3, 4: 1 - 6 * 2 / (4 * 15)."""
   def wug(difference, ratio):
-    return RankedResult(RankedItem(('ity', 'ness'), ('ity', 'ness'), 'wug_adj', ratio=ratio), (difference, 0.0))
+    return RankedResult(RankedItem(('ity', 'ness'), ('ity', 'ness'), 'wug_adj', ratio=ratio),
+                        (difference, 0.0))
   some = [wug(-2.0, 0.1), wug(1.0, 0.2), wug(-1.0, 0.3), wug(3.0, 0.4)]
   assert zero_shot.summarize(some, 'wug_adj').score == pytest.approx(0.8)
   assert zero_shot.summarize(some[:1], 'wug_adj').score is None
@@ -167,4 +186,5 @@ def test_predictions_are_completions_but_for_comps():
   some = results(('base', [-1.0, -2.0]), ('base', [-2.0, -1.0]))
   assert zero_shot.format_predictions(some, 'ewok') == {
       'base': {'predictions': [{'id': 'base_0', 'pred': 'g'}, {'id': 'base_1', 'pred': 'b'}]}}
-  assert [line['pred'] for line in zero_shot.format_predictions(some, 'comps')['base']['predictions']] == ['good', 'bad']
+  assert [line['pred'] for line
+          in zero_shot.format_predictions(some, 'comps')['base']['predictions']] == ['good', 'bad']

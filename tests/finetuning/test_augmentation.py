@@ -31,7 +31,8 @@ def batches(config: AugmentConfig, task=SequenceTask(labels=('x', 'y'))):
   made = SequenceTask().features(examples, tokenizer, 16)
   run = FinetuneRun('try', objective=task, data=LabeledConfig(augment=config), seed=3,
                    train=TrainConfig(phases=(Phase(1, 16, 3),)))
-  return make_augmented_batches(run, LabeledDataset(examples, made, ReadReport()), tokenizer, BatchShape(3, 16))
+  return make_augmented_batches(run, LabeledDataset(examples, made, ReadReport()), tokenizer,
+                                BatchShape(3, 16))
 
 
 def rows(batch):
@@ -64,6 +65,8 @@ def test_words_with_a_label_each_are_left_alone():
 
 def test_texts_in_windows_are_not_augmented():
   run = FinetuneRun('try', objective=SequenceTask(windows='max'), data=LabeledConfig(
-      train=('a.tsv',), augment=AugmentConfig(share=0.5)), train=TrainConfig(phases=(Phase(1, 16, 3),)))
-  with pytest.raises(ConfigError, match=r'augment.share changes .* objective.windows=max makes of them'):
+      train=('a.tsv',), augment=AugmentConfig(share=0.5)),
+      train=TrainConfig(phases=(Phase(1, 16, 3),)))
+  with pytest.raises(ConfigError,
+                     match=r'augment.share changes .* objective.windows=max makes of them'):
     check(run)

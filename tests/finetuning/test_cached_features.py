@@ -17,7 +17,8 @@ from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
 from plm_jax.training.train import train
 
-TEXTS = [('the cat sat down here', 'good'), ('dogs bark at night', 'bad'), ('a cat is a cat', 'good'),
+TEXTS = [('the cat sat down here', 'good'), ('dogs bark at night', 'bad'),
+         ('a cat is a cat', 'good'),
          ('no dogs here', 'bad'), ('it purrs', 'good')]
 WORDS = 'the O\ncat B-PET\nsat O\n\ndogs B-PET\nbark O\n\na O\ncat B-PET\n'
 
@@ -25,7 +26,8 @@ WORDS = 'the O\ncat B-PET\nsat O\n\ndogs B-PET\nbark O\n\na O\ncat B-PET\n'
 def run(tmp_path, task, source, name, pooling='first', **data):
   tokenizer = tokenizers.train_wordpiece(iter([text for text, _ in TEXTS]), 60)
   model = validation.with_paths(bert.make_config(2, 64), {
-      'vocab': tokenizer.vocab.size, 'max_length': 16, 'block.heads': 2, 'block.dropout': 0.0, 'head.pooling': pooling,
+      'vocab': tokenizer.vocab.size, 'max_length': 16, 'block.heads': 2, 'block.dropout': 0.0,
+      'head.pooling': pooling,
       'block.attention.dropout': 0.0})
   config = FinetuneRun(
       name, model=model, objective=task, output=str(tmp_path / name), tuning=TuningConfig(top=0),
@@ -39,7 +41,8 @@ def run(tmp_path, task, source, name, pooling='first', **data):
     ('modernbert', 'head.pooling', 'first', True), ('modernbert', 'head.pooling', 'mean', True),
     ('eurobert', 'head.pooling', 'late', False)])
 def test_features_are_kept_only_for_heads_that_read_no_others(family, path, pooling, kept):
-  """A head with a decision per token reads all of them, and heads of T5 those of its encoder or its decoder."""
+  """A head with a decision per token reads all of them, and heads of T5 those of its encoder or its
+  decoder."""
   make = {'modernbert': modernbert.base, 'eurobert': eurobert.eurobert_210m}[family]
   model = validation.with_paths(make(), {path: pooling})
   config = FinetuneRun('try', family=family, model=model, tuning=TuningConfig(top=0))
@@ -61,7 +64,9 @@ def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('kind', 'pooling'), [('label', 'first'), ('label', 'mean'), ('label', 'max'), ('tags', 'first')])
+@pytest.mark.parametrize(('kind', 'pooling'),
+                         [('label', 'first'), ('label', 'mean'), ('label', 'max'),
+                          ('tags', 'first')])
 def test_what_is_kept_teaches_the_same(kind, pooling, tmp_path):
   if kind == 'label':
     source, task = tmp_path / 'texts.tsv', SequenceTask()
@@ -69,7 +74,8 @@ def test_what_is_kept_teaches_the_same(kind, pooling, tmp_path):
   else:
     source, task = tmp_path / 'words.conll', TaggingTask()
     source.write_text(WORDS)
-  kept, asked = (run(tmp_path, task, source, f'{kind}{cache}', pooling, cache=cache) for cache in (True, False))
+  kept, asked = (run(tmp_path, task, source, f'{kind}{cache}', pooling, cache=cache)
+                 for cache in (True, False))
   for ours, theirs in zip(jax.tree.leaves(kept.params), jax.tree.leaves(asked.params), strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
   assert kept.heldout == pytest.approx(asked.heldout, abs=1e-4)

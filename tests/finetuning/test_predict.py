@@ -26,8 +26,10 @@ def test_a_class_has_its_name_and_a_value_is_a_number():
   assert all(one.probability == max(one.probabilities.values()) > 0.9 for one in found)
   assert list(found[0].probabilities) == ['bad', 'good']
   assert plm_jax.predict(model, 'a fine film')[0].label == 'good'
-  packed = plm_jax.predict(model, ['a fine film', 'a dull film', ('a film', 'fine')], batch=2, pack=True)
-  np.testing.assert_allclose([one.probability for one in packed], [one.probability for one in found], rtol=1e-5)
+  packed = plm_jax.predict(model, ['a fine film', 'a dull film', ('a film', 'fine')], batch=2,
+                           pack=True)
+  np.testing.assert_allclose([one.probability for one in packed],
+                             [one.probability for one in found], rtol=1e-5)
   up, down = plm_jax.predict(tuned.trained('regression'), ['a fine film', 'a dull film'])
   assert up.value > 0 > down.value
 
@@ -38,7 +40,8 @@ def test_words_are_tagged_and_entities_stand_in_their_text():
   found, = plm_jax.tag(model, text)
   assert found.words == ['Angela', 'Merkel', 'came', 'to', 'Berlin', '.']
   assert found.tags == ['B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'O']
-  assert [entity[:4] for entity in found.entities] == [('Angela Merkel', 'PER', 0, 13), ('Berlin', 'LOC', 23, 29)]
+  assert [entity[:4] for entity in found.entities] == [('Angela Merkel', 'PER', 0, 13),
+                                                       ('Berlin', 'LOC', 23, 29)]
   assert found.entities[0].probability == min(found.probabilities[:2])
   assert bracket_entities(text, found.entities) == '[Angela Merkel PER] came  to [Berlin LOC].'
   given, = plm_jax.tag(model, [['came', 'to', 'Berlin']])
@@ -66,14 +69,21 @@ def test_a_choice_is_one_of_those_given():
 def test_what_cannot_be_asked_is_refused_in_a_line():
   classes, names = tuned.trained('classification'), tuned.trained('tagging')
   for call, line in (
-      (lambda: plm_jax.tag(classes, 'a'), 'has learned classification and cannot tag: it can encode, predict, export'),
-      (lambda: plm_jax.answer(names, 'who?', 'a'), 'has learned tagging and cannot answer: it can encode, predict, '
+      (lambda: plm_jax.tag(classes, 'a'),
+       'has learned classification and cannot tag: it can encode, predict, export'),
+      (lambda: plm_jax.answer(names, 'who?', 'a'),
+       'has learned tagging and cannot answer: it can encode, predict, '
        'tag, export'),
-      (lambda: plm_jax.predict(classes, ['a', ' ']), "text 2: expected a text, or a pair of texts, none of them empty"),
-      (lambda: plm_jax.predict(classes, [('a', 'b', 'c')]), 'text 1: expected a text, or a pair of texts'),
-      (lambda: plm_jax.predict(tuned.trained('choice'), [('a', ['b'])]), 'text 1: expected a context and a list of'),
-      (lambda: plm_jax.predict(tuned.trained('answers'), ['who?']), 'text 1: expected a question and its context'),
-      (lambda: plm_jax.predict(dataclasses.replace(classes, task=None), 'a'), r'has a head \(label\) of another library')):
+      (lambda: plm_jax.predict(classes, ['a', ' ']),
+       "text 2: expected a text, or a pair of texts, none of them empty"),
+      (lambda: plm_jax.predict(classes, [('a', 'b', 'c')]),
+       'text 1: expected a text, or a pair of texts'),
+      (lambda: plm_jax.predict(tuned.trained('choice'), [('a', ['b'])]),
+       'text 1: expected a context and a list of'),
+      (lambda: plm_jax.predict(tuned.trained('answers'), ['who?']),
+       'text 1: expected a question and its context'),
+      (lambda: plm_jax.predict(dataclasses.replace(classes, task=None), 'a'),
+       r'has a head \(label\) of another library')):
     with pytest.raises(ConfigError, match=line):
       call()
 
@@ -93,7 +103,8 @@ def test_a_checkpoint_of_transformers_has_the_task_of_its_head(tmp_path):
 
 
 def test_words_of_running_text():
-  assert [word.text for word in split_words("The U.S. didn't pay $1,000 to Germany's Rolls-Royce.")] == [
+  assert [word.text
+          for word in split_words("The U.S. didn't pay $1,000 to Germany's Rolls-Royce.")] == [
       'The', 'U.S.', 'did', "n't", 'pay', '$', '1,000', 'to', 'Germany', "'s", 'Rolls-Royce', '.']
   assert [word.text for word in split_words('默克尔2015年 (e.g. 10:30) text_a.')] == [
       '默', '克', '尔', '2015', '年', '(', 'e.g.', '10:30', ')', 'text_a', '.']
@@ -104,9 +115,11 @@ def test_words_of_running_text():
 
 def test_chunks_of_tags():
   tags = ['I-PER', 'I-PER', 'B-PER', 'I-LOC', 'O', 'S-X', 'B-Y', 'E-Y', 'I-Y']
-  assert list(find_chunks(tags)) == [(0, 1, 'PER'), (2, 2, 'PER'), (3, 3, 'LOC'), (5, 5, 'X'), (6, 7, 'Y'), (8, 8, 'Y')]
+  assert list(find_chunks(tags)) == [(0, 1, 'PER'), (2, 2, 'PER'), (3, 3, 'LOC'), (5, 5, 'X'),
+                                     (6, 7, 'Y'), (8, 8, 'Y')]
   assert list(find_chunks(['NOUN', 'O'])) == []
-  assert bracket_entities('ab', [Entity('a', 'X', 0, 1, 1.0), Entity('b', 'Y', 1, 2, 1.0)]) == '[a X][b Y]'
+  assert bracket_entities('ab', [Entity('a', 'X', 0, 1, 1.0),
+                                 Entity('b', 'Y', 1, 2, 1.0)]) == '[a X][b Y]'
 
 
 def test_a_line_is_an_example():
@@ -114,13 +127,15 @@ def test_a_line_is_an_example():
   assert next(found).example == Example(('a', ''), choices=('b', 'c'), where='f:1')
   found = sources.parse_lines(CLASSIFICATION, [(1, 'a'), (2, 'a\tb'), (3, '')], 'f')
   assert [next(found).example.texts, next(found).example.texts] == [('a',), ('a', 'b')]
-  with pytest.raises(SourceError, match='f:3: expected a text, or a pair of texts, none of them empty, got '):
+  with pytest.raises(SourceError,
+                     match='f:3: expected a text, or a pair of texts, none of them empty, got '):
     next(found)
 
 
 def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
   file = tmp_path / 'x.tsv'
-  file.write_text('text\tlabel\n' + ''.join(f'row {n}\t{"good" if n % 2 else "bad"}\n' for n in range(7)))
+  file.write_text('text\tlabel\n' + ''.join(f'row {n}\t{"good" if n % 2 else "bad"}\n'
+                                            for n in range(7)))
   chunks = list(sources.read_chunks('classification', str(file), labels=('bad', 'good'), size=3))
   assert [len(chunk) for chunk in chunks] == [3, 3, 1]
   assert [example.label for chunk in chunks for example in chunk] == [0, 1, 0, 1, 0, 1, 0]
@@ -129,7 +144,8 @@ def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
   kept, = sources.read_chunks('classification', str(file), labels=('bad', 'good'), report=report)
   assert [example.label for example in kept] == [1, None, None]
   assert report.unknown_labels == 1 and report.skipped == {}
-  assert report.unknown_label.endswith("x.tsv:3: the label 'ugly' is none of those that are learned: bad, good")
+  assert report.unknown_label.endswith(
+      "x.tsv:3: the label 'ugly' is none of those that are learned: bad, good")
   words = tmp_path / 'x.conll'
   words.write_text('Ann I-PER\ncame O\n')
   (sentence,), = sources.read_chunks('tagging', str(words), labels=('O', 'B-PER', 'I-PER'))
@@ -141,7 +157,8 @@ def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
 
 def test_scores_are_those_of_all_at_once():
   model = tuned.trained('classification')
-  examples = [Example((text,), label) for text, label in (('fine', 1), ('dull', 1), ('a dull film', 0), ('a', None))]
+  examples = [Example((text,), label) for text,
+              label in (('fine', 1), ('dull', 1), ('a dull film', 0), ('a', None))]
   scores = StreamingMetrics(model.task)
   for part in (examples[:2], examples[2:]):
     scores.add(part, predict(model, part))
@@ -155,7 +172,8 @@ def test_scores_are_those_of_all_at_once():
 
 
 def test_phrases_without_spaces_are_named_once(caplog):
-  """Thai and its like: a phrase is one word, and that is said once; not of words, nor of Chinese characters."""
+  """Thai and its like: a phrase is one word, and that is said once; not of words, nor of Chinese
+  characters."""
   tagging_format.warn_unsegmented.cache_clear()
   for text in ('บ้าน สวย', '我们喜欢学习汉语和画山水画', 'हिन्दी भाषा'):
     TAGGING.parse_input(text, 'here')
@@ -165,5 +183,6 @@ def test_phrases_without_spaces_are_named_once(caplog):
   for _ in range(2):
     assert len(TAGGING.parse_input('พ่อทำงานตั้งแต่เช้า', 'here').starts) == 1
   assert caplog.messages == [
-      'a text has phrases without a space (Thai), and each is tagged as one word: give text with spaces between '
+      'a text has phrases without a space (Thai), and each is tagged as one word: give text with '
+      'spaces between '
       'words, or lists of words']

@@ -1,5 +1,5 @@
-"""Runs that learn a task: killed and resumed, on several devices, in micro-steps, packed; the best of them; what they
-begin with."""
+"""Runs that learn a task: killed and resumed, on several devices, in micro-steps, packed; the best
+of them; what they begin with."""
 import json
 import os
 import pathlib
@@ -36,7 +36,8 @@ def finished(home):
 
 
 def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, capsys):
-  """Its best checkpoint, by the figures that it ended with; the classes are those of its configuration."""
+  """Its best checkpoint, by the figures that it ended with; the classes are those of its
+  configuration."""
   folder = shutil.copytree(finished[0], tmp_path / 'run')
   said = json.loads((folder / 'config.json').read_text())
   said['data']['train'] = ['gone.jsonl']
@@ -44,7 +45,8 @@ def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, caps
   capsys.readouterr()
   evaluate_folder(str(folder))
   found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines())
-  assert {name: float(value) for name, value in found.items()} == pytest.approx(finished[1].heldout, abs=5e-3)
+  assert {name: float(value) for name,
+          value in found.items()} == pytest.approx(finished[1].heldout, abs=5e-3)
   said['data']['dev'] = []
   (folder / 'config.json').write_text(json.dumps(said))
   with pytest.raises(ConfigError, match='has no development set'):
@@ -86,7 +88,8 @@ def test_a_killed_run_ends_with_the_same_bits(how, at, home, finished, tmp_path,
       result = run(config)
       assert (result.finished, result.step) == (False, at + 1)
   result = run(config)
-  assert result.finished and (result.best, result.heldout) == (finished[1].best, finished[1].heldout)
+  assert result.finished and (result.best, result.heldout) == (finished[1].best,
+                                                               finished[1].heldout)
   tiny.assert_same(result.params, finished[1].params)
   assert losses(tmp_path / 'run') == losses(finished[0])
 
@@ -101,18 +104,23 @@ def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['tagging', pytest.param('classification', marks=pytest.mark.release)])
+@pytest.mark.parametrize('kind', ['tagging',
+                                  pytest.param('classification', marks=pytest.mark.release)])
 def test_micro_steps_and_packed_rows_change_nothing(kind, home, tmp_path):
-  """Without dropout, whose draws are of rows. Packed batches are of the same examples, in the same order."""
+  """Without dropout, whose draws are of rows. Packed batches are of the same examples, in the same
+  order."""
   results = {}
-  for name, changes in {'one': {}, 'four': {'train__accumulate': 4}, 'packed': {'data__pack': True}}.items():
-    results[name] = run(labelled.run(home, kind, 4, output=str(tmp_path / name), **PLAIN, **changes))
+  for name, changes in {'one': {}, 'four': {'train__accumulate': 4},
+                        'packed': {'data__pack': True}}.items():
+    results[name] = run(labelled.run(home, kind, 4, output=str(tmp_path / name), **PLAIN,
+                                     **changes))
   for name in ('four', 'packed'):
     assert_alike(results[name], results['one'], (tmp_path / name, tmp_path / 'one'))
 
 
 def scripted(figures: list[float], seen: dict):
-  """An evaluator whose accuracy is said beforehand; the parameters that it was asked of are kept in `seen`."""
+  """An evaluator whose accuracy is said beforehand; the parameters that it was asked of are kept in
+  `seen`."""
   def evaluator(self, learner, mesh):
     def evaluate(params, phase):
       seen[len(seen)] = jax.device_get(params)
@@ -133,7 +141,8 @@ def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypat
   tiny.assert_same(result.params, seen[1])
   tiny.assert_same(dict(loaded_model.load_model(tmp_path / 'run').params), seen[1])
   again = run(config)
-  assert (again.step, again.best, again.heldout) == (8, 4, result.heldout) and len(losses(tmp_path / 'run')) == 8
+  assert (again.step, again.best,
+          again.heldout) == (8, 4, result.heldout) and len(losses(tmp_path / 'run')) == 8
   tiny.assert_same(again.params, seen[1])
 
 
@@ -161,12 +170,15 @@ def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, ca
   """Three classes, then two with other names; what else there is goes on from there."""
   (tmp_path / 'three').mkdir()
   for part in ('train', 'dev'):
-    rows = [json.loads(line) for line in (home / f'classification.{part}.jsonl').read_text().splitlines()]
+    rows = [json.loads(line)
+            for line in (home / f'classification.{part}.jsonl').read_text().splitlines()]
     (tmp_path / 'three' / f'classification.{part}.jsonl').write_text(''.join(
-        json.dumps({**row, 'label': ('no', 'maybe', 'yes')[n % 3]}) + '\n' for n, row in enumerate(rows)))
+        json.dumps({**row, 'label': ('no', 'maybe', 'yes')[n % 3]}) + '\n' for n,
+        row in enumerate(rows)))
   loaded_model.load_model(finished[0]).tokenizer.save(tmp_path / 'three' / 'tokenizer')
   begun = InitialModel(str(finished[0]), 'bert', loaded_model.load_model(finished[0]).model)
-  config = labelled.run(tmp_path / 'three', steps=1, start=begun, output=str(tmp_path / 'run'), optim__peak=0.0)
+  config = labelled.run(tmp_path / 'three', steps=1, start=begun, output=str(tmp_path / 'run'),
+                        optim__peak=0.0)
   result = run(config)
   assert f"heads_label: in {finished[0]} it is for the classes 'bad, good', initialized at random" in capsys.readouterr().out
   assert result.params['heads_label']['dense']['kernel'].shape[-1] == 3
@@ -176,8 +188,10 @@ def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, ca
 def test_a_model_that_does_the_task_is_evaluated_before_it_is_trained(home, finished, tmp_path):
   """At a learning rate of 0 nothing gets better, so the result is the initial model."""
   begun = InitialModel(str(finished[0]), 'bert', loaded_model.load_model(finished[0]).model)
-  result = run(labelled.run(home, steps=2, start=begun, output=str(tmp_path / 'run'), optim__peak=0.0))
-  lines = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  result = run(labelled.run(home, steps=2, start=begun, output=str(tmp_path / 'run'),
+                            optim__peak=0.0))
+  lines = [json.loads(line)
+           for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
   first = next(line for line in lines if line['split'] == 'heldout')
   assert first['step'] == 0 and first['accuracy'] == pytest.approx(finished[1].heldout['accuracy'])
   assert result.best == 0 and result.finished

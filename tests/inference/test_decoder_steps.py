@@ -1,4 +1,5 @@
-"""What decoders do token by token is what they do at once: every kind of position, window and cache, ragged batches."""
+"""What decoders do token by token is what they do at once: every kind of position, window and
+cache, ragged batches."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +23,8 @@ KINDS = {
         norm_at='pre', kv_heads=2, attention=dict(position=Rope(), bias=()), norm=dict(kind='rms'),
         mlp=dict(bias=False)),
                          absolute='none', tied=False),
-    'one_key_head': dict(block=tiny.block(norm_at='pre', kv_heads=1, attention=dict(position=Rope()), parallel=True),
+    'one_key_head': dict(block=tiny.block(norm_at='pre', kv_heads=1,
+                                          attention=dict(position=Rope()), parallel=True),
                          absolute='none'),
     'windows': dict(block=tiny.block(norm_at='pre'), windows=(0, 3)),
 }
@@ -33,7 +35,8 @@ class Model:
   """A decoder of one kind, two layers, three where they take turns."""
 
   def __init__(self, kind, apart=True):
-    self.config = DecoderConfig(VOCAB, stack=StackConfig(3 if kind == 'windows' else 2), max_length=32, **KINDS[kind])
+    self.config = DecoderConfig(VOCAB, stack=StackConfig(3 if kind == 'windows' else 2),
+                                max_length=32, **KINDS[kind])
     self.head = NextTokenHead(self.config.block, VOCAB, self.config.tied)
     self.steps = DecoderSteps(self.config, self.head, apart)
     zeros = {name: jnp.zeros((1, LENGTH), jnp.int32) for name in ('tokens', 'segments')}
@@ -50,7 +53,8 @@ class Model:
     return self.head.apply({'params': params.get('heads_lm', {})}, output, batch)
 
   def behind(self, text):
-    """Logits of the token behind each of a text's, by one program for all lengths: what comes later is not seen."""
+    """Logits of the token behind each of a text's, by one program for all lengths: what comes later
+    is not seen."""
     padded = jnp.array([text + [0] * (LENGTH - len(text))])
     return np.asarray(self.whole(self.params, padded))[0, :len(text)]
 
@@ -76,7 +80,8 @@ def test_every_step_is_that_of_the_whole_text(model, apart):
   steps = DecoderSteps(model.config, model.head, apart)
   params = steps.load_params(model.params)
   start, follow = jax.jit(steps.prefill, static_argnames='slots'), jax.jit(steps.decode_step)
-  texts = [[*prompt, *np.random.default_rng(len(prompt)).integers(0, VOCAB, 6).tolist()] for prompt in PROMPTS]
+  texts = [[*prompt, *np.random.default_rng(len(prompt)).integers(0, VOCAB, 6).tolist()]
+           for prompt in PROMPTS]
   wanted = [model.behind(text) for text in texts]
   logits, cache = start(params, ragged(PROMPTS, 8), slots=14)
   for step in range(7):
@@ -101,10 +106,12 @@ def test_greedy_is_that_of_the_whole_text(model):
 def test_beams_score_what_the_whole_text_says(model):
   config = GenerationConfig(6, beams=3, number=3, length_penalty=0.7, no_repeat_ngram=2)
   found = jax.device_get(
-    engine.generate_tokens(model.steps, model.loaded, ragged(PROMPTS, 8), config, OutputVocab(VOCAB, (4,), 0))
+    engine.generate_tokens(model.steps, model.loaded, ragged(PROMPTS, 8), config,
+                           OutputVocab(VOCAB, (4,), 0))
   )
   for row, prompt in enumerate(PROMPTS):
-    for added, length, score in zip(*(found[name][row] for name in ('tokens', 'lengths', 'scores')), strict=True):
+    for added, length, score in zip(*(found[name][row] for name in ('tokens', 'lengths', 'scores')),
+                                    strict=True):
       text = [*prompt, *added[:length].tolist()]
       logprobs = np.asarray(jax.nn.log_softmax(jnp.asarray(model.behind(text)), -1))
       own = sum(logprobs[len(prompt) + k - 1, text[len(prompt) + k]] for k in range(length))

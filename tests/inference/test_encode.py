@@ -32,8 +32,10 @@ def tokenizer():
 
 
 def trained(model, tokenizer) -> LoadedModel:
-  zeros = {name: jnp.ones((1, 4), jnp.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
-  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), zeros)['params'])
+  zeros = {name: jnp.ones((1, 4), jnp.int32)
+           for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0),
+                                             zeros)['params'])
   return LoadedModel('bert', model, {}, {'backbone': params}, tokenizer)
 
 
@@ -43,14 +45,16 @@ def models(vocab: int) -> list:
   disentangled = {'position': DebertaConfig().block.attention.position}
   return [
       EncoderConfig(vocab, block, stack, 64),
-      EncoderConfig(vocab, block, StackConfig(2, groups=1), 64, embeddings=EmbeddingConfig(width=16)),
+      EncoderConfig(vocab, block, StackConfig(2, groups=1), 64,
+                    embeddings=EmbeddingConfig(width=16)),
       DebertaConfig(vocab, tiny.block(attention=disentangled), stack, 64, conv=3, absolute=False),
       XLNetConfig(vocab, tiny.block(attention=two_streams), stack, 64),
       DecoderConfig(vocab, pre, stack, 64), DecoderConfig(vocab, pre, stack, 64, types=8),
       EncoderDecoderConfig(vocab, pre, stack, StackConfig(1), max_length=64)]
 
 
-@pytest.fixture(scope='module', params=range(7), ids=lambda number: type(models(60)[number]).__name__)
+@pytest.fixture(scope='module', params=range(7),
+                ids=lambda number: type(models(60)[number]).__name__)
 def model(request, tokenizer):
   return trained(models(tokenizer.vocab.size)[request.param], tokenizer)
 
@@ -66,7 +70,8 @@ def test_a_text_has_its_vectors_whatever_stands_beside_it(model, monkeypatch):
     np.testing.assert_allclose(found, alone, atol=2e-5)
   middle = encode(model, TEXTS, layer=1)
   np.testing.assert_allclose(middle, [found.mean(0) for found in together], atol=2e-5)
-  np.testing.assert_array_equal(encode(model, TEXTS[:1], layer=-2), encode(model, TEXTS[:1], layer=1))
+  np.testing.assert_array_equal(encode(model, TEXTS[:1], layer=-2),
+                                encode(model, TEXTS[:1], layer=1))
 
 
 @pytest.mark.slow
@@ -74,22 +79,26 @@ def test_pooling(tokenizer):
   model = trained(models(tokenizer.vocab.size)[0], tokenizer)
   tokens = encode(model, TEXTS, pooling='none')
   assert [len(some) for some in tokens] == [len(tokenizer.encode(text)) + 2 for text in TEXTS]
-  for pooling, of in (('max', lambda x: x.max(0)), ('first', lambda x: x[0]), ('last', lambda x: x[-1]),
+  for pooling, of in (('max', lambda x: x.max(0)), ('first', lambda x: x[0]),
+                      ('last', lambda x: x[-1]),
                       ('mean', lambda x: x.mean(0))):
-    np.testing.assert_allclose(encode(model, TEXTS, pooling=pooling), [of(x) for x in tokens], atol=1e-5)
+    np.testing.assert_allclose(encode(model, TEXTS, pooling=pooling), [of(x) for x in tokens],
+                               atol=1e-5)
   long = 'the cat sat on the mat ' * 20
   ids = tokenizer.encode(long)
   np.testing.assert_allclose(encode(model, [long], cut=True), encode(model, [ids[:62]]), atol=1e-6)
 
 
 @pytest.mark.parametrize(('kind', 'room'), [(0, 62), (3, 62), (4, 63)])
-def test_a_text_that_is_cut_keeps_its_special_tokens_and_nothing_of_its_end(kind, room, tokenizer, monkeypatch):
+def test_a_text_that_is_cut_keeps_its_special_tokens_and_nothing_of_its_end(kind, room, tokenizer,
+                                                                            monkeypatch):
   """An encoder has [CLS] and [SEP], a decoder a start alone."""
   monkeypatch.setattr(tokenizer, 'vocab', dataclasses.replace(tokenizer.vocab, bos=2, eos=3))
   model = trained(models(tokenizer.vocab.size)[kind], tokenizer)
   ids = tokenizer.encode('the cat sat on the mat, and the dog ' * 20)
   seen = []
-  monkeypatch.setattr(encoding, 'iterate_batches', lambda rows, *more: seen.extend(rows) or iter(()))
+  monkeypatch.setattr(encoding, 'iterate_batches', lambda rows,
+                      *more: seen.extend(rows) or iter(()))
   with contextlib.suppress(TypeError, ValueError):
     encode(model, [ids], cut=True)
   whole = encoding.build_row(model, tokenizer, ids[:room])
@@ -120,7 +129,8 @@ def test_hidden_states_are_those_of_transformers(case):
   assert len(names) >= 3
   for name in names:
     found = compute_vectors(imported.config, params, batch, int(name.rpartition('.')[2]), 'none')
-    np.testing.assert_allclose(np.asarray(found)[real], outputs[name][real], atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(np.asarray(found)[real], outputs[name][real], atol=1e-4,
+                               err_msg=name)
 
 
 @pytest.mark.slow
@@ -137,13 +147,17 @@ def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
 
 
 def test_batches_on_a_cpu_are_small(monkeypatch):
-  """At most 2,048 tokens, and attention scores of at most 8 MiB or the size of a layer's weights."""
+  """At most 2,048 tokens, and attention scores of at most 8 MiB or the size of a layer's
+  weights."""
   def batch_size(length, tokens=8192, width=384):
     model = models(100)[0]
-    model = dataclasses.replace(model, block=dataclasses.replace(model.block, width=width, heads=12))
+    model = dataclasses.replace(model, block=dataclasses.replace(model.block, width=width,
+                                                                 heads=12))
     return next(encoding.split_rows([length] * 100, model, 512, tokens))[:2]
-  assert [batch_size(length) for length in (64, 128, 256, 512)] == [(64, 32), (128, 8), (256, 2), (512, 1)]
-  assert [batch_size(length, width=768) for length in (128, 256, 512)] == [(128, 16), (256, 8), (512, 2)]
+  assert [batch_size(length) for length in (64, 128, 256, 512)] == [(64, 32), (128, 8), (256, 2),
+                                                                    (512, 1)]
+  assert [batch_size(length, width=768)
+          for length in (128, 256, 512)] == [(128, 16), (256, 8), (512, 2)]
   assert batch_size(64, tokens=100) == (64, 1)
   monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
   assert batch_size(512) == (512, 16)

@@ -21,26 +21,34 @@ from plm_jax.tokenizers.boundaries import delimiters
 VOCAB, LENGTH, NEW = 40, 9, 8
 KINDS = {
     'buckets': dict(tied=False, block=tiny.block(
-        norm_at='pre', norm=dict(kind='rms'), attention=dict(position=Buckets(8, 6), bias=()), mlp=dict(bias=False))),
-    'learned': dict(block=tiny.block(norm_at='post'), absolute='learned', max_length=32, first_position=2,
+        norm_at='pre', norm=dict(kind='rms'), attention=dict(position=Buckets(8, 6), bias=()),
+        mlp=dict(bias=False))),
+    'learned': dict(block=tiny.block(norm_at='post'), absolute='learned', max_length=32,
+                    first_position=2,
                     embed_norm=True, logit_bias=True),
 }
-SOURCES = jnp.array([[7, 3, 9, 11, 2, 0, 0, 0, 0], [5, 8, 8, 1, 4, 6, 9, 21, 30], [17, 2, 0, 0, 0, 0, 0, 0, 0]])
-BATCH = {'source': SOURCES, 'source_segments': (SOURCES > 0).astype(int), 'tokens': jnp.full((3, 1), 39),
+SOURCES = jnp.array([[7, 3, 9, 11, 2, 0, 0, 0, 0], [5, 8, 8, 1, 4, 6, 9, 21, 30],
+                     [17, 2, 0, 0, 0, 0, 0, 0, 0]])
+BATCH = {'source': SOURCES, 'source_segments': (SOURCES > 0).astype(int),
+         'tokens': jnp.full((3, 1), 39),
          'segments': jnp.ones((3, 1), int)}
 
 
-TEXTS = [f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)]
+TEXTS = [f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.'
+         for i in range(60)]
 
 
 class Model:
   """An encoder-decoder of one kind."""
 
   def __init__(self, kind):
-    self.config = EncoderDecoderConfig(VOCAB, stack=StackConfig(1), decoder=StackConfig(2), **KINDS[kind])
-    self.head = NextTokenHead(self.config.block, VOCAB, self.config.tied, bias=self.config.logit_bias)
+    self.config = EncoderDecoderConfig(VOCAB, stack=StackConfig(1), decoder=StackConfig(2),
+                                       **KINDS[kind])
+    self.head = NextTokenHead(self.config.block, VOCAB, self.config.tied,
+                              bias=self.config.logit_bias)
     self.model = ModelWithHeads(self.config.backbone(), {'lm': self.head})
-    zeros = dict.fromkeys(('tokens', 'segments', 'decoder_tokens', 'decoder_segments'), jnp.zeros((1, 4), int))
+    zeros = dict.fromkeys(('tokens', 'segments', 'decoder_tokens', 'decoder_segments'),
+                          jnp.zeros((1, 4), int))
     self.params = tiny.random_params(
         jax.eval_shape(lambda: self.model.init(jax.random.key(0), zeros)['params']), std=0.3)
     self.whole = jax.jit(lambda tokens: self.model.apply({'params': self.params}, {
@@ -111,20 +119,24 @@ def test_the_first_and_the_last_token_may_be_given(model):
 
 @pytest.mark.slow
 def test_a_source_is_read_once(model, written):
-  """The encoder's parameters, and those that make keys of what it says, have no part in a step: here they are nan."""
+  """The encoder's parameters, and those that make keys of what it says, have no part in a step:
+  here they are nan."""
   backbone = model.config.backbone()
-  batch = {'tokens': SOURCES, 'segments': BATCH['source_segments'], 'decoder_tokens': jnp.asarray(written[:, :3]),
+  batch = {'tokens': SOURCES, 'segments': BATCH['source_segments'],
+           'decoder_tokens': jnp.asarray(written[:, :3]),
            'decoder_segments': jnp.ones((3, 3), int)}
   def start(params):
     output = backbone.apply({'params': params}, batch, remember=True)
     return initial_cache(model.config, output, batch, 1 + NEW)
   def step(params, cache):
-    one = {'decoder_tokens': jnp.asarray(written[:, 3:4]), 'decoder_segments': jnp.ones((3, 1), int),
+    one = {'decoder_tokens': jnp.asarray(written[:, 3:4]),
+           'decoder_segments': jnp.ones((3, 1), int),
            'decoder_place': jnp.full((3, 1), 3)}
     return backbone.apply({'params': params}, one, cache=cache).hidden
   params = model.params['backbone']
   cache = jax.jit(start)(params)
-  spoiled = jax.tree_util.tree_map_with_path(lambda path, x: x * np.nan if unused(path) else x, params)
+  spoiled = jax.tree_util.tree_map_with_path(lambda path, x: x * np.nan if unused(path) else x,
+                                             params)
   assert any(unused(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
   stepped = jax.jit(step)
   np.testing.assert_array_equal(stepped(spoiled, cache), stepped(params, cache))
@@ -132,7 +144,8 @@ def test_a_source_is_read_once(model, written):
 
 def unused(path) -> bool:
   names = [entry.key for entry in path]
-  return names[0] == 'encoder' or ('cross' in names and names[names.index('cross') + 1] in ('key', 'value'))
+  return names[0] == 'encoder' or ('cross' in names
+                                   and names[names.index('cross') + 1] in ('key', 'value'))
 
 
 @pytest.mark.slow
@@ -140,7 +153,8 @@ def test_padding_of_the_source_changes_nothing(model):
   """As many more columns of it as there are."""
   steps = model.steps(True)
   params, config = steps.load_params(model.params), GenerationConfig(4)
-  wider = {**BATCH, **{name: jnp.pad(BATCH[name], ((0, 0), (0, LENGTH))) for name in ('source', 'source_segments')}}
+  wider = {**BATCH, **{name: jnp.pad(BATCH[name], ((0, 0), (0, LENGTH)))
+                       for name in ('source', 'source_segments')}}
   short, long = (
     engine.generate_tokens(steps, params, batch, config, OutputVocab(VOCAB, (), 0))['tokens']
     for batch in (BATCH, wider)
@@ -163,9 +177,12 @@ def test_a_bias_of_logits_is_not_trained():
   @jax.jit
   def both(params):
     output = model.config.backbone().apply({'params': params['backbone']}, batch)
-    return without.apply({'params': {}}, output, batch), model.head.apply({'params': params['heads_lm']}, output, batch)
+    return without.apply({'params': {}}, output,
+                         batch), model.head.apply({'params': params['heads_lm']}, output, batch)
   plain, biased = both(model.params)
-  np.testing.assert_allclose(biased - plain, np.broadcast_to(model.params['heads_lm']['bias'], plain.shape), atol=1e-5)
+  np.testing.assert_allclose(biased - plain,
+                             np.broadcast_to(model.params['heads_lm']['bias'], plain.shape),
+                             atol=1e-5)
 
 
 def test_what_stands_around_a_text():
@@ -178,10 +195,12 @@ def test_what_stands_around_a_text():
 @pytest.mark.slow
 def test_prompts_go_to_the_encoder():
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 170, layout='t5')
-  config = EncoderDecoderConfig(176, tiny.block(attention=dict(position=Buckets(8, 6))), StackConfig(1), StackConfig(1))
+  config = EncoderDecoderConfig(176, tiny.block(attention=dict(position=Buckets(8, 6))),
+                                StackConfig(1), StackConfig(1))
   head = NextTokenHead(config.block, config.vocab)
   shapes = jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), dict.fromkeys(
-      ('tokens', 'segments', 'decoder_tokens', 'decoder_segments'), jnp.zeros((1, 4), int)))['params'])
+      ('tokens', 'segments', 'decoder_tokens', 'decoder_segments'),
+      jnp.zeros((1, 4), int)))['params'])
   params = {'backbone': tiny.random_params(shapes, std=0.3)}
   trained = LoadedModel('t5', config, {'lm': head}, params, tokenizer)
   prompts = ['The cat sat on<extra_id_0>', 'dogs']
@@ -189,10 +208,12 @@ def test_prompts_go_to_the_encoder():
 
   ids = [[*tokenizer.encode('The cat sat on'), 169, 1], [*tokenizer.encode('dogs'), 1]]
   source = jnp.array([some + [0] * (16 - len(some)) for some in ids])
-  batch = {'source': source, 'source_segments': (source > 0).astype(int), 'tokens': jnp.zeros((2, 1), int),
+  batch = {'source': source, 'source_segments': (source > 0).astype(int),
+           'tokens': jnp.zeros((2, 1), int),
            'segments': jnp.ones((2, 1), int)}
   steps = EncoderDecoderSteps(config, head)
-  want = engine.generate_tokens(steps, steps.load_params(params), batch, GenerationConfig(4), OutputVocab(170, (1,), 1))
+  want = engine.generate_tokens(steps, steps.load_params(params), batch, GenerationConfig(4),
+                                OutputVocab(170, (1,), 1))
   for row, (continuation,) in enumerate(found):
     tokens = want['tokens'][row, 0, :want['lengths'][row, 0]].tolist()
     assert list(continuation.tokens) == tokens

@@ -1,4 +1,5 @@
-"""What GPT-BERT is asked for: blanks, texts that go on, and which of two is likelier, by one set of parameters."""
+"""What GPT-BERT is asked for: blanks, texts that go on, and which of two is likelier, by one set of
+parameters."""
 from typing import Any
 
 from flax.linen import unbox
@@ -26,24 +27,29 @@ TEXTS = ['An array of numbers', 'né à 北京', 'An']
 def trained() -> LoadedModel:
   tokenizer = train_byte_bpe(['An array of numbers, né à 北京.', 'Another array of arrays.'] * 4, 280)
   config = validation.with_paths(gpt_bert.base(), {
-      'block.width': 24, 'block.heads': 3, 'block.mlp_dim': 16, 'stack.layers': 2, 'vocab': tokenizer.vocab.size + 7,
+      'block.width': 24, 'block.heads': 3, 'block.mlp_dim': 16, 'stack.layers': 2,
+      'vocab': tokenizer.vocab.size + 7,
       'max_length': 64, 'block.init.std': 0.3})
   heads = MaskedNextToken().heads(config)
   zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
-  params: Any = unbox(jax.jit(ModelWithHeads(config.backbone(), heads).init)(jax.random.key(0), zeros)['params'])
+  params: Any = unbox(jax.jit(ModelWithHeads(config.backbone(),
+                                             heads).init)(jax.random.key(0), zeros)['params'])
   return LoadedModel('gptbert', config, heads, jax.device_get(params), tokenizer)
 
 
 @pytest.fixture(scope='module')
 def read(trained):
-  """Rows of ids behind the start -> logarithms of probabilities [N, V], a row at a time, without padding."""
-  model, start = ModelWithHeads(trained.model.backbone(), trained.heads), boundary_ids(trained.tokenizer.vocab)[0]
+  """Rows of ids behind the start -> logarithms of probabilities [N, V], a row at a time, without
+  padding."""
+  model, start = ModelWithHeads(trained.model.backbone(),
+                                trained.heads), boundary_ids(trained.tokenizer.vocab)[0]
   params = jax.tree.map(jnp.asarray, trained.params)
   call: Any = jax.jit(lambda batch: model.apply({'params': params}, batch))
   def one(ids, causal):
     row = jnp.array([[start, *ids]])
     more = {'ranks': jnp.arange(row.shape[1])[None]} if causal else {}
-    return np.asarray(jax.nn.log_softmax(call({'tokens': row, 'segments': jnp.ones_like(row), **more})['mlm'][0]))
+    return np.asarray(jax.nn.log_softmax(call({'tokens': row, 'segments': jnp.ones_like(row),
+                                               **more})['mlm'][0]))
   return one
 
 
@@ -76,7 +82,9 @@ def test_beams_and_draws_are_of_the_rows_they_go_on_from(trained, read):
 def test_blanks_are_filled_where_the_token_before_them_stands(trained, read):
   (first, second), = plm_jax.fill_mask(trained, 'An [MASK] of [MASK].', top=300)
   tokenizer = trained.tokenizer
-  ids = tokenizer.encode('An [MASK] of [MASK].'.replace('[MASK]', tokenizer.pieces[tokenizer.vocab.mask]), True)
+  ids = tokenizer.encode('An [MASK] of [MASK].'.replace('[MASK]',
+                                                        tokenizer.pieces[tokenizer.vocab.mask]),
+                                                        True)
   places = [place for place, token in enumerate(ids) if token == tokenizer.vocab.mask]
   logits = read(ids, causal=False)  # behind the start, so that a place is that of the token before
   for place, candidates in zip(places, (first, second), strict=True):
@@ -99,7 +107,8 @@ def test_texts_are_scored_in_either_way(trained, read):
     masked += read(hidden, causal=False)[place][token]
   assert plm_jax.likelihood(trained, TEXTS[0])[0] == pytest.approx(masked, rel=1e-4)
   tokens = token_losses.compute_losses(trained, TEXTS[:1])
-  assert tokens.nats.sum() == pytest.approx(-masked, rel=1e-4) and tokens.places.tolist() == [*range(1, len(ids) + 1)]
+  assert tokens.nats.sum() == pytest.approx(-masked, rel=1e-4) and tokens.places.tolist() == [
+      *range(1, len(ids) + 1)]
 
 
 @pytest.mark.slow
@@ -110,25 +119,32 @@ def test_layers_are_seen_and_frozen_one_by_one(trained):
   assert vectors.shape == (3, 24) and np.isfinite(vectors).all()
   batch = {'tokens': jnp.arange(8)[None] + 5, 'segments': jnp.ones((1, 8), jnp.int32)}
   def states(params, **stack):
-    config = validation.with_paths(trained.model, {f'stack.{name}': value for name, value in stack.items()})
+    config = validation.with_paths(trained.model,
+                                   {f'stack.{name}': value for name, value in stack.items()})
     return config.backbone().apply({'params': params}, batch, within=True)
   def total(params, **stack):
     return (states(params, **stack).hidden ** 3).sum()
   params = jax.tree.map(jnp.asarray, trained.params['backbone'])
-  plain, below, again = (jax.grad(total)(params, **stack) for stack in ({}, {'frozen': 1}, {'remat': 'full'}))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3 * abs(a).max()), plain, again)
-  for whole, part in zip(*(jax.tree.leaves(tree['stack']['layers']['block']) for tree in (plain, below)), strict=True):
+  plain, below, again = (jax.grad(total)(params, **stack)
+                         for stack in ({}, {'frozen': 1}, {'remat': 'full'}))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3 * abs(a).max()), plain,
+               again)
+  for whole, part in zip(*(jax.tree.leaves(tree['stack']['layers']['block'])
+                           for tree in (plain, below)), strict=True):
     assert not part[0].any() and (part[1].any() or not whole[1].any())
   assert not below['embeddings']['tokens'].any() and below['stack']['layers']['sum_2'].any()
   assert states(params).inside.hidden.shape == (2, 1, 8, 24)
 
 
 def test_what_it_can_do_and_what_others_cannot(trained):
-  assert {'fill_mask', 'generate', 'stream', 'score', 'perplexity', 'likelihood', 'minimal_pairs'} <= {
+  assert {'fill_mask', 'generate', 'stream', 'score', 'perplexity', 'likelihood',
+          'minimal_pairs'} <= {
     *trained.capabilities
   }
-  assert plm_jax.minimal_pairs(trained, [('An array', 'array An')], how='causal')[0].pair.good == 'An array'
-  alone = LoadedModel('bert', validation.with_paths(trained.model, {'head.shifted': False}), trained.heads,
+  assert plm_jax.minimal_pairs(trained, [('An array', 'array An')],
+                               how='causal')[0].pair.good == 'An array'
+  alone = LoadedModel('bert', validation.with_paths(trained.model, {'head.shifted': False}),
+                      trained.heads,
                       trained.params, trained.tokenizer)
   assert not alone.lm_head_name and 'generate' not in alone.capabilities
   with pytest.raises(ConfigError, match='a bert only fills masks'):

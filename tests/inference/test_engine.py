@@ -1,4 +1,5 @@
-"""The loop and the searches on a model that is a table: the next token depends on the two before it."""
+"""The loop and the searches on a model that is a table: the next token depends on the two before
+it."""
 import dataclasses
 import itertools
 
@@ -17,7 +18,8 @@ IDS = OutputVocab(V, (END,), PAD)
 
 @dataclasses.dataclass(frozen=True)
 class TableSteps:
-  """params [V, V, V]: logits by the token before the last and the last one, which is all that the cache holds."""
+  """params [V, V, V]: logits by the token before the last and the last one, which is all that the
+  cache holds."""
 
   def prefill(self, params, batch, slots):
     del slots
@@ -37,8 +39,10 @@ def table():
 
 def batch(*prompts):
   longest = max(map(len, prompts))
-  tokens = np.array([[PAD] * (longest - len(prompt)) + list(prompt) for prompt in prompts], np.int32)
-  segments = np.array([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], np.int32)
+  tokens = np.array([[PAD] * (longest - len(prompt)) + list(prompt) for prompt in prompts],
+                    np.int32)
+  segments = np.array([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts],
+                      np.int32)
   return {'tokens': jnp.asarray(tokens), 'segments': jnp.asarray(segments)}
 
 
@@ -80,10 +84,12 @@ def exhaustively(table, prompt, most, penalty, best):
   return sorted(found, reverse=True)[:best]
 
 
-@pytest.mark.parametrize('penalty', [1.0, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, 2.0))])
+@pytest.mark.parametrize('penalty',
+                         [1.0, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, 2.0))])
 def test_wide_beams_find_the_best_of_all_texts(table, penalty):
   prompts = [[1, 2], [3, 0], [0, 1, 1]]
-  found, scores = run(table, prompts, max_new=3, beams=25, number=4, length_penalty=penalty, early_stopping='never')
+  found, scores = run(table, prompts, max_new=3, beams=25, number=4, length_penalty=penalty,
+                      early_stopping='never')
   for row, score, prompt in zip(found, scores, prompts, strict=True):
     expected = exhaustively(table, prompt, 3, penalty, 4)
     assert row == [text for _, text in expected]
@@ -95,7 +101,8 @@ def test_beams_stop_when_they_are_told_to(table):
   likely_end = table.copy()
   likely_end[..., END] += 2
   lengths = {stopping: [len(text) for row in run(
-      likely_end, [[1, 2], [2, 2]], max_new=12, beams=2, number=2, length_penalty=3.0, early_stopping=stopping)[0]
+      likely_end, [[1, 2], [2, 2]], max_new=12, beams=2, number=2, length_penalty=3.0,
+      early_stopping=stopping)[0]
       for text in row] for stopping in ('full', 'heuristic', 'never')}
   assert max(lengths['full']) < max(lengths['never']) == 12
 
@@ -123,12 +130,14 @@ def test_draws_have_their_frequencies(settings, change):
   expected = change(probs) / change(probs).sum()
   counts = np.bincount(np.ravel(found[0]), minlength=V)
   assert not counts[expected == 0].any()
-  assert (np.abs(counts / number - expected) <= 4 * np.sqrt(expected * (1 - expected) / number)).all()
+  assert (np.abs(counts / number - expected) <= 4
+          * np.sqrt(expected * (1 - expected) / number)).all()
 
 
 def test_a_row_is_drawn_alike_in_any_batch(table):
   alone, _ = run(table, [[1, 2]], seed=3, temperature=1.0, max_new=20, number=2)
-  among, _ = run(table, [[1, 2], [0, 1, 2, 3], [3, 3]], seed=3, temperature=1.0, max_new=20, number=2)
+  among, _ = run(table, [[1, 2], [0, 1, 2, 3], [3, 3]], seed=3, temperature=1.0, max_new=20,
+                 number=2)
   other, _ = run(table, [[1, 2]], seed=4, temperature=1.0, max_new=20, number=2)
   assert among[0] == alone[0] != other[0]
   assert alone[0][0] != alone[0][1]
@@ -159,14 +168,18 @@ def test_repetition_penalty(table):
   flat[...] = [0.5, 0.4, 0.3, 0.2, 0.1]
   assert run(flat, [[0, 1]], max_new=4, ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
   # 0.5 / 1.5 is still the most; 0.5 / 6 is less than what was not said.
-  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=1.5, ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
-  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=6.0, ids=OutputVocab(V, (), PAD))[0] == [[[0, 3, 4, 0]]]
+  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=1.5,
+             ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
+  assert run(flat, [[2, 1]], max_new=4, repetition_penalty=6.0,
+             ids=OutputVocab(V, (), PAD))[0] == [[[0, 3, 4, 0]]]
 
 
 def test_token_by_token_is_all_at_once(table):
   config = GenerationConfig(12, temperature=1.0)
-  whole = engine.generate_tokens(TableSteps(), jnp.asarray(table), batch([1, 2], [3, 0]), config, IDS, 5)
-  state = engine.initial_state(TableSteps(), config, IDS, jnp.asarray(table), batch([1, 2], [3, 0]), 5)
+  whole = engine.generate_tokens(TableSteps(), jnp.asarray(table), batch([1, 2], [3, 0]), config,
+                                 IDS, 5)
+  state = engine.initial_state(TableSteps(), config, IDS, jnp.asarray(table), batch([1, 2], [3, 0]),
+                               5)
   for until in range(2, 13):
     state = engine.advance(TableSteps(), config, IDS, jnp.asarray(table), state, until)
   for name, x in engine.searching.collect_result(config, state.search).items():
@@ -180,9 +193,12 @@ def test_buckets(length, longest, expected):
 
 
 @pytest.mark.parametrize(('settings', 'said'), [
-    (dict(max_new=0), 'max_new'), (dict(min_new=9, max_new=8), 'min_new'), (dict(temperature=-1.0), 'temperature'),
-    (dict(temperature=1.0, top_p=0.0), 'top_p'), (dict(top_k=3), r'give .*temperature'), (dict(beams=0), 'beams'),
-    (dict(beams=3, temperature=1.0), 'beam search does not sample'), (dict(beams=2, number=3), '2 beams'),
+    (dict(max_new=0), 'max_new'), (dict(min_new=9, max_new=8), 'min_new'),
+    (dict(temperature=-1.0), 'temperature'),
+    (dict(temperature=1.0, top_p=0.0), 'top_p'), (dict(top_k=3), r'give .*temperature'),
+    (dict(beams=0), 'beams'),
+    (dict(beams=3, temperature=1.0), 'beam search does not sample'),
+    (dict(beams=2, number=3), '2 beams'),
     (dict(number=2), r'give .*temperature'),
     (dict(stop=('',)), 'stop'), (dict(repetition_penalty=0.0), 'repetition_penalty')])
 def test_settings_that_cannot_be(settings, said):

@@ -35,11 +35,13 @@ def tokenizer():
 @pytest.fixture(scope='module')
 def trained(tokenizer):
   config = DecoderConfig(
-      tokenizer.vocab.size + 7, tiny.block(norm_at='pre', kv_heads=2), StackConfig(2), max_length=64)
+      tokenizer.vocab.size + 7, tiny.block(norm_at='pre', kv_heads=2), StackConfig(2),
+      max_length=64)
   zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(config.backbone().init, jax.random.key(0), zeros)['params']
   params = {'backbone': jax.device_get(tiny.random_params(shapes))}
-  return LoadedModel('gpt2', config, {'lm': NextTokenHead(config.block, config.vocab)}, params, tokenizer)
+  return LoadedModel('gpt2', config, {'lm': NextTokenHead(config.block, config.vocab)}, params,
+                     tokenizer)
 
 
 @pytest.fixture(scope='module')
@@ -76,7 +78,8 @@ def test_a_text_ends_before_the_stop_sequence(trained, drawn):
   stopped = [row for row, in generate.generate(trained, PROMPTS, config, seed=1)]
   assert stopped[0].ended == 'stop' and stopped[0].text == drawn[0].text[:drawn[0].text.index(stop)]
   for own, other in zip(stopped[1:], drawn[1:], strict=True):
-    assert own == other if stop not in other.text else own.text == other.text[:other.text.index(stop)]
+    assert own == other if stop not in other.text else own.text == other.text[
+        :other.text.index(stop)]
   *_, last = pieces = list(generate.stream(trained, PROMPTS, config, seed=1))
   assert ''.join(piece[0].text for piece in pieces) == stopped[0].text and last[0].ended == 'stop'
 
@@ -153,13 +156,15 @@ def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, 
       tokens = np.array([text[begin:begin + 21] for begin in (1, 5)])
       return {'tokens': tokens, 'segments': np.ones_like(tokens)}
   monkeypatch.setattr(generate, 'Windows', Windows)
-  monkeypatch.setattr(generate, 'read_meta', lambda folder: types.SimpleNamespace(evaluation_split='heldout'))
+  monkeypatch.setattr(generate, 'read_meta',
+                      lambda folder: types.SimpleNamespace(evaluation_split='heldout'))
   found = generate.sample_heldout_beginnings(trained, 'records', 10, 11, 2)
   assert [(prompt.strip(), truth) for prompt, truth in found] == [
       ('array of numbers, né à', ' 北京. Another array'), ('né à 北京.', ' Another array of arrays.')]
   # No word starts; the only one that does is the first; the last within three tokens of the first.
   assert [
-    generate.find_split(np.array(starts, bool), 3) for starts in ([0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1])
+    generate.find_split(np.array(starts, bool), 3)
+    for starts in ([0, 0], [1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1])
   ] == [(0, 0), (0, 0), (1, 4)]
 
 
@@ -177,8 +182,10 @@ def test_samples_of_chinese_begin_with_a_piece(trained, monkeypatch):
     def read(self, places):
       return {'tokens': row[None], 'segments': np.ones_like(row[None])}
   monkeypatch.setattr(generate, 'Windows', Windows)
-  monkeypatch.setattr(generate, 'read_meta', lambda folder: types.SimpleNamespace(evaluation_split='heldout'))
-  found = generate.sample_heldout_beginnings(dataclasses.replace(trained, tokenizer=Pieces()), 'records', 4, 6, 2)
+  monkeypatch.setattr(generate, 'read_meta',
+                      lambda folder: types.SimpleNamespace(evaluation_split='heldout'))
+  found = generate.sample_heldout_beginnings(dataclasses.replace(trained, tokenizer=Pieces()),
+                                             'records', 4, 6, 2)
   assert found == [('我们北京ing', '北京， 去我们北京，')]
 
 
@@ -189,7 +196,8 @@ def test_all_of_a_text_fits(trained):
 
 @pytest.fixture
 def shell(trained, monkeypatch, capsys):
-  """Arguments of python -m plm_jax generate -> (what it prints, what it says beside it or as an error)."""
+  """Arguments of python -m plm_jax generate -> (what it prints, what it says beside it or as an
+  error)."""
   monkeypatch.setattr(loaded_model, 'load_model', lambda folder: trained)
 
   def run(*args, given=''):
@@ -215,8 +223,10 @@ def test_command(shell, trained, tmp_path):
   assert shell('--file=-', '--max-new=6', given='An\nx')[0] == expected
   (alone,), = generate.generate(trained, ['An'], config)
   assert shell('An', '--max-new=6', '--stream') == (f'An{alone.text}\n', '')
-  assert 'no stop sequence came in 2 of 2' in shell('An', 'x', '--max-new=6', '--stop', 'never said')[1]
-  assert 'no stop sequence came in 1 of 1' in shell('An', '--max-new=6', '--stream', '--stop', 'never said')[1]
+  assert 'no stop sequence came in 2 of 2' in shell('An', 'x', '--max-new=6', '--stop',
+                                                    'never said')[1]
+  assert 'no stop sequence came in 1 of 1' in shell('An', '--max-new=6', '--stream', '--stop',
+                                                    'never said')[1]
 
 
 def test_command_says_what_is_wrong(shell):

@@ -23,7 +23,8 @@ from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.tokenizers import WordPiece
 from plm_jax.tokenizers.contract import GLM_TOKENS
 
-PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuvwxyz', 'very', 'good', 'bad', '.',
+PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijklmnopqrstuvwxyz', 'very',
+          'good', 'bad', '.',
           *GLM_TOKENS]
 TOKENIZER = WordPiece(PIECES)
 VOCAB = TOKENIZER.vocab
@@ -77,7 +78,8 @@ def test_a_row_is_the_objectives():
   """Du et al. 2022, figure 2, with the shorter span first."""
   text = glm_infill.InfillingText([11, 12, 4, 14, 4], ((2, (13,)), (4, (15, 16))))
   assert glm_infill.build_row(text, VOCAB) == dict(
-      tokens=[11, 12, 4, 14, 4, VOCAB.sop, 13, VOCAB.sop, 15, 16], place=[0, 1, 2, 3, 4, 2, 2, 4, 4, 4],
+      tokens=[11, 12, 4, 14, 4, VOCAB.sop, 13, VOCAB.sop, 15, 16],
+      place=[0, 1, 2, 3, 4, 2, 2, 4, 4, 4],
       types=[0, 0, 0, 0, 0, 1, 2, 1, 2, 3], segments=[1] * 10, ranks=[0, 0, 0, 0, 0, 1, 2, 3, 4, 5])
 
 
@@ -106,7 +108,8 @@ def test_a_text_goes_on_in_a_blank():
   found = generate.generate(trained(), ['a b c', 'd', 'e f g h'], GenerationConfig(max_new=6))
   text = glm_infill.make_continuation(trained(), 'a b c')
   assert text.ids == [VOCAB.cls, *TOKENIZER.encode('a b c'), VOCAB.gmask]
-  assert [token for token in found[0][0].tokens if token not in (VOCAB.eop, VOCAB.pad)] == naively(text, 6)
+  assert [token for token in found[0][0].tokens if token
+          not in (VOCAB.eop, VOCAB.pad)] == naively(text, 6)
   assert glm_infill.make_continuation(trained(), 'a b c [gMASK]') == text
 
 
@@ -117,18 +120,21 @@ def test_scores_are_sums_over_whole_rows():
     ids, written = glm_infill.encode_prompt(trained(), prompt), TOKENIZER.encode(words)
     size, batch = row(glm_infill.InfillingText(ids, ((ids.index(VOCAB.mask), written),)))
     logprobs = jax.nn.log_softmax(forward()(trained().params, batch)[0])
-    want = sum(logprobs[size - 1 - len(written) + k, token] for k, token in enumerate([*written, VOCAB.eop]))
+    want = sum(logprobs[size - 1 - len(written) + k, token] for k,
+               token in enumerate([*written, VOCAB.eop]))
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_a_task_is_learned_as_a_cloze():
-  """Texts with a letter of the first half of the alphabet are very good, the others bad; new texts are told apart."""
+  """Texts with a letter of the first half of the alphabet are very good, the others bad; new texts
+  are told apart."""
   cloze = ClozeTask('{text} . [MASK] .', ('very good', 'bad'))
   draw = np.random.default_rng(0)
   def examples(number):
     labels = draw.integers(0, 2, number)
-    texts = [' '.join(chr(97 + 13 * label + letter) for letter in draw.integers(0, 13, 3)) for label in labels]
+    texts = [' '.join(chr(97 + 13 * label + letter) for letter in draw.integers(0, 13, 3))
+             for label in labels]
     return [{'text': text} for text in texts], labels
   texts, labels = examples(64)
   laid = []
@@ -136,11 +142,13 @@ def test_a_task_is_learned_as_a_cloze():
     ids = glm_infill.encode_prompt(trained(), cloze.ask(example))
     laid.append(
       glm_infill.build_row(
-        glm_infill.InfillingText(ids, ((ids.index(VOCAB.mask), TOKENIZER.encode(cloze.words[label])),)), VOCAB
+        glm_infill.InfillingText(ids, ((ids.index(VOCAB.mask),
+                                        TOKENIZER.encode(cloze.words[label])),)), VOCAB
       )
     )
   batch = glm_infill.left_pad_rows(laid, 16, VOCAB)
-  following = jnp.where(jnp.roll(batch['types'], -1, 1) > 1, jnp.roll(batch['tokens'], -1, 1), VOCAB.eop)
+  following = jnp.where(jnp.roll(batch['types'], -1, 1) > 1, jnp.roll(batch['tokens'], -1, 1),
+                        VOCAB.eop)
   optimizer = optax.adam(1e-2)
 
   @jax.jit
@@ -161,14 +169,16 @@ def test_a_task_is_learned_as_a_cloze():
   np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-6)
   assert (probabilities.argmax(1) == labels).mean() >= 0.95
   assert abs((classify(trained(), cloze, texts).argmax(1) == labels).mean() - 0.5) < 0.2
-  written = glm_infill.fill_blanks(learned, [cloze.ask(text) for text in texts[:8]], GenerationConfig(max_new=6))
+  written = glm_infill.fill_blanks(learned, [cloze.ask(text) for text in texts[:8]],
+                                   GenerationConfig(max_new=6))
   assert {words for words, in written} == set(cloze.words)
 
 
 def test_what_cannot_be_filled():
   with pytest.raises(ConfigError, match=r"there is no blank in 'a b'"):
     glm_infill.fill_blanks(trained(), ['a b'])
-  with pytest.raises(ConfigError, match=r'rows of 43 tokens .* the model takes 40 tokens, and 39 in a blank'):
+  with pytest.raises(ConfigError,
+                     match=r'rows of 43 tokens .* the model takes 40 tokens, and 39 in a blank'):
     glm_infill.fill_blanks(trained(), ['a ' * 38 + '[MASK] b'], GenerationConfig(max_new=5))
   with pytest.raises(ConfigError, match=r'blanks of up to 64 do not fit'):
     glm_infill.fill_blanks(trained(), ['a [MASK] b'], GenerationConfig(max_new=64))
@@ -177,12 +187,17 @@ def test_what_cannot_be_filled():
   with pytest.raises(ConfigError, match=r"needs 'text'; the example has \['words'\]"):
     ClozeTask('{text} [MASK]', ('a', 'b')).ask({'words': 'a'})
   with pytest.raises(CheckpointError, match=r'no <\|startofpiece\|> and no <\|endofpiece\|>'):
-    glm_infill.fill_blanks(dataclasses.replace(trained(), tokenizer=WordPiece(PIECES[:-4])), PROMPTS)
-  with pytest.raises(CheckpointError, match='no GLM: it continues texts, by `python -m plm_jax generate`'):
-    glm_infill.fill_blanks(dataclasses.replace(trained(), model=dataclasses.replace(CONFIG, types=0)), PROMPTS)
+    glm_infill.fill_blanks(dataclasses.replace(trained(), tokenizer=WordPiece(PIECES[:-4])),
+                           PROMPTS)
+  with pytest.raises(CheckpointError,
+                     match='no GLM: it continues texts, by `python -m plm_jax generate`'):
+    glm_infill.fill_blanks(dataclasses.replace(trained(),
+                                               model=dataclasses.replace(CONFIG, types=0)), PROMPTS)
   with pytest.raises(CheckpointError, match='no GLM: it has no language-modelling head'):
     glm_infill.fill_blanks(dataclasses.replace(trained(), heads={}), PROMPTS)
-  with pytest.raises(ConfigError, match=r'there is no prompt: give a text with a \[MASK\] in place of the text to generate'):
+  with pytest.raises(ConfigError,
+                     match=r'there is no prompt: give a text with a \[MASK\] in place of the text '
+                           r'to generate'):
     glm_infill.fill_blanks(trained(), [])
   for ask in (
     glm_infill.fill_blanks,
@@ -196,12 +211,14 @@ def test_what_cannot_be_filled():
 def test_examples_of_a_report(monkeypatch):
   """What does not fit is left out."""
   monkeypatch.setattr(
-    glm_infill, 'sample_heldout_blanks', lambda *_: [('a [MASK] c', 'b'), ('a ' * 30 + '[MASK]', 'b')]
+    glm_infill, 'sample_heldout_blanks',
+    lambda *_: [('a [MASK] c', 'b'), ('a ' * 30 + '[MASK]', 'b')]
   )
   found = glm_infill.make_samples(trained(), ['d [MASK]'], folder=None)
   assert [(card.prompt, card.truth) for card in found] == [('d [MASK]', None), ('a [MASK] c', 'b')]
   (words, probability), = found[1].candidates
-  assert words == glm_infill.fill_blanks(trained(), ['d [MASK]', 'a [MASK] c'], GenerationConfig(max_new=8))[1][0]
+  assert words == glm_infill.fill_blanks(trained(), ['d [MASK]', 'a [MASK] c'],
+                                         GenerationConfig(max_new=8))[1][0]
   np.testing.assert_allclose(
     probability, np.exp(glm_infill.score_blanks(trained(), [('a [MASK] c', words)])[0]), rtol=1e-5
   )

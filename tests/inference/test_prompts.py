@@ -1,4 +1,5 @@
-"""What people give a model to read: anything at all ends in an answer or in one line that says what is wrong."""
+"""What people give a model to read: anything at all ends in an answer or in one line that says what
+is wrong."""
 import dataclasses
 import json
 import random
@@ -35,7 +36,8 @@ def decoder() -> LoadedModel:
   zeros = {name: jnp.zeros((1, 4), jnp.int32) for name in ('tokens', 'segments')}
   shapes = jax.eval_shape(config.backbone().init, jax.random.key(0), zeros)['params']
   return LoadedModel(
-    'gpt2', config, {'lm': NextTokenHead(config.block, SIZE)}, {'backbone': tiny.random_params(shapes)}, TOKENIZER
+    'gpt2', config, {'lm': NextTokenHead(config.block, SIZE)},
+    {'backbone': tiny.random_params(shapes)}, TOKENIZER
   )
 
 
@@ -45,17 +47,21 @@ def encoder() -> LoadedModel:
 
 
 def uniform() -> Scorer:
-  return Scorer(lambda params, batch: jnp.zeros((*batch['positions'].shape, SIZE)), None, TOKENIZER, 32)
+  return Scorer(lambda params, batch: jnp.zeros((*batch['positions'].shape, SIZE)), None, TOKENIZER,
+                32)
 
 
 def odd_text(draw: random.Random) -> str:
-  """Letters, braces, marks of formats, blanks, half of a surrogate pair, characters of four bytes."""
-  parts = ['cat', ' ', '{', '}', '{question}', '{0}', '[', ']', '!r', ':>9', '.', '[MASK]', '\ud800', '😀', '\u200b']
+  """Letters, braces, marks of formats, blanks, half of a surrogate pair, characters of four
+  bytes."""
+  parts = ['cat', ' ', '{', '}', '{question}', '{0}', '[', ']', '!r', ':>9', '.', '[MASK]',
+           '\ud800', '😀', '\u200b']
   return ''.join(draw.choices(parts, k=draw.choice([0, 1, 2, 4, 60])))
 
 
 def messages(ask, number: int) -> list[str]:
-  """What is said in `number` calls, '' where nothing is refused; anything else than a refusal is raised."""
+  """What is said in `number` calls, '' where nothing is refused; anything else than a refusal is
+  raised."""
   found = []
   for turn in range(number):
     try:
@@ -67,14 +73,18 @@ def messages(ask, number: int) -> list[str]:
 
 
 def odd_value(draw: random.Random):
-  return draw.choice([odd_text(draw), None, True, -1, 10 ** 40, 0.5, [], [odd_text(draw)], {}, {'text': ['a', 'b']},
-                      ['a', 'b'], {'text': 'a', 'label': 3}, {'text': ['a', 'b'], 'label': 5}, 0, 1, 'A'])
+  return draw.choice([odd_text(draw), None, True, -1, 10 ** 40, 0.5, [], [odd_text(draw)], {},
+                      {'text': ['a', 'b']},
+                      ['a', 'b'], {'text': 'a', 'label': 3}, {'text': ['a', 'b'], 'label': 5}, 0, 1,
+                      'A'])
 
 
 def test_templates_by_hand():
   assert fill_template('{a} and {{b}} {a-b}{c}', {'a': 1, 'a-b': 'x', 'c': [2]}) == '1 and {b} x[2]'
-  for template, message in (('{a', "expected '}'"), ('a}', "Single '}'"), ('{}', "'{}' is not the name"), (
-      '{a:>999999999}', "'{a:>999999999}' is not the name"), ('{a!r}', "'{a!r}' is not"), ('{a.b}', "'{a.b}' is not")):
+  for template, message in (('{a', "expected '}'"), ('a}', "Single '}'"),
+                            ('{}', "'{}' is not the name"), (
+      '{a:>999999999}', "'{a:>999999999}' is not the name"), ('{a!r}', "'{a!r}' is not"),
+      ('{a.b}', "'{a.b}' is not")):
     with pytest.raises(ConfigError, match=f'cannot be filled: .*{re.escape(message)}'):
       fill_template(template, {'a': 1})
   with pytest.raises(KeyError):
@@ -83,7 +93,8 @@ def test_templates_by_hand():
 
 def test_no_template_and_no_row_is_a_traceback(tmp_path):
   draw = random.Random(5)
-  good = {'question': 'a b', 'passage': 'c d', 'text': 'e f', 'choices': ['a', 'b'], 'label': 1, 'title': 'g'}
+  good = {'question': 'a b', 'passage': 'c d', 'text': 'e f', 'choices': ['a', 'b'], 'label': 1,
+          'title': 'g'}
   def ask(turn):
     row = {name: value if draw.random() < 0.7 else odd_value(draw) for name, value in good.items()}
     (tmp_path / 'rows.jsonl').write_text(json.dumps(row) + '\n')
@@ -116,24 +127,30 @@ def test_no_prompt_is_a_traceback():
 
 def test_prompts_by_hand():
   model = decoder()
-  for prompts, message in (([], 'there is no prompt'), (['a', 'b\udc80'], 'is not UTF-8 text, at character 1')):
+  for prompts, message in (([], 'there is no prompt'),
+                           (['a', 'b\udc80'], 'is not UTF-8 text, at character 1')):
     with pytest.raises(ConfigError, match=message):
       generate.generate(model, prompts)
     with pytest.raises(ConfigError, match=message):
       fill_mask.fill(encoder(), prompts)
-  with pytest.raises(ConfigError, match='forced_first and forced_last are ids below 270, got 270 and -1'):
+  with pytest.raises(ConfigError,
+                     match='forced_first and forced_last are ids below 270, got 270 and -1'):
     generate.generate(model, ['a'], GenerationConfig(4, forced_first=270))
   with pytest.raises(ConfigError, match='top is 1 or more, got 0'):
     fill_mask.fill(encoder(), ['a [MASK]'], 0)
-  with pytest.raises(CheckpointError, match=r'a gpt2 has no \[MASK\] and continues texts: use `python'):
+  with pytest.raises(CheckpointError,
+                     match=r'a gpt2 has no \[MASK\] and continues texts: use `python'):
     fill_mask.fill(model, ['a [MASK]'])
   with pytest.raises(CheckpointError, match=r'the tokenizer has no \[MASK\] and no \[CLS\]'):
-    fill_mask.fill(dataclasses.replace(encoder(), tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
+    fill_mask.fill(dataclasses.replace(encoder(),
+                                       tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
 
 
 def test_blanks_are_of_whole_sentences_that_the_tokenizer_knows(monkeypatch):
-  """Three windows of one document: a sentence of 8 tokens fills the first, and has its end in the second."""
-  rows = np.array([[20, 21, 22, 23, 24, 25, 26, 27], [30, 31, 40, 41, 42, 50, 51, 0], [60, 1, 70, 71, 0, 0, 0, 0]])
+  """Three windows of one document: a sentence of 8 tokens fills the first, and has its end in the
+  second."""
+  rows = np.array([[20, 21, 22, 23, 24, 25, 26, 27], [30, 31, 40, 41, 42, 50, 51, 0],
+                   [60, 1, 70, 71, 0, 0, 0, 0]])
   sentences = np.array([[1] * 8, [1, 1, 2, 2, 2, 3, 3, 0], [1, 1, 2, 2, 0, 0, 0, 0]])
   class Windows:
     def __len__(self):

@@ -11,7 +11,8 @@ PROBS = np.array([[0.5, 0.25, 0.125, 0.0625, 0.0625], [0.1, 0.6, 0.05, 0.05, 0.2
 
 
 def kept(processor, *args, logits=None):
-  found = jax.jit(lambda x: processor(x, *args))(jnp.log(PROBS) if logits is None else jnp.array(logits))
+  found = jax.jit(lambda x: processor(x, *args))(jnp.log(PROBS) if logits is None
+                                                 else jnp.array(logits))
   return np.isfinite(found).astype(int).tolist()
 
 
@@ -68,20 +69,25 @@ def test_repetition_makes_less_likely_whatever_the_sign():
 
 
 @pytest.mark.parametrize(('n', 'length', 'expected'), [
-    # 1 2 3 1 2 . .: behind '1 2' no 3; '3 1 2' has not been; once '3' is written again, no 1 behind '2 3'.
-    (3, 5, [1, 1, 1, 0, 1]), (4, 5, [1, 1, 1, 1, 1]), (2, 5, [1, 1, 1, 0, 1]), (1, 5, [1, 0, 0, 0, 1]),
-    (2, 4, [1, 1, 0, 1, 1]), (3, 2, [1, 1, 1, 1, 1]), (3, 1, [1, 1, 1, 1, 1]), (9, 5, [1, 1, 1, 1, 1])])
+    # 1 2 3 1 2 . .: behind '1 2' no 3; '3 1 2' has not been; once '3' is written again, no 1 behind
+    # '2 3'.
+    (3, 5, [1, 1, 1, 0, 1]), (4, 5, [1, 1, 1, 1, 1]), (2, 5, [1, 1, 1, 0, 1]),
+    (1, 5, [1, 0, 0, 0, 1]),
+    (2, 4, [1, 1, 0, 1, 1]), (3, 2, [1, 1, 1, 1, 1]), (3, 1, [1, 1, 1, 1, 1]),
+    (9, 5, [1, 1, 1, 1, 1])])
 def test_ngrams(n, length, expected):
   tokens = rows([1, 2, 3, 1, 2, 0, 0])
   seen = jnp.arange(7)[None] < length
-  found = jax.jit(lambda x, end: of.block_repeated_ngrams(x, tokens, seen, end, n))(jnp.zeros((1, 5)), length)
+  found = jax.jit(lambda x, end: of.block_repeated_ngrams(x, tokens, seen, end, n))(
+      jnp.zeros((1, 5)), length)
   assert np.isfinite(found).astype(int).tolist() == [expected]
 
 
 def test_ngrams_do_not_see_padding():
   tokens = rows([0, 0, 0, 4, 0, 0], [0, 4, 0, 4, 0, 0])
   seen = jnp.array([[False, False, False, True, False, False], [True] * 4 + [False] * 2])
-  assert kept(of.block_repeated_ngrams, tokens, seen, 4, 2, logits=np.zeros((2, 5), np.float32)) == [
+  assert kept(of.block_repeated_ngrams, tokens, seen, 4, 2,
+              logits=np.zeros((2, 5), np.float32)) == [
       [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]]
 
 

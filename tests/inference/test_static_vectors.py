@@ -57,5 +57,6 @@ def test_a_folder_stands_for_a_model(vectors, tmp_path):
 
 
 def test_more_components_than_there_are(trained):
-  with pytest.raises(ConfigError, match='numbers have 32 principal components, and 64 are requested'):
+  with pytest.raises(ConfigError,
+                     match='numbers have 32 principal components, and 64 are requested'):
     static_vectors.distill_static_vectors(trained, 64)

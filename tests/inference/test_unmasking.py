@@ -1,4 +1,5 @@
-"""Iterative unmasking: samples of a known model, by enumeration, and of a small language that was learned."""
+"""Iterative unmasking: samples of a known model, by enumeration, and of a small language that was
+learned."""
 import dataclasses
 import itertools
 from typing import Any
@@ -89,7 +90,8 @@ def table():
 def trained(table) -> LoadedModel:
   tokenizer: Any = Letters()
   params = {'backbone': {}, 'heads_mlm': {'table': np.float32(table)}}
-  return LoadedModel('bert', TableModel(), {'mlm': TableHead()}, params, tokenizer, generates_by_unmasking=True)
+  return LoadedModel('bert', TableModel(), {'mlm': TableHead()}, params, tokenizer,
+                     generates_by_unmasking=True)
 
 
 def frequencies(found):
@@ -106,8 +108,10 @@ def marginals(table):
 
 def test_random_order_samples_from_the_mean_over_orders(trained, table):
   """With a token per step; with all tokens in one step, from independent tokens."""
-  whole = np.array([np.exp(-enumerated.order_losses(table, np.array(text))).mean() for text in TEXTS])
-  apart = np.array([np.prod([marginals(table)[place, word - 5] for place, word in enumerate(text)]) for text in TEXTS])
+  whole = np.array([np.exp(-enumerated.order_losses(table, np.array(text))).mean()
+                    for text in TEXTS])
+  apart = np.array([np.prod([marginals(table)[place, word - 5] for place, word in enumerate(text)])
+                    for text in TEXTS])
   config = GenerationConfig(SIZE, temperature=1.0, number=8000)
   for steps, want, other in ((0, whole, apart), (1, apart, whole)):
     _, found = unmasking.generate_tokens(trained, [[]], dataclasses.replace(config, steps=steps))
@@ -133,11 +137,13 @@ def test_prompts_stay_and_rows_are_their_own(trained):
   config = GenerationConfig(2, temperature=1.0)
   given, found = unmasking.generate_tokens(trained, ['a', 'c'], config, seed=3)
   assert given == [[5], [7]] and found.shape == (2, 2)
-  np.testing.assert_array_equal(unmasking.generate_tokens(trained, ['a'], config, seed=3)[1], found[:1])
+  np.testing.assert_array_equal(unmasking.generate_tokens(trained, ['a'], config, seed=3)[1],
+                                found[:1])
   (first,), = generate.generate(trained, ['a'], config, seed=3)
   assert first.text == Letters().decode(found[0]) and first.ended == 'length'
   stopped = dataclasses.replace(config, stop=(first.text[1],))
-  assert generate.generate(trained, ['a'], stopped, 3)[0][0].text == first.text[:first.text.index(first.text[1])]
+  assert generate.generate(trained, ['a'], stopped,
+                           3)[0][0].text == first.text[:first.text.index(first.text[1])]
   assert unmasking.tokens_per_step(7, 3).tolist() == [3, 2, 2]
 
 
@@ -153,7 +159,8 @@ def test_what_cannot_be_unmasked(trained):
   other = dataclasses.replace(trained, generates_by_unmasking=False)
   refused('order random or confidence', other)
   assert len(generate.generate(other, ['a'], GenerationConfig(2, order='random'))[0][0].tokens) == 2
-  assert {'generate', 'perplexity'} <= {*trained.capabilities} and 'generate' not in other.capabilities
+  assert {'generate',
+          'perplexity'} <= {*trained.capabilities} and 'generate' not in other.capabilities
   left = dataclasses.replace(trained, heads={'lm': TableHead()})
   refused('order is for masked language models', left, order='random')
   with pytest.raises(ConfigError, match='samples is for masked language models'):
@@ -195,9 +202,12 @@ def test_a_language_that_was_learned_is_sampled_as_often_as_it_was_read():
   draw, rows = np.random.default_rng(0), 64
   def windows(step):
     number = np.arange(rows, dtype=np.int32)
-    return {'tokens': texts[draw.choice(3, rows, p=shares)], 'segments': np.ones((rows, 4), np.int32),
-            'sentences': np.ones((rows, 4), np.int32), 'words': np.tile(np.arange(1, 5, dtype=np.int32), (rows, 1)),
-            'document': number, 'corpus': 0 * number, 'index': number + rows * step, 'epoch': 0 * number}
+    return {'tokens': texts[draw.choice(3, rows, p=shares)],
+            'segments': np.ones((rows, 4), np.int32),
+            'sentences': np.ones((rows, 4), np.int32),
+            'words': np.tile(np.arange(1, 5, dtype=np.int32), (rows, 1)),
+            'document': number, 'corpus': 0 * number, 'index': number + rows * step,
+            'epoch': 0 * number}
   state = unbox(jax.jit(lambda: init_state(learner, windows(0)))())
   update = jax.jit(lambda state, windows: train_step(learner, state, windows))
   for step in range(STEPS):
@@ -205,14 +215,16 @@ def test_a_language_that_was_learned_is_sampled_as_often_as_it_was_read():
   assert int(metrics['skipped']) == 0
   tokenizer: Any = Letters()
   tokenizer.vocab = tiny.VOCAB
-  trained = LoadedModel('bert', model, objective.heads(model), jax.device_get(state.params), tokenizer,
+  trained = LoadedModel('bert', model, objective.heads(model), jax.device_get(state.params),
+                        tokenizer,
                         generates_by_unmasking=True)
   config = GenerationConfig(4, temperature=1.0, number=1000)
   _, found = unmasking.generate_tokens(trained, [[]], config)
   same = (found[:, None] == texts).all(-1).mean(0)
   np.testing.assert_allclose(same, shares, atol=0.06)
   assert same.sum() > 0.9
-  _, sure = unmasking.generate_tokens(trained, [[]], dataclasses.replace(config, order='confidence'))
+  _, sure = unmasking.generate_tokens(trained, [[]],
+                                      dataclasses.replace(config, order='confidence'))
   assert (sure[:, None] == texts).all(-1).any(1).mean() > 0.9
   bounds = make_estimator(trained).estimate([list(text) for text in texts], samples=64)
   np.testing.assert_allclose(bounds, -np.log(shares), atol=0.25)

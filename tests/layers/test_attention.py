@@ -16,5 +16,6 @@ def test_the_jacobian_is_made_of_the_gradients():
     return y.reshape(2, 16, 32).sum(-1).reshape(-1)
 
   together = jax.jit(jax.jacrev(attended))(x)
-  one_by_one = jax.jit(lambda x: jax.lax.map(lambda n: jax.grad(lambda x: attended(x)[n])(x), jnp.arange(32)))(x)
+  one_by_one = jax.jit(lambda x: jax.lax.map(lambda n: jax.grad(lambda x: attended(x)[n])(x),
+                                             jnp.arange(32)))(x)
   np.testing.assert_allclose(together, one_by_one, atol=1e-4)

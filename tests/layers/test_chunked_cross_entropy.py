@@ -22,7 +22,8 @@ def arrays(dtype=jnp.float32):
   h, table, bias = draw.normal(size=(2, 5, 8)), draw.normal(size=(SIZE, 8)), draw.normal(size=SIZE)
   labels = draw.integers(SIZE, size=(2, 5))
   labels[0, 0] = SIZE - 1  # in the block that is filled up
-  return jnp.array(h, dtype), jnp.array(table, dtype), jnp.array(bias, jnp.float32), jnp.array(labels)
+  return jnp.array(h, dtype), jnp.array(table, dtype), jnp.array(bias, jnp.float32), jnp.array(
+      labels)
 
 
 def read(h, table, bias, labels, blocks):
@@ -39,25 +40,30 @@ def test_blocks_score_as_whole_logits_do_with_the_same_gradients(blocks, dtype):
   def total(blocks):
     def loss(h, table, bias):
       found = read(h, table, bias, labels, blocks)
-      return (found.log_total - found.label + 0.1 * found.log_total ** 2 + 0.3 * found.mean).sum(), found
+      return (found.log_total - found.label + 0.1 * found.log_total ** 2 + 0.3
+              * found.mean).sum(), found
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*inputs)
   (_, found), gradients = total(blocks)
   (_, expected), right = total(1)
   close = dict(rtol=1e-5, atol=1e-5) if dtype == jnp.float32 else dict(rtol=2e-2, atol=2e-2)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(
       a.astype(np.float32), b.astype(np.float32), **close), (found, gradients), (expected, right))
-  logits = jnp.einsum('bmd,vd->bmv', *inputs[:2], preferred_element_type=jnp.float32) * FACTOR + inputs[2]
+  logits = jnp.einsum('bmd,vd->bmv', *inputs[:2],
+                      preferred_element_type=jnp.float32) * FACTOR + inputs[2]
   np.testing.assert_allclose(found.log_total - found.label,
-                             optax.softmax_cross_entropy_with_integer_labels(logits, labels), **close)
+                             optax.softmax_cross_entropy_with_integer_labels(logits, labels),
+                             **close)
 
 
 def test_logits_are_never_whole():
   rows, width, size = 256, 16, 8192
-  shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1, rows, width), (size, width), (size,))]
+  shapes = [jax.ShapeDtypeStruct(shape, jnp.float32)
+            for shape in ((1, rows, width), (size, width), (size,))]
   def temporaries(blocks):
     def loss(h, table, bias):
       return read(h, table, bias, jnp.zeros((1, rows), int), blocks).log_total.sum()
-    return jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+    return jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis(
+        ).temp_size_in_bytes
   assert temporaries(16) < rows * size * 4 < temporaries(1)
 
 
@@ -66,10 +72,13 @@ def test_logits_are_never_whole():
 def test_objectives_in_blocks_measure_what_they_measure_whole(objective, model):
   config = validation.with_paths(model(), {'vocab': SIZE, 'block.width': 24})
   draw = np.random.default_rng(0)
-  batch = {'labels': jnp.array(draw.integers(config.vocab, size=(2, 6))), 'weights': jnp.ones((2, 6)),
+  batch = {'labels': jnp.array(draw.integers(config.vocab, size=(2, 6))),
+           'weights': jnp.ones((2, 6)),
            'content': jnp.ones((2, 6))}
-  output = type('Output', (), {'hidden': jnp.array(draw.normal(size=(2, 6, config.block.width)), jnp.float32),
-                               'embedding': jnp.array(draw.normal(size=(config.vocab, config.block.width)))})
+  output = type('Output', (),
+                {'hidden': jnp.array(draw.normal(size=(2, 6, config.block.width)), jnp.float32),
+                               'embedding': jnp.array(
+                                   draw.normal(size=(config.vocab, config.block.width)))})
   def losses(objective):
     head = objective.heads(config)['lm']
     return objective.loss({'lm': head.apply({}, output, batch)}, batch)

@@ -28,7 +28,8 @@ def test_likelihood_and_decoding_are_those_of_all_rows_of_tags():
     every = np.array([score(row, path) for path in paths])
     wanted = score(row, tuple(tags[row, :size])) - np.log(np.exp(every).sum())
     np.testing.assert_allclose(likelihood[row], wanted, rtol=1e-5)
-    shares = [sum(np.exp(x) for x, path in zip(every, paths, strict=True) if path[1] == tag) for tag in range(3)]
+    shares = [sum(np.exp(x) for x, path in zip(every, paths, strict=True) if path[1] == tag)
+              for tag in range(3)]
     np.testing.assert_allclose(marginals[row, 1], shares / np.exp(every).sum(), rtol=1e-4)
     assert found[row].tolist() == [*paths[every.argmax()], *[0] * (4 - size)]
   assert not marginals[1, 2:].any() and likelihood[2] == 0 and found[2].tolist() == [0] * 4

@@ -9,7 +9,9 @@ from plm_jax.layers.kernels.cpu import keep_mask
 
 
 def drop(x, rows, rate=0.25, key=0):
-  return jax.jit(lambda x, rows: Dropout(rate).apply({}, x, rows, rngs={'dropout': jax.random.key(key)}))(x, rows)
+  return jax.jit(lambda x, rows: Dropout(rate).apply({}, x, rows,
+                                                     rngs={'dropout': jax.random.key(key)}))(
+                                                         x, rows)
 
 
 def test_keep_mask_literal():
@@ -19,7 +21,8 @@ def test_keep_mask_literal():
 
 @pytest.mark.parametrize('shape', [(1,), (7,), (2, 3, 5), (4, 1, 33)])
 @pytest.mark.parametrize('key', [
-    jax.random.key(7), jax.random.PRNGKey(7), jax.random.key(7, impl='rbg')], ids=['typed', 'raw', 'rbg'])
+    jax.random.key(7), jax.random.PRNGKey(7), jax.random.key(7, impl='rbg')],
+    ids=['typed', 'raw', 'rbg'])
 def test_random_words_are_those_of_jax(key, shape):
   expected = jax.random.bits(key, shape, jnp.uint32)
   np.testing.assert_array_equal(cpu.draw_words(key, shape), expected)
@@ -29,13 +32,15 @@ def test_random_words_are_those_of_jax(key, shape):
 def test_random_words_of_many_keys_are_those_of_jax():
   keys = jax.random.split(jax.random.key(5), 6)
   words = jax.jit(jax.vmap(lambda key: cpu.draw_words(key, (3, 4))))(keys)
-  np.testing.assert_array_equal(words, jax.vmap(lambda key: jax.random.bits(key, (3, 4), jnp.uint32))(keys))
+  np.testing.assert_array_equal(
+      words, jax.vmap(lambda key: jax.random.bits(key, (3, 4), jnp.uint32))(keys))
 
 
 def test_random_words_without_partitionable_keys_are_those_of_jax():
   with jax.threefry_partitionable(False):
     key = jax.random.key(2)
-    np.testing.assert_array_equal(cpu.draw_words(key, (5, 3)), jax.random.bits(key, (5, 3), jnp.uint32))
+    np.testing.assert_array_equal(cpu.draw_words(key, (5, 3)),
+                                  jax.random.bits(key, (5, 3), jnp.uint32))
 
 
 def test_random_words_need_no_loop_over_rounds():
@@ -72,7 +77,8 @@ def test_a_row_meets_the_same_noise_wherever_it_stands():
   np.testing.assert_array_equal(drop(x[2:4], jnp.arange(2, 4)), whole[2:4])
   mesh = jax.make_mesh((8,), ('data',))
   rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
-  np.testing.assert_array_equal(drop(jax.device_put(x, rows), jax.device_put(jnp.arange(8), rows)), whole)
+  np.testing.assert_array_equal(drop(jax.device_put(x, rows), jax.device_put(jnp.arange(8), rows)),
+                                whole)
 
 
 def test_rows_and_steps_differ():
@@ -83,7 +89,8 @@ def test_rows_and_steps_differ():
 
 def test_dense_contracts_trailing_with_leading_axes():
   x = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
-  kernel, bias = np.arange(60.0, dtype=np.float32).reshape(3, 4, 5), np.arange(5.0, dtype=np.float32)
+  kernel, bias = np.arange(60.0, dtype=np.float32).reshape(3, 4, 5), np.arange(
+      5.0, dtype=np.float32)
   y = Dense((5,), ('heads', None, 'width')).apply({'params': {'kernel': kernel, 'bias': bias}}, x)
   np.testing.assert_allclose(y, np.einsum('bha,had->bd', x, kernel) + bias)
 
@@ -95,16 +102,20 @@ def test_dense_gradients(features, workarounds, monkeypatch):
   monkeypatch.setattr(cpu, 'WORKAROUNDS', workarounds)
   with jax.enable_x64(True):
     draw = np.random.default_rng(0).normal
-    x, kernel, bias, pull = (draw(size=size) for size in ((3, 2, 5), (5, *features), features, (3, 2, *features)))
+    x, kernel, bias, pull = (draw(size=size)
+                             for size in ((3, 2, 5), (5, *features), features, (3, 2, *features)))
     axes = (None,) * (1 + len(features))
     def ours(x, kernel, bias):
-      return Dense(features, axes, dtype=jnp.float64).apply({'params': {'kernel': kernel, 'bias': bias}}, x)
+      return Dense(features, axes,
+                   dtype=jnp.float64).apply({'params': {'kernel': kernel, 'bias': bias}}, x)
     def theirs(x, kernel, bias):
       return jnp.einsum('abi,ixy->abxy', x, kernel) + bias
     def gradients(f, *args):
       return jax.grad(lambda *args: (f(*args) ** 2 * pull).sum(), (0, 1, 2))(*args)
     def again(f, *args):
-      return jax.grad(lambda *args: sum((y ** 2).sum() for y in gradients(f, *args)), (0, 1, 2))(*args)
+      return jax.grad(lambda *args: sum((y ** 2).sum() for y in gradients(f, *args)),
+                      (0, 1, 2))(*args)
     for derive in (gradients, again):
       jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), *(
-          jax.jit(lambda *args, f=f, derive=derive: derive(f, *args))(x, kernel, bias) for f in (ours, theirs)))
+          jax.jit(lambda *args, f=f, derive=derive: derive(f, *args))(x, kernel, bias)
+          for f in (ours, theirs)))

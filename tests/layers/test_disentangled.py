@@ -14,8 +14,10 @@ LENGTH = 11
 
 
 def test_buckets_by_hand():
-  """Eight a direction up to 32: single ones up to 4, then 5-7, 8-15 and 16-31 by the logarithm, rounded up."""
-  np.testing.assert_array_equal(log_buckets(np.arange(-5, 6), 8, 32), [-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5])
+  """Eight a direction up to 32: single ones up to 4, then 5-7, 8-15 and 16-31 by the logarithm,
+  rounded up."""
+  np.testing.assert_array_equal(log_buckets(np.arange(-5, 6), 8, 32),
+                                [-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5])
   far = log_buckets(np.arange(32), 8, 32)
   assert [int((far == bucket).sum()) for bucket in range(5, 8)] == FAR
   assert far.max() == 7 and (np.diff(far) >= 0).all()
@@ -23,7 +25,8 @@ def test_buckets_by_hand():
 
 
 def test_buckets_as_released():
-  """256 a direction up to 512: the longest distance of every sixteenth bucket beyond the single ones."""
+  """256 a direction up to 512: the longest distance of every sixteenth bucket beyond the single
+  ones."""
   far = log_buckets(np.arange(512), 256, 512)
   assert [int(np.flatnonzero(far == bucket)[-1]) for bucket in range(128, 256, 16)] == [
       128, 152, 181, 215, 257, 306, 364, 433]
@@ -35,12 +38,15 @@ FAR = [3, 8, 16]  # of 5, 6 and 7
 
 def test_long_distances_count_as_the_span():
   plain = Disentangled(span=3)
-  np.testing.assert_array_equal(plain.table_rows(np.arange(-5, 6)), [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5])
-  assert Disentangled(span=512, buckets=256).table_rows(np.array([-4000, 0, 4000])).tolist() == [0, 256, 511]
+  np.testing.assert_array_equal(plain.table_rows(np.arange(-5, 6)),
+                                [0, 0, 0, 1, 2, 3, 4, 5, 5, 5, 5])
+  assert Disentangled(span=512, buckets=256).table_rows(np.array([-4000, 0, 4000])).tolist() == [
+      0, 256, 511]
 
 
 @pytest.mark.parametrize(('span', 'buckets', 'said'), [
-    (5, 8, r'span is 6 or more, got 5'), (2, 2, 'span is 3 or more, got 2'), (1, 8, 'span is 6 or more, got 1'),
+    (5, 8, r'span is 6 or more, got 5'), (2, 2, 'span is 3 or more, got 2'),
+    (1, 8, 'span is 6 or more, got 1'),
     (512, 1, 'buckets is 0, or 2 or more, got 1'), (129, 256, 'span is 130 or more, got 129')])
 def test_spans_that_buckets_do_not_divide_are_refused(span, buckets, said):
   with pytest.raises(ConfigError, match=said):
@@ -59,10 +65,12 @@ def test_other_spans_have_rows_of_the_table():
 
 @pytest.mark.parametrize('position', [
     Disentangled(span=4), Disentangled(span=64), Disentangled(terms=('c2p',), span=4),
-    Disentangled(terms=('p2c',), span=64, buckets=4, shared=True), Disentangled(span=64, buckets=4, shared=True)],
+    Disentangled(terms=('p2c',), span=64, buckets=4, shared=True),
+    Disentangled(span=64, buckets=4, shared=True)],
     ids=['clamped', 'few rows', 'c2p', 'p2c', 'shared'])
 def test_logits_are_those_of_the_paper(position):
-  """Equation 4, distance by distance: q k + q k_r(i - j) + k q_r(i - j), over the root of size times products."""
+  """Equation 4, distance by distance: q k + q k_r(i - j) + k q_r(i - j), over the root of size
+  times products."""
   cfg = tiny.block(attention=dict(position=position))
   draw = np.random.default_rng(0)
   x = jnp.asarray(draw.normal(size=(2, LENGTH, 32)), jnp.float32)
@@ -76,15 +84,18 @@ def test_logits_are_those_of_the_paper(position):
   def run(x, places, mask):
     context = {'relative': table} if places is None else {'relative': table, 'places': places}
     asked = x if places is None else jnp.take_along_axis(x, places[..., None], 1)
-    y, seen = attention.apply({'params': params}, asked, x, AttentionMask(mask, context), mutable=['intermediates'])
+    y, seen = attention.apply({'params': params}, asked, x, AttentionMask(mask, context),
+                              mutable=['intermediates'])
     return y, seen['intermediates']['probs'][0]
   output, probs = run(x, None, None)
 
   def project(name, x):
-    return np.einsum('...d,dha->...ha', x, params[name]['kernel']) + np.asarray(params[name]['bias'])
+    return np.einsum('...d,dha->...ha', x,
+                     params[name]['kernel']) + np.asarray(params[name]['bias'])
   own = ('query', 'key') if position.shared else ('relative_query', 'relative_key')
   q, k = project('query', x), project('key', x)
-  q_r, k_r = (project(name, table) if name in params else np.zeros((len(table), 4, 8)) for name in own)
+  q_r, k_r = (project(name, table) if name in params else np.zeros((len(table), 4, 8))
+              for name in own)
   row = position.table_rows(np.arange(LENGTH)[:, None] - np.arange(LENGTH))
   logits = np.einsum('bqha,bkha->bhqk', q, k)
   if 'c2p' in position.terms:
@@ -98,7 +109,8 @@ def test_logits_are_those_of_the_paper(position):
   # Queries that stand at some of the keys, in any order.
   places = jnp.array([[3, 0, 10], [7, 7, 2]])
   some = run(x, places, None)
-  np.testing.assert_allclose(some[0], np.take_along_axis(np.asarray(output), places[..., None], 1), atol=5e-6)
+  np.testing.assert_allclose(some[0], np.take_along_axis(np.asarray(output), places[..., None], 1),
+                             atol=5e-6)
 
 
 def test_no_terms_are_no_position():
@@ -107,7 +119,8 @@ def test_no_terms_are_no_position():
   plain = Attention(tiny.block().attention, cfg)
   params = tiny.random_params(jax.eval_shape(
       lambda: plain.init(jax.random.key(0), x, x, AttentionMask(None))['params']))
-  run = lambda module: jax.jit(lambda x: module.apply({'params': params}, x, x, AttentionMask(None)))(x)
+  run = lambda module: jax.jit(lambda x: module.apply({'params': params}, x, x,
+                                                      AttentionMask(None)))(x)
   np.testing.assert_array_equal(run(plain), run(Attention(cfg.attention, cfg)))
 
 
@@ -116,7 +129,10 @@ def test_no_array_of_distances_times_width():
   cfg = tiny.block(attention=dict(position=Disentangled(span=64, shared=True)))
   x, table = jnp.zeros((2, 64, 32)), jnp.zeros((128, 32))
   attention = Attention(cfg.attention, cfg)
-  params = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x, AttentionMask(None, {'relative': table})))
-  text = str(jax.make_jaxpr(lambda p: attention.apply(p, x, x, AttentionMask(None, {'relative': table})))(params))
-  sizes = [np.prod([int(n) for n in shape.split(',')]) for shape in re.findall(r'f32\[([\d,]+)\]', text)]
+  params = jax.eval_shape(lambda: attention.init(jax.random.key(0), x, x,
+                                                 AttentionMask(None, {'relative': table})))
+  text = str(jax.make_jaxpr(lambda p: attention.apply(
+      p, x, x, AttentionMask(None, {'relative': table})))(params))
+  sizes = [np.prod([int(n) for n in shape.split(',')])
+           for shape in re.findall(r'f32\[([\d,]+)\]', text)]
   assert max(sizes) <= 2 * 4 * 64 * 2 * 64

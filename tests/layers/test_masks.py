@@ -15,7 +15,8 @@ def literal(mask):
 
 def test_packed_segments_see_themselves_and_padding_is_never_seen():
   segments = jnp.array([[1, 1, 2, 2, 0]])
-  assert literal(jax.jit(attention_mask)(segments, segments)[0, 0]) == ['xx...', 'xx...', '..xx.', '..xx.', '.....']
+  assert literal(jax.jit(attention_mask)(segments, segments)[0, 0]) == ['xx...', 'xx...', '..xx.',
+                                                                        '..xx.', '.....']
 
 
 def test_causal_is_rank_equal_to_position():
@@ -33,13 +34,15 @@ def test_prefix_is_rank_zero():
 def test_strict_ranks_follow_a_factorization_order():
   # Order 2, 0, 3, 1; the content stream sees itself, the query stream does not.
   segments, ranks = jnp.ones((1, 4), int), jnp.array([[1, 3, 0, 2]])
-  assert literal(attention_mask(segments, segments, ranks, ranks)[0, 0]) == ['x.x.', 'xxxx', '..x.', 'x.xx']
+  assert literal(attention_mask(segments, segments, ranks,
+                                ranks)[0, 0]) == ['x.x.', 'xxxx', '..x.', 'x.xx']
   mask = attention_mask(segments, segments, ranks, ranks, strict=True)
   assert literal(mask[0, 0]) == ['..x.', 'x.xx', '....', 'x.x.']
 
 
 def test_queries_may_differ_from_keys():
-  mask = attention_mask(jnp.array([[2, 1]]), jnp.array([[1, 2, 0]]), jnp.array([[0, 5]]), jnp.array([[4, 1, 0]]))
+  mask = attention_mask(jnp.array([[2, 1]]), jnp.array([[1, 2, 0]]), jnp.array([[0, 5]]),
+                        jnp.array([[4, 1, 0]]))
   assert mask.shape == (1, 1, 2, 3)
   assert literal(mask[0, 0]) == ['...', 'x..']
 
@@ -49,7 +52,8 @@ def test_not_padding():
 
 
 def saliency(visible):
-  """visible [1, 1, L, L] -> bool [L, L]: whether output q has a gradient with respect to input k, through two layers."""
+  """visible [1, 1, L, L] -> bool [L, L]: whether output q has a gradient with respect to input k,
+  through two layers."""
   size, mask = visible.shape[-1], AttentionMask(visible)
   cfg = tiny.block()
   stack = Stack(cfg, StackConfig(layers=2))
@@ -65,16 +69,19 @@ def saliency(visible):
 
 def test_causality_by_gradient():
   segments, ranks = jnp.ones((1, 6), int), jnp.arange(6)[None]
-  np.testing.assert_array_equal(saliency(attention_mask(segments, segments, ranks, ranks)), np.tri(6, dtype=bool))
+  np.testing.assert_array_equal(saliency(attention_mask(segments, segments, ranks, ranks)),
+                                np.tri(6, dtype=bool))
 
 
 def test_packing_by_gradient():
   segments = np.array([[1, 1, 1, 2, 2, 2]])
-  np.testing.assert_array_equal(saliency(attention_mask(segments, segments)), np.equal(segments.T, segments))
+  np.testing.assert_array_equal(saliency(attention_mask(segments, segments)),
+                                np.equal(segments.T, segments))
 
 
 def encode(segments, packed):
-  """-> function(table of token vectors [L, D]) of the hidden states of one row, its own vector to every position."""
+  """-> function(table of token vectors [L, D]) of the hidden states of one row, its own vector to
+  every position."""
   segments = jnp.array([segments])
   size = segments.shape[1]
   model = Encoder(tiny.config(), packed=packed)

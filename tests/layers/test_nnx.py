@@ -22,7 +22,8 @@ OTHERS = [pytest.param(name, marks=[pytest.mark.slow, *[pytest.mark.release] * (
 def make_model(name: str) -> Any:
   if name == 'elmo':
     return ElmoConfig(
-        characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1, longest=9), width=5, cells=7)
+        characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1, longest=9),
+        width=5, cells=7)
   return backbones.small(name, 64, 16)
 
 
@@ -78,7 +79,8 @@ def test_outputs_and_gradients_equal_those_of_linen(name):
   grads = nnx.to_pure_dict(grads)
   assert jax.tree.structure(grads) == jax.tree.structure(want_grads)
   largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(want_grads))
-  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6 * largest), grads, want_grads)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6 * largest), grads,
+               want_grads)
 
 
 def test_variables_keep_the_names_of_their_axes():

@@ -24,18 +24,22 @@ def test_a_block_stands_beside_its_neighbours():
   own, beside = sliding_window.split_queries(row, band), sliding_window.neighbor_keys(row, band)
   assert own.shape == (3, 128) and beside.shape == (3, 133)
   assert own[2].tolist() == [*range(257, 301), *[0] * 84]
-  assert beside[0].tolist() == [0, 0, 0, *range(1, 131)] and beside[1].tolist() == [*range(126, 259)]
+  assert beside[0].tolist() == [0, 0, 0, *range(1, 131)] and beside[1].tolist() == [
+      *range(126, 259)]
   assert beside[2].tolist() == [*range(254, 301), *[0] * 86]
   assert sliding_window.join_blocks(own, 1, 300).tolist() == row.tolist()
 
 
-@pytest.mark.parametrize('band', [SlidingWindow(3, 2), SlidingWindow(0, 4), SlidingWindow(130, 0)], ids=str)
+@pytest.mark.parametrize('band', [SlidingWindow(3, 2), SlidingWindow(0, 4), SlidingWindow(130, 0)],
+                         ids=str)
 def test_what_is_seen_in_blocks_is_what_is_seen_in_rows(band):
-  """Pairs of query and key by their numbers, of two rows of two texts each, and of rows that are filled up."""
+  """Pairs of query and key by their numbers, of two rows of two texts each, and of rows that are
+  filled up."""
   length, rng = 300, np.random.default_rng(0)
   segments = jnp.array([[1] * 140 + [2] * 160, [1] * 200 + [0] * 100])
   number = jnp.tile(jnp.arange(length), (2, 1))
-  for mask in (segments[:, None, :, None] == segments[:, None, None, :], (segments > 0)[:, None, None], None,
+  for mask in (segments[:, None, :, None] == segments[:, None, None, :],
+               (segments > 0)[:, None, None], None,
                jnp.array(rng.random((1, 1, length, length)) < 0.5)):
     seen = jnp.broadcast_to(band.restrict(mask, length), (2, 1, length, length))
     cut = np.asarray(sliding_window.block_mask(mask, band, 2, length))
@@ -44,7 +48,8 @@ def test_what_is_seen_in_blocks_is_what_is_seen_in_rows(band):
     found = np.zeros((2, length, length), bool)
     for block, at in zip(*np.nonzero(cut[:, 0].any(-1)), strict=True):
       if queries[block, at] >= 0:
-        found[block // -(-length // band.block_size), queries[block, at], keys[block][cut[block, 0, at]]] = True
+        found[block // -(-length // band.block_size), queries[block, at],
+              keys[block][cut[block, 0, at]]] = True
     np.testing.assert_array_equal(found, seen[:, 0])
 
 
@@ -69,7 +74,8 @@ def test_blocks_attend_as_rows_do(band, monkeypatch):
   x, out = (jax.random.normal(jax.random.key(n), (2, 470, 16)) for n in (0, 1))
   segments = jnp.array([[1] * 200 + [2] * 270, [1] * 450 + [0] * 20])
   mask = (segments[:, None, :, None] == segments[:, None, None, :]) & (segments > 0)[:, None, None]
-  params = tiny.random_params(jax.eval_shape(module.init, jax.random.key(0), x, x, AttentionMask(mask)))
+  params = tiny.random_params(jax.eval_shape(module.init, jax.random.key(0), x, x,
+                                             AttentionMask(mask)))
   def make():
     def loss(params, x):
       y = module.apply(params, x, x, AttentionMask(mask, window=band)) * (segments > 0)[..., None]
@@ -77,20 +83,23 @@ def test_blocks_attend_as_rows_do(band, monkeypatch):
     return jax.jit(lambda: jax.grad(loss, (0, 1), has_aux=True)(params, x))()
   with jax.default_matmul_precision('highest'):
     cut, whole = map(jax.tree.leaves, compared(make, monkeypatch))
-  largest = max(np.abs(leaf).max() for leaf in whole)  # of all: softmax does not feel the bias of keys
+  # of all: softmax does not feel the bias of keys
+  largest = max(np.abs(leaf).max() for leaf in whole)
   for one, other in zip(cut, whole, strict=True):
     np.testing.assert_allclose(one, other, atol=1e-5 * largest)
 
 
 @pytest.mark.slow
 def test_dropout_of_blocks_falls_on_a_share_of_pairs_and_on_others_in_each_block():
-  """Of values that tell keys apart, and logits that are all alike, what is left of each key is there or is not."""
+  """Of values that tell keys apart, and logits that are all alike, what is left of each key is
+  there or is not."""
   cfg = BlockConfig(width=8, heads=1)
   cfg = dataclasses.replace(cfg, attention=dataclasses.replace(cfg.attention, dropout=0.25))
   module, rows = Attention(cfg.attention, cfg), jnp.array([4, 7])
   visible = AttentionMask(None, window=SlidingWindow(1, 0))
   x = jnp.tile(jnp.array([1.0, 16.0]), 256)[None, :, None] * jnp.ones((2, 1, 8))
-  params = jax.tree.map(jnp.zeros_like, nn.unbox(module.init(jax.random.key(0), x, x, visible)['params']))
+  params = jax.tree.map(jnp.zeros_like,
+                        nn.unbox(module.init(jax.random.key(0), x, x, visible)['params']))
   for name in ('value', 'out'):
     params[name]['kernel'] = jnp.eye(8).reshape(params[name]['kernel'].shape)
   y = module.apply({'params': params}, x, x, visible, rows, rngs={'dropout': jax.random.key(0)})
@@ -107,10 +116,12 @@ def test_dropout_of_blocks_falls_on_a_share_of_pairs_and_on_others_in_each_block
 def test_models_say_the_same_either_way(config, module, monkeypatch):
   config = dataclasses.replace(config, vocab=64, max_length=0 if module is Encoder else 512,
                                windows=(0, 9, 9) if module is Encoder else (0, 9))
-  batch = {'tokens': jnp.arange(512)[None] % 59 + 5, 'segments': jnp.array([[1] * 300 + [2] * 190 + [0] * 22])}
+  batch = {'tokens': jnp.arange(512)[None] % 59 + 5,
+           'segments': jnp.array([[1] * 300 + [2] * 190 + [0] * 22])}
   if module is Decoder:
     batch['place'] = jnp.array([[*range(300), *range(190), *[0] * 22]])
-  params = tiny.random_params(jax.eval_shape(module(config).init, jax.random.key(0), batch)['params'])
+  params = tiny.random_params(jax.eval_shape(module(config).init, jax.random.key(0),
+                                             batch)['params'])
   def make():
     return jax.jit(lambda: module(config).apply({'params': params}, batch).hidden[:, :490])()
   with jax.default_matmul_precision('highest'):
@@ -118,13 +129,17 @@ def test_models_say_the_same_either_way(config, module, monkeypatch):
   np.testing.assert_allclose(cut, whole, atol=2e-5 * np.abs(whole).max())
 
 
-@pytest.mark.parametrize('frozen', [1, *(pytest.param(number, marks=[pytest.mark.slow, pytest.mark.release]) for number in (0, 3, 5))])
+@pytest.mark.parametrize('frozen',
+                         [1, *(pytest.param(number, marks=[pytest.mark.slow, pytest.mark.release])
+                               for number in (0, 3, 5))])
 def test_layers_take_turns(frozen):
-  """Five layers in a loop of two and one behind it, against a loop of five: outputs, what is inside, gradients."""
+  """Five layers in a loop of two and one behind it, against a loop of five: outputs, what is
+  inside, gradients."""
   config = validation.with_paths(modernbert.make_config(5, 32, 4, 48), {
       'vocab': 64, 'stack.frozen': frozen, 'stack.remat': 'full' if frozen == 1 else 'none'})
   batch = {'tokens': jnp.arange(5, 25)[None], 'segments': jnp.ones((1, 20), jnp.int32)}
-  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0),
+                                             batch)['params'])
   def run(*windows):
     module = Encoder(dataclasses.replace(config, windows=windows))
     def loss(params):
@@ -141,8 +156,10 @@ def test_layers_take_turns(frozen):
 
 
 @pytest.mark.parametrize(('config', 'seen'), [
-    (modernbert.make_config(4, 32, 4, 48), 2 * 9 + 1), (gpt3.make_config(4, 64, 4), 9)], ids=['ModernBERT', 'GPT-3'])
+    (modernbert.make_config(4, 32, 4, 48), 2 * 9 + 1), (gpt3.make_config(4, 64, 4), 9)],
+    ids=['ModernBERT', 'GPT-3'])
 def test_pairs_outside_of_a_window_are_no_operations(config, seen):
   """Two products of width numbers, two operations each, for each of them, in two of four layers."""
-  every, some = (dataclasses.replace(config, windows=windows).forward_flops(100, 15) for windows in ((), (0, 9)))
+  every, some = (dataclasses.replace(config, windows=windows).forward_flops(100, 15)
+                 for windows in ((), (0, 9)))
   assert every - some == 2 * 2 * 2 * config.block.width * 100 * (100 - seen)

@@ -55,7 +55,8 @@ def agree(a, b, rel=1e-5):
     assert np.abs(x - y).max() <= rel * max(1, np.abs(y).max())
 
 
-SHARED = [dict(layers=3, groups=1), dict(layers=3, groups=2, inner=2), dict(layers=3, groups=1, shared='attention'),
+SHARED = [dict(layers=3, groups=1), dict(layers=3, groups=2, inner=2),
+          dict(layers=3, groups=1, shared='attention'),
           dict(layers=3, groups=1, shared='mlp')]
 
 
@@ -70,12 +71,15 @@ def test_scan_equals_loop(stack):
 @pytest.mark.slow
 @pytest.mark.parametrize('stack', SHARED, ids=str)
 def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
-  """Layer n is of group int(n / (layers / groups)), as in transformers' ALBERT; its inner blocks take turns."""
+  """Layer n is of group int(n / (layers / groups)), as in transformers' ALBERT; its inner blocks
+  take turns."""
   cfg, config = tiny.block(), StackConfig(**stack)
   params = init(cfg, **stack)
-  which = {True: np.array([0, 1, 0, 1, 2, 3]), False: np.zeros(config.blocks, int)}[config.inner == 2]
+  which = {True: np.array([0, 1, 0, 1, 2, 3]),
+           False: np.zeros(config.blocks, int)}[config.inner == 2]
   block = params['layers']['block']
-  index = {name: which if config.num_copies(name) < config.blocks else np.arange(config.blocks) for name in block}
+  index = {name: which if config.num_copies(name) < config.blocks else np.arange(config.blocks)
+           for name in block}
   parted = {'all': 0, 'attention': 2, 'mlp': 2}[config.shared]
   assert sum(len(jax.tree.leaves(part)[0]) == config.blocks for part in block.values()) == parted
   copied = {'layers': {'block': {name: jax.tree.map(lambda x, name=name: x[index[name]], part)
@@ -84,7 +88,8 @@ def test_sharing_equals_copies_and_gradients_are_their_sums(stack):
   y_all, (grads_all, dx_all) = value_and_grad(cfg, copied, layers=config.blocks)
   def summed(name, part):
     number = config.num_copies(name)
-    return jax.tree.map(lambda x: np.stack([x[index[name] == n].sum(0) for n in range(number)]), part)
+    return jax.tree.map(lambda x: np.stack([x[index[name] == n].sum(0) for n in range(number)]),
+                        part)
   sums = {name: summed(name, part) for name, part in grads_all['layers']['block'].items()}
   agree((y, grads, dx), (y_all, {'layers': {'block': sums}}, dx_all))
 
@@ -101,19 +106,23 @@ def test_rematerialisation_changes_nothing_dropout_included(stack):
 
 @pytest.mark.slow
 def test_what_rematerialisation_computes_again_and_keeps():
-  """Three layers on 2 rows of 32 tokens: 3,145,728 floating point operations of products with parameters forward, and
-  786,432 of attention's; as many twice in the backward pass, and 86,016 of biases' gradients."""
-  parameters, attention, biases = 3 * 2 * 64 * (4 * 32 * 32 + 2 * 32 * 64), 3 * 4 * 64 * 32 * 32, 86_016
+  """Three layers on 2 rows of 32 tokens: 3,145,728 floating point operations of products with
+  parameters forward, and 786,432 of attention's; as many twice in the backward pass, and 86,016 of
+  biases' gradients."""
+  parameters, attention, biases = 3 * 2 * 64 * (4 * 32 * 32 + 2 * 32
+                                                * 64), 3 * 4 * 64 * 32 * 32, 86_016
   assert (parameters, attention) == (3_145_728, 786_432)
   x, place = jnp.zeros((2, 32, 32)), jnp.zeros((2, 32), jnp.int32)
   flops, kept = {}, {}
   for remat in 'none', 'dots', 'full':
     module = Stack(tiny.block(), StackConfig(layers=3, remat=remat))
-    params = nn.unbox(jax.eval_shape(lambda m=module: m.init(jax.random.key(0), x, EVERYTHING, place)['params']))
+    params = nn.unbox(jax.eval_shape(lambda m=module: m.init(jax.random.key(0), x, EVERYTHING,
+                                                             place)['params']))
     def total(params, x, module=module):
       return module.apply({'params': params}, x, EVERYTHING, place)[0].sum()
     compiled = jax.jit(jax.grad(total, (0, 1))).lower(params, x).compile()
-    flops[remat], kept[remat] = Program(compiled.as_text()).flops, compiled.memory_analysis().temp_size_in_bytes
+    flops[remat], kept[remat] = Program(compiled.as_text()).flops, compiled.memory_analysis(
+        ).temp_size_in_bytes
   none = 3 * (parameters + attention) + biases
   assert flops == {'none': none, 'dots': none + attention, 'full': none + attention + parameters}
   assert kept['full'] < 300_000 < kept['dots'] < 450_000 < kept['none']
@@ -122,15 +131,18 @@ def test_what_rematerialisation_computes_again_and_keeps():
 @pytest.mark.slow
 @pytest.mark.parametrize('scan', [True, False])
 def test_each_layer_draws_its_own_dropout(scan):
-  """With weights of zero a layer passes on its dropped input: what both layers drop alike would stay as after one."""
+  """With weights of zero a layer passes on its dropped input: what both layers drop alike would
+  stay as after one."""
   cfg = tiny.block(norm_at='pre', dropout=0.5, attention=dict(dropout=0.0))
   params = jax.tree.map(np.zeros_like, init(cfg, layers=4, groups=1, scan=scan))
   blocks = params['layers']['block']
-  blocks['mlp']['down']['bias'] = blocks['mlp']['down']['bias'] + 1  # every layer adds 2 to half of the entries
+  # every layer adds 2 to half of the entries
+  blocks['mlp']['down']['bias'] = blocks['mlp']['down']['bias'] + 1
   params['norm'] = {'scale': np.ones(32), 'bias': np.zeros(32)}
   module = Stack(cfg, StackConfig(layers=4, groups=1, scan=scan))
   def run(params):
-    return module.apply({'params': params}, 0 * X, EVERYTHING, PLACE, row_ids=ROWS, mutable='intermediates',
+    return module.apply({'params': params}, 0 * X, EVERYTHING, PLACE, row_ids=ROWS,
+                        mutable='intermediates',
                         rngs={'dropout': jax.random.key(5)})
   _, seen = jax.jit(run)(params)
   last = np.asarray(seen['intermediates']['layers']['block']['hidden'][0][-1])
@@ -143,7 +155,8 @@ def test_shared_parameters_count_once():
   attention, mlp = 4 * (32 * 32 + 32) + 2 * 32, (32 * 64 + 64) + (64 * 32 + 32) + 2 * 32
   for stack, copies in ((dict(), (12, 12)), (dict(groups=1), (1, 1)), (dict(groups=3), (3, 3)),
                         (dict(groups=5, inner=2), (10, 10)), (dict(groups=1, scan=False), (1, 1)),
-                        (dict(groups=1, shared='attention'), (1, 12)), (dict(groups=2, shared='mlp'), (12, 2))):
+                        (dict(groups=1, shared='attention'), (1, 12)),
+                        (dict(groups=2, shared='mlp'), (12, 2))):
     module = Stack(cfg, StackConfig(layers=12, **stack))
     shapes = jax.eval_shape(lambda m=module: m.init(jax.random.key(0), X, MASK, PLACE))
     assert count_parameters(shapes) == copies[0] * attention + copies[1] * mlp
@@ -151,7 +164,8 @@ def test_shared_parameters_count_once():
 
 def test_every_layer_starts_elsewhere():
   module = Stack(tiny.block(), StackConfig(layers=3, groups=1, shared='mlp'))
-  block = jax.jit(lambda: nn.unbox(module.init(jax.random.key(0), X, EVERYTHING, PLACE)['params'])['layers']['block'])()
+  block = jax.jit(lambda: nn.unbox(module.init(jax.random.key(0), X, EVERYTHING,
+                                               PLACE)['params'])['layers']['block'])()
   query, up = block['attention']['query']['kernel'], block['mlp']['up']['kernel']
   assert query.shape == (3, 32, 4, 8) and up.shape == (1, 32, 64)
   assert np.abs(np.corrcoef(np.asarray(query).reshape(3, -1)) - np.eye(3)).max() < 0.1
@@ -162,10 +176,12 @@ def test_every_layer_starts_elsewhere():
     dict(groups=0), *(pytest.param(stack, marks=pytest.mark.slow) for stack in (
         dict(groups=1), dict(groups=1, shared='attention')))], ids=str)
 def test_the_program_does_not_grow_with_depth(stack):
-  """Of the step's gradient, so that nothing is unrolled behind either: compile time is that of one layer."""
+  """Of the step's gradient, so that nothing is unrolled behind either: compile time is that of one
+  layer."""
   cfg = tiny.block()
   def lines(layers):
-    module, params = Stack(cfg, StackConfig(layers=layers, **stack)), init(cfg, layers=layers, **stack)
+    module, params = Stack(cfg, StackConfig(layers=layers,
+                                            **stack)), init(cfg, layers=layers, **stack)
     def loss(params, x):
       return jnp.sin(module.apply({'params': params}, x, MASK, PLACE)[0]).sum()
     return jax.jit(jax.grad(loss)).lower(params, X).as_text().count('\n')
@@ -189,13 +205,16 @@ def numpy_norm(x, kind, eps):
 @pytest.mark.parametrize('kind', ['layer', 'rms'])
 def test_norm_keeps_digits_far_from_zero(kind):
   x = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32) * 0.1 + 100
-  y = jax.jit(lambda x: Norm(NormConfig(kind)).apply({'params': {'scale': jnp.ones(32), 'bias': jnp.zeros(32)}}, x))(x)
-  np.testing.assert_allclose(y, numpy_norm(x.astype(np.float64), kind, 1e-12), atol=1e-3 if kind == 'layer' else 1e-6)
+  y = jax.jit(lambda x: Norm(NormConfig(kind)).apply(
+      {'params': {'scale': jnp.ones(32), 'bias': jnp.zeros(32)}}, x))(x)
+  np.testing.assert_allclose(y, numpy_norm(x.astype(np.float64), kind, 1e-12),
+                             atol=1e-3 if kind == 'layer' else 1e-6)
 
 
 def test_norm_eps_is_added_to_the_variance():
   x, norm = jnp.array([[0.5, -0.5]]), Norm(NormConfig(eps=0.75))
-  assert norm.apply({'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}}, x).tolist() == [[0.5, -0.5]]
+  assert norm.apply({'params': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}},
+                    x).tolist() == [[0.5, -0.5]]
 
 
 def test_pre_norm_is_an_identity_without_weights_and_ends_in_a_norm():
@@ -209,16 +228,20 @@ def test_pre_norm_is_an_identity_without_weights_and_ends_in_a_norm():
 
 def test_pre_norm_block_against_numpy():
   cfg = tiny.block(
-      norm_at='pre', norm=dict(kind='rms', eps=1e-5), mlp=dict(activation='silu', gated=True, bias=False),
+      norm_at='pre', norm=dict(kind='rms', eps=1e-5),
+      mlp=dict(activation='silu', gated=True, bias=False),
       kv_heads=2, head_size=16, attention=dict(bias=()))
   params = init(cfg, layers=1)
   y = forward(cfg, params, layers=1)
-  p, x = jax.tree.map(lambda x: np.asarray(x[0]), params['layers']['block']), np.asarray(X, np.float64)
+  p, x = jax.tree.map(lambda x: np.asarray(x[0]),
+                      params['layers']['block']), np.asarray(X, np.float64)
   h = numpy_norm(x, 'rms', 1e-5) * p['attention_norm']['scale']
-  q, k, v = (np.einsum('bld,dha->blha', h, p['attention'][name]['kernel']) for name in ('query', 'key', 'value'))
+  q, k, v = (np.einsum('bld,dha->blha', h, p['attention'][name]['kernel'])
+             for name in ('query', 'key', 'value'))
   assert q.shape[2:] == (4, 16) and k.shape[2:] == (2, 16)
   k, v = (np.stack([t[:, :, n // 2] for n in range(4)], 2) for t in (k, v))
-  logits = np.einsum('bqha,bkha->bhqk', q, k) / 4 + np.where(np.asarray(SEGMENTS) > 0, 0, -1e30)[:, None, None]
+  logits = np.einsum('bqha,bkha->bhqk', q, k) / 4 + np.where(np.asarray(SEGMENTS) > 0, 0,
+                                                             -1e30)[:, None, None]
   probs = np.exp(logits - logits.max(-1, keepdims=True))
   probs /= probs.sum(-1, keepdims=True)
   x = x + np.einsum('bhqk,bkha,had->bqd', probs, v, p['attention']['out']['kernel'])
@@ -230,15 +253,19 @@ def test_pre_norm_block_against_numpy():
 
 def test_gated_mlp_multiplies():
   cfg = tiny.block(mlp=dict(gated=True, activation='relu', bias=False), attention=dict(bias=()))
-  params = tiny.random_params(jax.eval_shape(Mlp(cfg.mlp, cfg).init, jax.random.key(0), X)['params'])
-  want = (np.maximum(X @ params['up']['kernel'], 0) * (X @ params['gate']['kernel'])) @ params['down']['kernel']
-  np.testing.assert_allclose(jax.jit(Mlp(cfg.mlp, cfg).apply)({'params': params}, X), want, atol=1e-5)
+  params = tiny.random_params(jax.eval_shape(Mlp(cfg.mlp, cfg).init, jax.random.key(0),
+                                             X)['params'])
+  want = (np.maximum(X @ params['up']['kernel'], 0)
+          * (X @ params['gate']['kernel'])) @ params['down']['kernel']
+  np.testing.assert_allclose(jax.jit(Mlp(cfg.mlp, cfg).apply)({'params': params}, X), want,
+                             atol=1e-5)
 
 
 def test_activations_at_one():
   values = {name: round(float(activation(name)(jnp.float32(1))), 4)
             for name in ('gelu', 'gelu_tanh', 'relu', 'silu', 'tanh')}
-  assert values == {'gelu': 0.8413, 'gelu_tanh': 0.8412, 'relu': 1.0, 'silu': 0.7311, 'tanh': 0.7616}
+  assert values == {'gelu': 0.8413, 'gelu_tanh': 0.8412, 'relu': 1.0, 'silu': 0.7311,
+                    'tanh': 0.7616}
 
 
 @pytest.mark.slow
@@ -290,7 +317,8 @@ def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
 
 @pytest.mark.parametrize('norm_at', ['pre', 'post'])
 def test_queries_of_their_own_read_kv(norm_at):
-  """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where kv is x."""
+  """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where
+  kv is x."""
   cfg = tiny.block(norm_at=norm_at)
   block, mask = Block(cfg), MASK
   params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask)))
@@ -312,26 +340,32 @@ def test_bfloat16_stays_close_and_parameters_stay_float32():
   y = forward(cfg, params, layers=2)
   low, (grads, _) = value_and_grad(
       dataclasses.replace(cfg, dtype='bfloat16'), params, X.astype(jnp.bfloat16), layers=2)
-  assert low.dtype == jnp.bfloat16 and {g.dtype for g in jax.tree.leaves(grads)} == {np.dtype('float32')}
+  assert low.dtype == jnp.bfloat16 and {g.dtype for g
+                                        in jax.tree.leaves(grads)} == {np.dtype('float32')}
   error = np.abs(low.astype(np.float32) - y)
   assert 0 < error.mean() < 0.01 and error.max() < 0.1
 
 
 def test_a_parallel_block_is_a_sum_over_one_norm():
-  """x + attention(norm(x)) + mlp(norm(x)) (Chowdhery et al. 2022, section 2), its norm without a bias."""
+  """x + attention(norm(x)) + mlp(norm(x)) (Chowdhery et al. 2022, section 2), its norm without a
+  bias."""
   cfg = tiny.block(
-      norm_at='pre', norm=dict(kind='layer_scale'), parallel=True, mlp=dict(gated=True, bias=False), kv_heads=1,
+      norm_at='pre', norm=dict(kind='layer_scale'), parallel=True, mlp=dict(gated=True, bias=False),
+      kv_heads=1,
       attention=dict(bias=()))
   block = Block(cfg)
   shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), X, EVERYTHING)['params'])
   params = tiny.random_params(shapes)
-  assert {name: tiny.flat(part).keys() for name, part in params.items() if name.endswith('norm')} == {
+  assert {name: tiny.flat(part).keys() for name,
+          part in params.items() if name.endswith('norm')} == {
       'parallel_norm': {'scale'}}
   def written_out(params, x):
     y = cfg.make_norm('norm').apply({'params': params['parallel_norm']}, x)
-    attention = Attention(cfg.attention, cfg).apply({'params': params['attention']}, y, y, EVERYTHING)
+    attention = Attention(cfg.attention, cfg).apply({'params': params['attention']}, y, y,
+                                                    EVERYTHING)
     return x + attention + Mlp(cfg.mlp, cfg).apply({'params': params['mlp']}, y)
-  found, want = jax.jit(lambda p, x: (block.apply({'params': p}, x, EVERYTHING), written_out(p, x)))(params, X)
+  found, want = jax.jit(lambda p, x: (block.apply({'params': p}, x, EVERYTHING),
+                                      written_out(p, x)))(params, X)
   agree(found, want)
   with pytest.raises(ValueError, match='parallel'):
     tiny.block(parallel=True)

@@ -16,8 +16,10 @@ OUTPUT = Output(STATES)
 
 
 @pytest.mark.parametrize(('how', 'whole', 'packed'), [
-    ('first', [1.0], [[1.0], [3.0]]), ('last', [9.0], [[5.0], [9.0]]), ('max', [9.0], [[5.0], [9.0]]),
-    ('mean', [5.0], [[3.0], [19 / 3]]), ('mean_sqrt', [25 / 5 ** 0.5], [[6 / 2 ** 0.5], [19 / 3 ** 0.5]]),
+    ('first', [1.0], [[1.0], [3.0]]), ('last', [9.0], [[5.0], [9.0]]),
+    ('max', [9.0], [[5.0], [9.0]]),
+    ('mean', [5.0], [[3.0], [19 / 3]]),
+    ('mean_sqrt', [25 / 5 ** 0.5], [[6 / 2 ** 0.5], [19 / 3 ** 0.5]]),
     ('weighted_mean', [(1 + 10 + 9 + 28 + 45) / 15], [[11 / 3], [(3 + 14 + 27) / 6]])])
 def test_each_text_of_a_row_is_pooled_by_itself(how, whole, packed):
   """The last position is padding; the packed row has texts of two and of three tokens."""
@@ -33,9 +35,11 @@ def test_the_encoder_of_an_encoder_decoder_is_pooled():
 
 
 @pytest.mark.parametrize('name', [
-    'bert', 'roberta', 'mpnet', 'albert', 'electra', 'deberta', 'xlnet', 'gpt2', 'llama', 't5', 'bart', 'modernbert'])
+    'bert', 'roberta', 'mpnet', 'albert', 'electra', 'deberta', 'xlnet', 'gpt2', 'llama', 't5',
+    'bart', 'modernbert'])
 def test_every_family_classifies_by_the_pooling_of_the_model(name):
-  """Logits change with every token where a text is the mean of its tokens, and with the chosen one otherwise."""
+  """Logits change with every token where a text is the mean of its tokens, and with the chosen one
+  otherwise."""
   model = with_paths(backbones.small(name, 40, 16), {'head.pooling': 'mean'})
   if hasattr(model, 'pooler'):
     model = with_paths(model, {'pooler': True})

@@ -21,7 +21,8 @@ def check(config, monkeypatch):
   assert jax.tree.leaves(found) == jax.tree.leaves(want)
 
 
-@pytest.mark.parametrize('name', ['bert_base', 'electra_small', 'elmo_small', 'xlnet_base', 'glm_base', 'spanbert_base'])
+@pytest.mark.parametrize('name', ['bert_base', 'electra_small', 'elmo_small', 'xlnet_base',
+                                  'glm_base', 'spanbert_base'])
 def test_pretraining(name, monkeypatch):
   check(recipes.find_recipe(name)('test'), monkeypatch)
 

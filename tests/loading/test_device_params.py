@@ -1,4 +1,5 @@
-"""Parameters go to the device once, and results are never those of parameters that were replaced."""
+"""Parameters go to the device once, and results are never those of parameters that were
+replaced."""
 import copy
 import dataclasses
 import gc
@@ -20,12 +21,16 @@ from plm_jax.sharding import MeshConfig
 TEXTS = ['ana came home', 'bo had a dull book']
 CALLS = {
     'encode': ('bert', lambda model: plm_jax.encode(model, TEXTS)),
-    'fill_mask': ('bert', lambda model: [p for row in plm_jax.fill_mask(model, 'ana [MASK] home')[0] for _, p in row]),
+    'fill_mask': ('bert', lambda model: [p for row
+                                         in plm_jax.fill_mask(model, 'ana [MASK] home')[0] for _,
+                                         p in row]),
     'likelihood': ('bert', lambda model: plm_jax.likelihood(model, TEXTS)),
-    'generate': ('gpt2', lambda model: plm_jax.generate(model, TEXTS, max_new=4, beams=2)[0][0].score),
+    'generate': ('gpt2', lambda model: plm_jax.generate(model, TEXTS, max_new=4,
+                                                        beams=2)[0][0].score),
     'score': ('gpt2', lambda model: plm_jax.score(model, [('ana came', ' home')])),
     'elmo': ('elmo', lambda model: plm_jax.encode(model, TEXTS)),
-    'predict': ('classification', lambda model: plm_jax.predict(model, 'a fine film')[0].probability),
+    'predict': ('classification',
+                lambda model: plm_jax.predict(model, 'a fine film')[0].probability),
 }
 
 
@@ -35,7 +40,8 @@ def halved(params):
 
 @pytest.mark.parametrize('name', CALLS)
 def test_replaced_parameters_are_used(name):
-  """By another tree, by parts of the tree, and by single arrays in it: each gives what a new model gives."""
+  """By another tree, by parts of the tree, and by single arrays in it: each gives what a new model
+  gives."""
   kind, call = CALLS[name]
   model = ready.model(kind)
   before = call(model)
@@ -91,12 +97,14 @@ def test_load_gives_device_arrays(tmp_path):
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'classification'])
 def test_memory_is_released_with_the_model(kind):
   model = ready.model(kind)
-  call = {'bert': CALLS['likelihood'], 'gpt2': CALLS['generate'], 'classification': CALLS['predict']}[kind][1]
+  call = {'bert': CALLS['likelihood'], 'gpt2': CALLS['generate'],
+          'classification': CALLS['predict']}[kind][1]
   call(model)
   if kind != 'classification':
     plm_jax.encode(model, TEXTS)
   arrays = [weakref.ref(x) for x in jax.tree.leaves(model.params)]
-  arrays += [weakref.ref(x) for form in device_params.CACHES[model].forms.values() for x in jax.tree.leaves(form)]
+  arrays += [weakref.ref(x) for form in device_params.CACHES[model].forms.values()
+             for x in jax.tree.leaves(form)]
   gone = weakref.ref(model)
   del model
   gc.collect()
@@ -128,7 +136,8 @@ def test_other_mappings_and_types():
   want = plm_jax.encode(model, TEXTS)
   frozen = dataclasses.replace(model, params=freeze(jax.tree.map(np.asarray, model.params)))
   np.testing.assert_array_equal(plm_jax.encode(frozen, TEXTS), want)
-  half = dataclasses.replace(model, params=jax.tree.map(lambda x: np.asarray(x).astype(jnp.bfloat16), model.params))
+  half = dataclasses.replace(model, params=jax.tree.map(
+      lambda x: np.asarray(x).astype(jnp.bfloat16), model.params))
   found = plm_jax.encode(half, TEXTS)
   assert {x.dtype for x in jax.tree.leaves(half.params)} == {jnp.dtype(jnp.bfloat16)}
   np.testing.assert_allclose(found, want, atol=0.1)
@@ -137,7 +146,8 @@ def test_other_mappings_and_types():
 @pytest.mark.parametrize(('kind', 'call'), [
     ('bert', lambda model: plm_jax.encode(model, TEXTS)),
     pytest.param('bert', lambda model: plm_jax.likelihood(model, TEXTS), marks=pytest.mark.slow),
-    pytest.param('gpt2', lambda model: [row[0].tokens for row in plm_jax.generate(model, TEXTS, max_new=4)],
+    pytest.param('gpt2', lambda model: [row[0].tokens
+                                        for row in plm_jax.generate(model, TEXTS, max_new=4)],
                  marks=pytest.mark.slow)])
 def test_a_sharded_model_stays_sharded(kind, call, tmp_path):
   plm_jax.export(ready.model(kind), tmp_path / 'model')
@@ -147,7 +157,8 @@ def test_a_sharded_model_stays_sharded(kind, call, tmp_path):
   assert any(not sharding.is_fully_replicated for _, sharding in before)
   for _ in range(2):
     np.testing.assert_allclose(call(model), call(whole), rtol=1e-3, atol=1e-4)
-  assert all(old is new for (old, _), new in zip(before, jax.tree.leaves(model.params), strict=True))
+  assert all(old is new for (old, _),
+             new in zip(before, jax.tree.leaves(model.params), strict=True))
   model.params.update(halved(model.params))  # host arrays, which go to all devices
   whole.params.update(halved(whole.params))
   np.testing.assert_allclose(call(model), call(whole), rtol=1e-3, atol=1e-4)

@@ -34,7 +34,8 @@ def test_only_one_cpu_is_a_single_cpu(monkeypatch):
 @pytest.mark.parametrize(
     ('letters', 'shape'), [('bld,dv->blv', (5, 37)), ('bld,vd->blv', (37, 5))], ids=['own', 'tied'])
 def test_gradients_of_logits_are_those_of_float64(letters, shape, dtype):
-  h, matrix, pull = jnp.array(numbers(2, 3, 5), dtype), jnp.array(numbers(*shape, seed=1), dtype), numbers(2, 3, 37)
+  h, matrix, pull = jnp.array(numbers(2, 3, 5),
+                              dtype), jnp.array(numbers(*shape, seed=1), dtype), numbers(2, 3, 37)
   def gradients(product, *args):
     return jax.jit(jax.grad(lambda h, matrix: (product(h, matrix) * pull).sum(), (0, 1)))(*args)
   found = gradients(lambda h, matrix: cpu.vocabulary_product(letters, h, matrix), h, matrix)

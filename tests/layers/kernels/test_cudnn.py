@@ -1,4 +1,5 @@
-"""What goes to cuDNN's kernel: by the table, by JAX's own checks, and by the shapes and numbers that it is given."""
+"""What goes to cuDNN's kernel: by the table, by JAX's own checks, and by the shapes and numbers
+that it is given."""
 import functools
 
 import jax
@@ -31,7 +32,8 @@ from plm_jax.layers.masks import padding_mask
     ((9, 0), 64, (1, 128), False)])
 def test_what_is_taken(capability, size, lengths, taken):
   takes = functools.partial(cudnn.supports, capability)
-  assert takes(jnp.dtype('bfloat16'), size, *lengths) == takes(jnp.dtype('float16'), size, *lengths) == taken
+  assert takes(jnp.dtype('bfloat16'), size,
+               *lengths) == takes(jnp.dtype('float16'), size, *lengths) == taken
   assert not takes(jnp.dtype('float32'), size, *lengths)
   assert not takes(jnp.dtype('bfloat16'), size, *lengths, bias=True)
   assert not takes(jnp.dtype('bfloat16'), size, *lengths, dropout=True)
@@ -41,7 +43,8 @@ def pretend(monkeypatch, capability):
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   monkeypatch.setattr(checks, 'check_cudnn_version', lambda: 91400)
   monkeypatch.setattr(checks, 'is_cuda_compute_capability_equal', lambda _: False)
-  monkeypatch.setattr(checks, 'check_compute_capability', lambda need: capability >= tuple(map(int, need.split('.'))))
+  monkeypatch.setattr(checks, 'check_compute_capability',
+                      lambda need: capability >= tuple(map(int, need.split('.'))))
 
 
 @pytest.mark.parametrize('capability', [(8, 0), (9, 0), (10, 0)])
@@ -59,7 +62,8 @@ def test_what_is_taken_passes_the_checks_of_jax(capability, monkeypatch):
     except (NotImplementedError, ValueError):
       return True
     return False
-  kinds = [(jnp.dtype(dtype), size, *lengths) for dtype in ('bfloat16', 'float32') for size in (20, 64, 128, 256)
+  kinds = [(jnp.dtype(dtype), size, *lengths) for dtype in ('bfloat16', 'float32')
+           for size in (20, 64, 128, 256)
            for lengths in ((8, 8), (8, 6), (7, 8), (8, 7))]
   found = {kind: (refused(*kind), cudnn.supports(capability, *kind)) for kind in kinds}
   assert not any(refused and taken for refused, taken in found.values())
@@ -81,20 +85,24 @@ def test_capability_of_a_device(monkeypatch):
 
 @pytest.mark.parametrize('keys', [4, 2, 1])
 def test_the_kernel_is_given_what_the_plain_form_computes(keys, monkeypatch):
-  """The library's other implementation stands in for it: masks are whole, and values and gradients the same."""
-  q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n, heads in enumerate((4, keys, keys)))
+  """The library's other implementation stands in for it: masks are whole, and values and gradients
+  the same."""
+  q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n,
+             heads in enumerate((4, keys, keys)))
   full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)
   shapes, dot_product_attention = [], jax.nn.dot_product_attention
   def stand_in(*qkv, mask, scale, is_causal, implementation):
     assert implementation == 'cudnn'
     shapes.append(mask is not None and mask.shape)
-    return dot_product_attention(*qkv, mask=mask, scale=scale, is_causal=is_causal, implementation='xla')
+    return dot_product_attention(*qkv, mask=mask, scale=scale, is_causal=is_causal,
+                                 implementation='xla')
   monkeypatch.setattr(jax.nn, 'dot_product_attention', stand_in)
   def run(qkv):
     both = []
     padding = padding_mask(jnp.array([[1] * 8, [1] * 5 + [0] * 3, [1] + [0] * 7]))
     earlier = full & jnp.tril(jnp.ones((8, 8), bool))
-    for mask, causal in (None, False), (padding, False), (full, False), (full[:1], False), (earlier, True):
+    for mask, causal in (None, False), (padding, False), (full, False), (full[:1],
+                                                                         False), (earlier, True):
       def fused(qkv, mask=mask, causal=causal):
         return jnp.sin(attention.cudnn_attention(*qkv, mask, 0.7, causal)).sum()
       def plain(qkv, mask=mask):
@@ -114,7 +122,8 @@ def test_the_kernel_is_given_what_the_plain_form_computes(keys, monkeypatch):
     (dict(kv_heads=1), 8, (4, 1), True),
     (dict(kv_heads=1), 8, (2, 2), False)], ids=str)
 def test_layers_choose(changes, length, mesh, taken, monkeypatch):
-  """mesh: devices that split rows, and heads. What one key head for all leaves unsplit does not fit split queries."""
+  """mesh: devices that split rows, and heads. What one key head for all leaves unsplit does not fit
+  split queries."""
   pretend(monkeypatch, (9, 0))
   cfg = tiny.block(**{'dtype': 'bfloat16', 'attention.dropout': 0.0, **changes})
   module, x = Attention(cfg.attention, cfg), jnp.zeros((4, length, 32), cfg.dtype)

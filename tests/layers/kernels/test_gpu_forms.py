@@ -1,4 +1,5 @@
-"""The forms that a GPU computes otherwise give the same losses and gradients: here on a CPU, in float32."""
+"""The forms that a GPU computes otherwise give the same losses and gradients: here on a CPU, in
+float32."""
 import dataclasses
 import functools
 
@@ -27,12 +28,14 @@ def on_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize('name', [
-    'bert_base', 'gpt2_small', *(pytest.param(name, marks=pytest.mark.slow) for name in ('modernbert_base', 't5_v1_1_base')),
+    'bert_base', 'gpt2_small', *(pytest.param(name, marks=pytest.mark.slow)
+                                 for name in ('modernbert_base', 't5_v1_1_base')),
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.release]) for name in (
         'albert_base', 'llama_7b', 'bart_base', 'xlnet_base', 'deberta_v3_small'))])
 def test_a_step_has_the_same_loss_and_gradient(name, on_gpu):
   recipe = recipes.find_recipe(name)('test')
-  learner, windows = learner_of(recipe), text(recipe, dataclasses.replace(recipe.train.phases[0], batch=4))
+  learner, windows = learner_of(recipe), text(
+      recipe, dataclasses.replace(recipe.train.phases[0], batch=4))
   params = jax.jit(lambda: unbox(init_state(learner, windows)).params)()
 
   def find():
@@ -54,7 +57,8 @@ def test_a_step_has_the_same_loss_and_gradient(name, on_gpu):
 
 def test_layers_are_unrolled_and_initialized_in_a_loop(on_gpu):
   recipe = recipes.find_recipe('gpt2_small')('test')
-  learner, windows = learner_of(recipe), text(recipe, dataclasses.replace(recipe.train.phases[0], batch=2))
+  learner, windows = learner_of(recipe), text(
+      recipe, dataclasses.replace(recipe.train.phases[0], batch=2))
   batch = learner.objective.corrupt(learner.key('corruption'), windows, learner.vocab)
 
   def scans(function, *args):
@@ -84,30 +88,38 @@ def test_gradients_of_norms(kind):
     return (form(x, scale, bias, 1e-5) * weight).sum()
 
   places = range(len(arguments))
-  ours, theirs = (jax.grad(functools.partial(total, form), places)(*arguments) for form in (norm.normalize, gpu.normalize))
+  ours, theirs = (jax.grad(functools.partial(total, form), places)(*arguments)
+                  for form in (norm.normalize, gpu.normalize))
   for one, other in zip(ours, theirs, strict=True):
     assert one.shape == other.shape
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize(('letters', 'shape'), [('bld,dv->blv', (8, 67)), ('bld,vd->blv', (67, 8))])
-def test_vocabulary_is_padded_and_gradients_are_products_in_the_dtype_of_the_operands(letters, shape):
-  h, matrix = jax.random.normal(jax.random.key(0), (2, 3, 8)), jax.random.normal(jax.random.key(1), shape)
+def test_vocabulary_is_padded_and_gradients_are_products_in_the_dtype_of_the_operands(
+    letters, shape):
+  h, matrix = jax.random.normal(jax.random.key(0),
+                                (2, 3, 8)), jax.random.normal(jax.random.key(1), shape)
   h, matrix = h.astype(jnp.bfloat16), matrix.astype(jnp.bfloat16)
   logits = gpu.vocabulary_product(letters, h, matrix)
   assert logits.shape == (2, 3, 67) and logits.dtype == jnp.float32
-  np.testing.assert_allclose(logits, jnp.einsum(letters, h, matrix, preferred_element_type=jnp.float32), rtol=1e-6)
+  np.testing.assert_allclose(logits, jnp.einsum(letters, h, matrix,
+                                                preferred_element_type=jnp.float32), rtol=1e-6)
 
-  gradient = jax.make_jaxpr(jax.grad(lambda h, m: (gpu.vocabulary_product(letters, h, m) ** 2).sum(), (0, 1)))(h, matrix)
+  gradient = jax.make_jaxpr(jax.grad(lambda h,
+                                     m: (gpu.vocabulary_product(letters, h, m) ** 2).sum(),
+                                     (0, 1)))(h, matrix)
   lines = [line.strip() for line in str(gradient).splitlines()]
-  products = [line for line in lines if 'dot_general' in line and not line.startswith('_:')]  # _: not used
+  # _: not used
+  products = [line for line in lines if 'dot_general' in line and not line.startswith('_:')]
   assert len(products) == 3
   assert all(':bf16' in line for line in products[1:])
   assert '128' in products[0] and ':f32' in products[0]
 
 
 def test_loss_statistics_and_their_gradient():
-  logits, labels = jax.random.normal(jax.random.key(0), (2, 3, 7)), jnp.array([[0, 6, 2], [1, 1, 5]])
+  logits, labels = jax.random.normal(jax.random.key(0),
+                                     (2, 3, 7)), jnp.array([[0, 6, 2], [1, 1, 5]])
 
   def plain(logits):
     label = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
@@ -121,4 +133,5 @@ def test_loss_statistics_and_their_gradient():
   for one, other in zip(ours(logits), plain(logits), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-6)
   np.testing.assert_allclose(
-      jax.grad(functools.partial(total, ours))(logits), jax.grad(functools.partial(total, plain))(logits), atol=1e-6)
+      jax.grad(functools.partial(total, ours))(logits),
+      jax.grad(functools.partial(total, plain))(logits), atol=1e-6)

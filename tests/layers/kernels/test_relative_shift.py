@@ -10,7 +10,8 @@ SIZE = 256
 
 
 @pytest.mark.parametrize('means', [
-    'look-ups', pytest.param('rolls', marks=pytest.mark.slow), pytest.param('strides', marks=pytest.mark.slow)])
+    'look-ups', pytest.param('rolls', marks=pytest.mark.slow),
+    pytest.param('strides', marks=pytest.mark.slow)])
 def test_tiles_are_lined_up_and_taken_back(means):
   x = np.random.default_rng(0).normal(size=(128, SIZE + 128)).astype(np.float32)
   at = 128 - np.arange(128)[:, None] + np.arange(SIZE)
@@ -18,4 +19,5 @@ def test_tiles_are_lined_up_and_taken_back(means):
   np.testing.assert_array_equal(jax.jit(lambda x: shift_to_keys(x, means))(x), want)
   back = np.zeros_like(x)
   np.put_along_axis(back, at, want, 1)
-  np.testing.assert_array_equal(jax.jit(lambda x: shift_to_distances(x, means))(jnp.asarray(want)), back)
+  np.testing.assert_array_equal(jax.jit(lambda x: shift_to_distances(x, means))(jnp.asarray(want)),
+                                back)

@@ -17,8 +17,10 @@ DRAWS = {
     'categorical': lambda key: jax.random.categorical(key, jnp.zeros((3, 4))),
     'split': lambda key: jax.random.key_data(jax.random.split(key, (2, 3))),
     'fold_in': lambda key: jax.random.key_data(jax.random.fold_in(key, 0xFFFFFFFF)),
-    'many keys': lambda key: jax.vmap(lambda key: jax.random.randint(key, (3,), 0, 5))(jax.random.split(key, 4)),
-    'many numbers': lambda key: jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (2,)))(
+    'many keys': lambda key: jax.vmap(lambda key: jax.random.randint(key, (3,), 0, 5))(
+        jax.random.split(key, 4)),
+    'many numbers': lambda key: jax.vmap(
+        lambda number: jax.random.bits(jax.random.fold_in(key, number), (2,)))(
         jnp.arange(3))}
 
 
@@ -36,7 +38,8 @@ def test_seeds_are_those_of_jax():
 
 
 def test_other_generators_stay():
-  for key in (jax.random.key(1, impl='rbg'), jax.random.PRNGKey(1), threefry.unroll_generator(jax.random.key(1))):
+  for key in (jax.random.key(1, impl='rbg'), jax.random.PRNGKey(1),
+              threefry.unroll_generator(jax.random.key(1))):
     assert threefry.unroll_generator(key) is key
   with jax.threefry_partitionable(False):
     key = jax.random.key(1)

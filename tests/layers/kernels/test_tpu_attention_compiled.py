@@ -12,7 +12,8 @@ from plm_jax.layers.sliding_window import SlidingWindow
 pytestmark = [pytest.mark.slow, pytest.mark.compiler]
 ROW = 2, 512, 3, 64
 CASES = [  # what is beside q, k and v; their shape
-    ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW), ('keys', (2, 256, 1, 128)),
+    ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW),
+    ('keys', (2, 256, 1, 128)),
     ('both', (2, 128, 4, 32)),
     ('queries', (2, 900, 2, 80)), ('both', (1, 2048, 2, 64)),
     ('neighbours', (1, 1024, 2, 64)), ('earlier', (1, 2000, 1, 128)),
@@ -43,11 +44,13 @@ def test_both_passes_compile(mesh, beside, shape):
   def learned(q, k, v, tables, mask, seed, given):
     noise = tpu_attention.AttentionDropout(seed, jnp.arange(rows), 0.1)
     def attended(q, k, v, tables):
-      bias = RelativeLogits(tables.get('keys'), tables.get('queries'), 0.6) if terms else tables.get('bias')
+      bias = RelativeLogits(tables.get('keys'), tables.get('queries'),
+                            0.6) if terms else tables.get('bias')
       return tpu_attention.attend(tpu_attention.Arrays(q, k, v, mask, bias), 0.125, noise, band)
     y, back = jax.vjp(attended, q, k, v, tables)
     return y, back(given)
-  q, tables = array(jnp.bfloat16, *shape), {name: array(jnp.bfloat16, 2 * length, heads, size) for name in terms}
+  q, tables = array(jnp.bfloat16, *shape), {name: array(jnp.bfloat16, 2 * length, heads, size)
+                                            for name in terms}
   tables |= {'bias': array(jnp.float32, *biased)} if biased else {}
   with jax.set_mesh(mesh):
     lowered = jax.jit(learned).lower(
@@ -56,7 +59,8 @@ def test_both_passes_compile(mesh, beside, shape):
   parts = 1
   if tpu_attention.needs_parts(kind, length, size):
     settings = tpu_attention.Settings(0.125, 0.1, None, kind, False)
-    parts = len(tpu_attention.list_parts(tpu_attention.Arrays(q, q, q, None, None), settings, False))
+    parts = len(tpu_attention.list_parts(tpu_attention.Arrays(q, q, q, None, None), settings,
+                                         False))
   assert text.count('custom_call_target="tpu_custom_call"') == 2 * parts
 
 
@@ -72,9 +76,11 @@ def test_both_streams_compile(mesh, content, others, memory):
   assert tpu_attention.supports(kind, jnp.bfloat16, q.shape, k.shape, terms=1)
   vector = array(jnp.float32, heads, size)
   learns = dict(
-      table=array(jnp.bfloat16, 2, keys + content, heads, size), content_bias=vector, position_bias=vector,
+      table=array(jnp.bfloat16, 2, keys + content, heads, size), content_bias=vector,
+      position_bias=vector,
       type_bias=vector, types=array(jnp.float32, 2, heads, size))
-  fixed = dict(same=array(bool, rows, queries, keys), backward=array(bool, rows), places=array(jnp.int32, rows, others))
+  fixed = dict(same=array(bool, rows, queries, keys), backward=array(bool, rows),
+               places=array(jnp.int32, rows, others))
 
   def learned(q, k, v, learns, fixed, mask, seed, given):
     noise = tpu_attention.AttentionDropout(seed, jnp.arange(rows), 0.1)
