@@ -21,7 +21,8 @@ def test_retrieval_by_hand():
   found = retrieval_metrics(corpus[[0, 0]], corpus, [{1}, {0, 2}])
   second, ideal = 1 / math.log2(3), 1 + 1 / math.log2(3)
   assert found == pytest.approx({
-      'ndcg_10': 50 * (second + (1 + 1 / math.log2(4)) / ideal), 'mrr': 50 * (1 / 2 + 1), 'recall_1': 50 * (0 + 1 / 2),
+      'ndcg_10': 50 * (second + (1 + 1 / math.log2(4)) / ideal), 'mrr': 50 * (1 / 2 + 1),
+      'recall_1': 50 * (0 + 1 / 2),
       'recall_10': 100.0})
 
 
@@ -54,7 +55,8 @@ def test_search_says_what_does_not_fit():
 
 def test_how_vectors_lie():
   assert mean_cosine(np.array([[1, 0], [0, 2], [-3, 0]])) == pytest.approx((0 + 0 - 1) / 3)
-  np.testing.assert_allclose(variance_spectrum(np.array([[3, 0], [-3, 0], [0, 1], [0, -1]])), [0.9, 0.1])
+  np.testing.assert_allclose(variance_spectrum(np.array([[3, 0], [-3, 0], [0, 1], [0, -1]])),
+                             [0.9, 0.1])
 
 
 def test_whitening_leaves_no_direction_before_others():
@@ -63,7 +65,9 @@ def test_whitening_leaves_no_direction_before_others():
   found = fit_whitening(vectors, 4)(vectors)
   np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
   np.testing.assert_allclose(found.T @ found / 200, np.eye(4), atol=1e-4)
-  with pytest.raises(ConfigError, match='3 vectors have 2 directions with nonzero variance, and 4 are requested'):
+  with pytest.raises(ConfigError,
+                     match='3 vectors have 2 directions with nonzero variance, and 4 are '
+                           'requested'):
     fit_whitening(vectors[:3], 4)
 
 

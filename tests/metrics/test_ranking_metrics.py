@@ -18,7 +18,8 @@ def plain(relevance, scores, missed):
     if max(known) <= 0:
       continue
     gain = sum(max(value, 0) / math.log2(place + 2) for place, value in enumerate(ranked[:10]))
-    best = sum(max(value, 0) / math.log2(place + 2) for place, value in enumerate(sorted(known)[::-1][:10]))
+    best = sum(max(value, 0) / math.log2(place + 2) for place,
+               value in enumerate(sorted(known)[::-1][:10]))
     first = next((1 / (place + 1) for place, value in enumerate(ranked[:10]) if value > 0), 0)
     right, total = 0, 0.0
     for place, value in enumerate(ranked):
@@ -35,7 +36,8 @@ def test_metrics_are_the_definitions(seed, levels):
   draw = np.random.default_rng(seed)
   sizes = draw.integers(1, 30, 25)
   relevance = [draw.integers(0, levels, size).tolist() for size in sizes]
-  scores = [np.round(draw.random(size), 1 if seed % 2 else 9).tolist() for size in sizes]  # with ties and without
+  # with ties and without
+  scores = [np.round(draw.random(size), 1 if seed % 2 else 9).tolist() for size in sizes]
   missed = [draw.integers(0, levels, 3).tolist() for _ in sizes]
   found = ranking_metrics(relevance, scores, missed)
   assert list(found.values()) == pytest.approx(plain(relevance, scores, missed), abs=1e-9)
@@ -47,7 +49,8 @@ def test_metrics_are_scikit_learns():
   relevance[:, 0] = 1
   found = ranking_metrics(relevance, scores)
   assert found['ndcg_10'] == pytest.approx(100 * sklearn.ndcg_score(relevance, scores, k=10))
-  precision = [sklearn.average_precision_score(row > 0, some) for row, some in zip(relevance, scores, strict=True)]
+  precision = [sklearn.average_precision_score(row > 0, some) for row,
+               some in zip(relevance, scores, strict=True)]
   assert found['map'] == pytest.approx(100 * np.mean(precision))
 
 
@@ -55,7 +58,8 @@ def test_metrics_by_hand():
   found = ranking_metrics([[0, 1, 0], [3, 0, 1]], [[0.9, 0.5, 0.1], [0.1, 0.2, 0.3]])
   ideal = 3 + 1 / math.log2(3)
   assert found == pytest.approx({
-      'ndcg_10': 50 * (1 / math.log2(3) + (1 + 3 / 2) / ideal), 'mrr_10': 75.0, 'map': 100 * (0.5 + (1 + 2 / 3) / 2) / 2})
+      'ndcg_10': 50 * (1 / math.log2(3) + (1 + 3 / 2) / ideal), 'mrr_10': 75.0,
+      'map': 100 * (0.5 + (1 + 2 / 3) / 2) / 2})
 
 
 def test_a_constant_score_earns_what_the_worst_order_does():

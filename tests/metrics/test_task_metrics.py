@@ -1,5 +1,6 @@
-"""Values are what the libraries give: scikit-learn 1.9.1, scipy 1.17.1, seqeval 1.2.2; the scripts of SQuAD 1.1 and 2.0
-(as huggingface/evaluate has them) and of CMRC 2018, with the word tokenizer of NLTK 3.10.4."""
+"""Values are what the libraries give: scikit-learn 1.9.1, scipy 1.17.1, seqeval 1.2.2; the scripts
+of SQuAD 1.1 and 2.0 (as huggingface/evaluate has them) and of CMRC 2018, with the word tokenizer of
+NLTK 3.10.4."""
 import math
 
 import numpy as np
@@ -30,7 +31,8 @@ def test_measures_of_labels_are_the_libraries(name, truth, said, value):
 @pytest.mark.parametrize('name', tasks.METRICS)
 def test_what_is_the_same_throughout_gives_no_nan(name):
   numbers = [tasks.METRICS[name](*sides) for sides in (
-      ([1, 1, 1], [1, 1, 1]), ([0, 0, 0], [0, 0, 0]), ([0, 1, 1], [0, 0, 0]), ([2, 2, 2], [0, 1, 2]), ([1], [0]))]
+      ([1, 1, 1], [1, 1, 1]), ([0, 0, 0], [0, 0, 0]), ([0, 1, 1], [0, 0, 0]),
+      ([2, 2, 2], [0, 1, 2]), ([1], [0]))]
   expected = {'accuracy': [100, 100, 100 / 3, 100 / 3, 0], 'f1': [100, 0, 0, 0, 0],
               'macro_f1': [100, 100, 25, 50 / 3, 0]}
   assert numbers == pytest.approx(expected.get(name, [0] * 5))
@@ -62,8 +64,10 @@ def test_confusion_and_scores_of_each_class():
 
 
 def test_chunks_of_mixed_schemes_are_those_of_seqeval():
-  true = [['B-PER', 'I-PER', 'O', 'I-LOC'], ['I-PER', 'I-PER', 'B-PER', 'O'], ['O', 'I-ORG', 'I-LOC', 'I-LOC']]
-  said = [['B-PER', 'I-PER', 'O', 'B-LOC'], ['I-PER', 'B-PER', 'I-PER', 'O'], ['I-ORG', 'I-ORG', 'I-LOC', 'O']]
+  true = [['B-PER', 'I-PER', 'O', 'I-LOC'], ['I-PER', 'I-PER', 'B-PER', 'O'],
+          ['O', 'I-ORG', 'I-LOC', 'I-LOC']]
+  said = [['B-PER', 'I-PER', 'O', 'B-LOC'], ['I-PER', 'B-PER', 'I-PER', 'O'],
+          ['I-ORG', 'I-ORG', 'I-LOC', 'O']]
   found = tasks.chunk_f1(true, said)
   assert found.total == pytest.approx((100 / 3, 100 / 3, 100 / 3, 6))
   assert list(found.types) == ['LOC', 'ORG', 'PER']
@@ -84,7 +88,8 @@ def test_chunks_do_not_cross_sentences_nor_need_any():
 
 
 def test_answers_are_measured_as_squad_1_does():
-  golds = [['the Broncos', 'Denver Broncos', 'Broncos'], ['in 1990', '1990'], ['The'], ['gold-plated cup'], ['x']]
+  golds = [['the Broncos', 'Denver Broncos', 'Broncos'], ['in 1990', '1990'], ['The'],
+           ['gold-plated cup'], ['x']]
   said = ['Denver Broncos!', 'late in 1990', 'a', 'the cup, gold plated', '']
   # 'The' and 'a' are equal, without a word in common.
   assert tasks.answer_metrics(golds, said) == pytest.approx({'f1': 44.0, 'exact': 40.0})
@@ -116,7 +121,8 @@ def test_chinese_answers_are_measured_as_cmrc_does():
   assert scores['exact'].tolist() == [0, 1, 0, 0, 0]
   assert tasks.split_cmrc_segments('光荣公司(KOEI Inc.), "12.5%"，1-2年。') == [
       '光', '荣', '公', '司', '(', 'koei', 'inc.', ')', ',', '``', '12.5', '%', '"', '12', '年']
-  assert tasks.split_cmrc_segments("It's 1,000, 'tis U.S.") == ['it', "'s", '1,000', ',', "'", 'tis', 'u.s', '.']
+  assert tasks.split_cmrc_segments("It's 1,000, 'tis U.S.") == ['it', "'s", '1,000', ',', "'",
+                                                                'tis', 'u.s', '.']
 
 
 def test_random_labels_agree_with_counts_made_by_hand():
@@ -135,7 +141,8 @@ def test_random_labels_agree_with_counts_made_by_hand():
 def test_metrics_of_labels_are_those_of_scikit_learn(classes):
   draw = np.random.default_rng(classes)
   truth, said = draw.integers(0, classes, 60), draw.integers(0, classes, 60)
-  wanted = {'accuracy': sklearn.accuracy_score(truth, said), 'matthews': sklearn.matthews_corrcoef(truth, said),
+  wanted = {'accuracy': sklearn.accuracy_score(truth, said),
+            'matthews': sklearn.matthews_corrcoef(truth, said),
             'macro_f1': sklearn.f1_score(truth, said, average='macro')}
   if classes == 2:
     wanted['f1'] = sklearn.f1_score(truth, said)

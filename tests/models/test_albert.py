@@ -27,7 +27,8 @@ ORDER = MaskedLM(pair=SentenceOrder())
 
 
 def parameters(config, heads=()):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
+           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   model = ModelWithHeads(config.backbone(), dict(heads))
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
 
@@ -44,23 +45,27 @@ def test_parameters_are_those_of_transformers(config, number):
     (128, 'all', 12), (128, 'attention', 64), (128, 'mlp', 38), (128, 'none', 89),
     (768, 'all', 31), (768, 'attention', 83), (768, 'mlp', 57), (768, 'none', 108)])
 def test_parameters_under_every_sharing(embed, shared, published):
-  """Lan et al. 2020, table 4, in millions, cut and rounded there; its embeddings of 768 are not projected."""
+  """Lan et al. 2020, table 4, in millions, cut and rounded there; its embeddings of 768 are not
+  projected."""
   config = albert.base()
   stack = StackConfig(12) if shared == 'none' else dataclasses.replace(config.stack, shared=shared)
-  config = dataclasses.replace(config, stack=stack, embeddings=EmbeddingConfig(width=embed if embed == 128 else 0))
+  config = dataclasses.replace(config, stack=stack,
+                               embeddings=EmbeddingConfig(width=embed if embed == 128 else 0))
   assert abs(count_parameters(parameters(config)) / 1e6 - published) < 1.1
 
 
 def test_versions_differ_in_dropout():
   first, second = albert.base(), albert.make_v2(albert.base())
-  assert (first.block.dropout, second.block.dropout, second.block.attention.dropout) == (0.1, 0.0, 0.0)
+  assert (first.block.dropout, second.block.dropout,
+          second.block.attention.dropout) == (0.1, 0.0, 0.0)
   assert dataclasses.replace(second, block=first.block) == first
   assert albert.xxlarge() == albert.make_v2(albert.xxlarge())
 
 
 @pytest.mark.parametrize(('config', 'number'), [(distilbert.base(), 66_985_530)])
 def test_parameters_of_distilbert(config, number):
-  """DistilBertForMaskedLM; published as 66M (Sanh et al. 2019, table 3), which leaves out the head."""
+  """DistilBertForMaskedLM; published as 66M (Sanh et al. 2019, table 3), which leaves out the
+  head."""
   params = parameters(config, MaskedLM(pair=Single()).heads(config))
   assert count_parameters(params) == number and count_parameters(params['backbone']) == 66_362_880
 
@@ -71,14 +76,18 @@ SMALL = dict(
             width=12, heads=3, mlp_dim=20, mlp=MlpConfig(activation='gelu_tanh')),
         stack=StackConfig(layers=3, groups=2, inner=2), embeddings=EmbeddingConfig(width=8)),
     distilbert=dataclasses.replace(
-        distilbert.FAMILY.config, vocab=40, max_length=12, block=BlockConfig(width=12, heads=3, mlp_dim=20),
+        distilbert.FAMILY.config, vocab=40, max_length=12,
+        block=BlockConfig(width=12, heads=3, mlp_dim=20),
         stack=StackConfig(layers=3)))
-CLASSES = [(family, heads) for family in (albert.FAMILY, distilbert.FAMILY) for heads in family.classes.values()]
+CLASSES = [(family, heads) for family in (albert.FAMILY, distilbert.FAMILY)
+           for heads in family.classes.values()]
 
 
-@pytest.mark.parametrize(('family', 'heads'), CLASSES, ids=lambda x: x.name if hasattr(x, 'name') else '-'.join(x))
+@pytest.mark.parametrize(('family', 'heads'), CLASSES,
+                         ids=lambda x: x.name if hasattr(x, 'name') else '-'.join(x))
 def test_there_and_back(tmp_path, family, heads):
-  pooled = family.name == 'albert' and (any(name in heads for name in ('sop', 'label', 'choice')) or not heads)
+  pooled = family.name == 'albert' and (any(name in heads for name in ('sop', 'label', 'choice'))
+                                        or not heads)
   config = dataclasses.replace(SMALL[family.name], pooler=pooled)
   shapes = parameters(config, {name: family.heads[name].make(config, 3) for name in heads})
   draw = np.random.default_rng(0)
@@ -95,21 +104,27 @@ def test_there_and_back(tmp_path, family, heads):
 
 
 def test_released_configurations():
-  """albert-base-v1 and -v2, distilbert-base-uncased; what they say besides is of no matter or as we know it."""
+  """albert-base-v1 and -v2, distilbert-base-uncased; what they say besides is of no matter or as we
+  know it."""
   common = dict(
-      attention_probs_dropout_prob=0, down_scale_factor=1, embedding_size=128, gap_size=0, hidden_dropout_prob=0,
-      hidden_size=768, initializer_range=0.02, inner_group_num=1, intermediate_size=3072, layer_norm_eps=1e-12,
-      max_position_embeddings=512, net_structure_type=0, num_attention_heads=12, num_hidden_groups=1,
+      attention_probs_dropout_prob=0, down_scale_factor=1, embedding_size=128, gap_size=0,
+      hidden_dropout_prob=0,
+      hidden_size=768, initializer_range=0.02, inner_group_num=1, intermediate_size=3072,
+      layer_norm_eps=1e-12,
+      max_position_embeddings=512, net_structure_type=0, num_attention_heads=12,
+      num_hidden_groups=1,
       num_hidden_layers=12, num_memory_blocks=0, type_vocab_size=2, vocab_size=30000)
   second = attributes.parse_hf_config(albert.FAMILY, {**common, 'hidden_act': 'gelu_new'})
   assert second == albert.make_v2(albert.base())
   first = attributes.parse_hf_config(
-    albert.FAMILY, {**common, 'hidden_act': 'gelu', 'attention_probs_dropout_prob': 0.1, 'hidden_dropout_prob': 0.1}
+    albert.FAMILY, {**common, 'hidden_act': 'gelu', 'attention_probs_dropout_prob': 0.1,
+                    'hidden_dropout_prob': 0.1}
   )
   assert first == dataclasses.replace(albert.base(), block=validation.with_paths(
       albert.base().block, {'mlp.activation': 'gelu'}))
   assert attributes.parse_hf_config(distilbert.FAMILY, dict(
-      activation='gelu', attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072, initializer_range=0.02,
+      activation='gelu', attention_dropout=0.1, dim=768, dropout=0.1, hidden_dim=3072,
+      initializer_range=0.02,
       max_position_embeddings=512, n_heads=12, n_layers=6, qa_dropout=0.1, seq_classif_dropout=0.2,
       sinusoidal_pos_embds=False, tie_weights_=True, vocab_size=30522)) == distilbert.base()
 
@@ -121,14 +136,17 @@ def test_sharing_that_transformers_has_and_has_not():
   with pytest.raises(ConvertError, match=r'stack\.shared: attention has no counterpart'):
     attributes.build_hf_attributes(albert.FAMILY, attention)
   with pytest.raises(ConvertError, match=r'stack\.groups: 1 has no counterpart'):
-    attributes.build_hf_attributes(distilbert.FAMILY, dataclasses.replace(distilbert.base(), stack=StackConfig(6, 1)))
+    attributes.build_hf_attributes(distilbert.FAMILY,
+                                   dataclasses.replace(distilbert.base(), stack=StackConfig(6, 1)))
 
 
 def test_parameters_of_several_groups_may_be_numpys():
   """As `conversion.load` gives them, outside jit."""
-  model = EncoderConfig(vocab=40, block=tiny.block(), stack=StackConfig(layers=4, groups=2), max_length=16)
+  model = EncoderConfig(vocab=40, block=tiny.block(), stack=StackConfig(layers=4, groups=2),
+                        max_length=16)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}
-  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0), batch)['params'])
+  params = tiny.random_params(jax.eval_shape(model.backbone().init, jax.random.key(0),
+                                             batch)['params'])
   given = jax.tree.map(np.asarray, params)
   moved = jax.tree.map(jnp.asarray, params)
   got, want = (model.backbone().apply({'params': some}, batch).hidden for some in (given, moved))

@@ -1,4 +1,5 @@
-"""BART, mBART and Marian with token tables of their own, against transformers where it and torch are installed."""
+"""BART, mBART and Marian with token tables of their own, against transformers where it and torch
+are installed."""
 import jax
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ from plm_jax.models import transformer
 from plm_jax.models.rules import ConvertError
 
 SIZES = dict(
-    vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
-    encoder_ffn_dim=20, decoder_ffn_dim=20, max_position_embeddings=24, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=20, decoder_ffn_dim=20, max_position_embeddings=24, pad_token_id=1,
+    bos_token_id=0, eos_token_id=2,
     decoder_start_token_id=2, forced_eos_token_id=2)
 
 
@@ -18,10 +21,12 @@ SIZES = dict(
     ('bart', 'BartForConditionalGeneration', {'tie_word_embeddings': False}),
     ('mbart', 'MBartForConditionalGeneration', {'tie_word_embeddings': False}),
     ('marian', 'MarianMTModel', {'share_encoder_decoder_embeddings': False}),
-    ('marian', 'MarianMTModel', {'share_encoder_decoder_embeddings': False, 'tie_word_embeddings': False})],
+    ('marian', 'MarianMTModel', {'share_encoder_decoder_embeddings': False,
+                                 'tie_word_embeddings': False})],
     ids=['bart', 'mbart', 'marian', 'marian_untied'])
 def test_tables_of_their_own(tmp_path, family, name, changes):
-  """The folder is read, gives the same logits, and the export is read by transformers as the same model."""
+  """The folder is read, gives the same logits, and the export is read by transformers as the same
+  model."""
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   pytest.importorskip('safetensors')
   torch.manual_seed(0)
@@ -36,7 +41,8 @@ def test_tables_of_their_own(tmp_path, family, name, changes):
   tokens, written = draw.integers(3, 50, (2, 12)), draw.integers(3, 50, (2, 8))
   def logits(model):
     with torch.no_grad():
-      return model(input_ids=torch.tensor(tokens), decoder_input_ids=torch.tensor(written)).logits.numpy()
+      return model(input_ids=torch.tensor(tokens),
+                   decoder_input_ids=torch.tensor(written)).logits.numpy()
 
   imported = conversion.load(tmp_path / 'theirs')
   batch = {'tokens': tokens, 'segments': np.ones_like(tokens), 'decoder_tokens': written,
@@ -47,7 +53,8 @@ def test_tables_of_their_own(tmp_path, family, name, changes):
   np.testing.assert_allclose(got['lm'], logits(model), atol=2e-5)
   assert imported.config.separate_embeddings
 
-  conversion.save(tmp_path / 'ours', imported.config, imported.params, like=conversion.ExportTemplate(family))
+  conversion.save(tmp_path / 'ours', imported.config, imported.params,
+                  like=conversion.ExportTemplate(family))
   again, report = cls.from_pretrained(tmp_path / 'ours', output_loading_info=True)
   np.testing.assert_array_equal(logits(again.eval()), logits(model))
   assert not any(report.values())

@@ -20,7 +20,8 @@ from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, init_state, train_step
 
 PLAIN = EncoderDecoderConfig(
-    40, tiny.block(), StackConfig(2), StackConfig(1), max_length=16, absolute='learned', first_position=2,
+    40, tiny.block(), StackConfig(2), StackConfig(1), max_length=16, absolute='learned',
+    first_position=2,
     embed_norm=True)
 CONFIG = bart.add_source_encoder(PLAIN, layers=2)
 
@@ -44,7 +45,8 @@ def batch(seed=0):
   real = (np.arange(8) < [[8], [5], [3], [8]]).astype(np.int32)
   target = target * real
   weights = real.astype(np.float32)
-  return dict(tokens=source * real, segments=real, decoder_tokens=np.roll(target, 1, 1), decoder_segments=real,
+  return dict(tokens=source * real, segments=real, decoder_tokens=np.roll(target, 1, 1),
+              decoder_segments=real,
               labels=target, weights=weights, content=weights)
 
 
@@ -95,17 +97,23 @@ def test_the_encoder_reads_what_the_source_encoder_has_made(params):
   source = params['backbone']['source']
   plain = encode(table, source)
   np.testing.assert_array_equal(encode(table + 1, source), plain)
-  shifted = {**source, 'embeddings': {**source['embeddings'], 'tokens': source['embeddings']['tokens'][::-1]}}
+  shifted = {**source, 'embeddings': {**source['embeddings'],
+                                      'tokens': source['embeddings']['tokens'][::-1]}}
   assert np.abs(encode(table, shifted) - plain).max() > 0.1
   # With vectors in the place of its own table's, BART is what it was before.
-  made = jax.jit(lambda: dataclasses.replace(CONFIG, stack=CONFIG.source, source=StackConfig(0), decoder=StackConfig(0))
-                 .backbone().apply({'params': {'tokens': source['embeddings']['tokens'], 'encoder': {
-                     **source, 'embeddings': {n: x for n, x in source['embeddings'].items() if n != 'tokens'}}}},
+  made = jax.jit(lambda: dataclasses.replace(CONFIG, stack=CONFIG.source, source=StackConfig(0),
+                                             decoder=StackConfig(0))
+                 .backbone().apply({'params': {'tokens': source['embeddings']['tokens'],
+                                               'encoder': {
+                     **source, 'embeddings': {n: x for n,
+                                              x in source['embeddings'].items() if n
+                                              != 'tokens'}}}},
                                    rows).encoded)()
   ids = jnp.arange(32).reshape(4, 8)
   read = jax.jit(lambda: PLAIN.backbone().apply(
       {'params': {n: x for n, x in params['backbone'].items() if n != 'source'} | {
-          'tokens': jnp.pad(made.reshape(32, -1), ((0, 8), (0, 0)))}}, {**rows, 'tokens': ids}).encoded)()
+          'tokens': jnp.pad(made.reshape(32, -1), ((0, 8), (0, 0)))}},
+          {**rows, 'tokens': ids}).encoded)()
   real = rows['segments'][..., None]
   np.testing.assert_allclose(read * real, plain * real, atol=1e-5)
 
@@ -116,7 +124,8 @@ def test_which_parameters_the_first_stage_moves(params):
   source = {name for name in named(params) if name.startswith('backbone/source/')}
   first = {f'backbone/encoder/stack/layers/block/attention/{name}/{part}[0]'
            for name in ('query', 'key', 'value') for part in ('kernel', 'bias')}
-  assert moved == source | first | {f'backbone/{side}/embeddings/positions' for side in ('encoder', 'decoder')}
+  assert moved == source | first | {f'backbone/{side}/embeddings/positions'
+                                    for side in ('encoder', 'decoder')}
 
 
 @pytest.mark.slow
@@ -144,5 +153,6 @@ def test_it_writes_what_it_would_at_once(params):
 
 def test_operations_count_the_source_encoder():
   extra = CONFIG.forward_flops(16, 8) - PLAIN.forward_flops(16, 8)
-  deeper = dataclasses.replace(PLAIN, stack=StackConfig(4)).forward_flops(16, 8) - PLAIN.forward_flops(16, 8)
+  deeper = dataclasses.replace(PLAIN, stack=StackConfig(4)).forward_flops(
+      16, 8) - PLAIN.forward_flops(16, 8)
   assert extra == deeper > 0

@@ -1,5 +1,5 @@
-"""The encoder of CPT is transformers' BertModel (fastnlp/CPT, finetune/modeling_cpt.py): the golden cases of BERT say
-what it computes."""
+"""The encoder of CPT is transformers' BertModel (fastnlp/CPT, finetune/modeling_cpt.py): the golden
+cases of BERT say what it computes."""
 import json
 import pathlib
 import shutil
@@ -17,18 +17,25 @@ library = pytest.importorskip('safetensors.numpy')
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'bert' / 'pretraining_mlm_nsp'
 # As fnlp/cpt-large says of itself, beside the sizes.
 SAID = {
-    'activation_dropout': 0.0, 'activation_function': 'gelu', 'add_bias_logits': False, 'add_final_layer_norm': False,
+    'activation_dropout': 0.0, 'activation_function': 'gelu', 'add_bias_logits': False,
+    'add_final_layer_norm': False,
     'architectures': ['CPTForConditionalGeneration'], 'attention_dropout': 0.0, 'bos_token_id': 101,
     'classif_dropout': 0.1, 'classifier_dropout': 0.0, 'd_model': 32, 'decoder_attention_heads': 4,
-    'decoder_ffn_dim': 44, 'decoder_layerdrop': 0.0, 'decoder_layers': 1, 'decoder_start_token_id': 102, 'dropout': 0.1,
-    'encoder_attention_heads': 4, 'encoder_ffn_dim': 44, 'encoder_layerdrop': 0.0, 'encoder_layers': 2,
-    'eos_token_id': 102, 'gradient_checkpointing': False, 'init_std': 0.02, 'is_encoder_decoder': True,
-    'max_position_embeddings': 40, 'model_type': 'bart', 'normalize_before': False, 'normalize_embedding': True,
-    'num_hidden_layers': 2, 'pad_token_id': 0, 'scale_embedding': False, 'use_cache': True, 'vocab_size': 67}
+    'decoder_ffn_dim': 44, 'decoder_layerdrop': 0.0, 'decoder_layers': 1,
+    'decoder_start_token_id': 102, 'dropout': 0.1,
+    'encoder_attention_heads': 4, 'encoder_ffn_dim': 44, 'encoder_layerdrop': 0.0,
+    'encoder_layers': 2,
+    'eos_token_id': 102, 'gradient_checkpointing': False, 'init_std': 0.02,
+    'is_encoder_decoder': True,
+    'max_position_embeddings': 40, 'model_type': 'bart', 'normalize_before': False,
+    'normalize_embedding': True,
+    'num_hidden_layers': 2, 'pad_token_id': 0, 'scale_embedding': False, 'use_cache': True,
+    'vocab_size': 67}
 
 
 def write(folder, bias=False, **said):
-  """The golden BERT as the first 1 and the last 1 of CPT's layers, with the names of the released files."""
+  """The golden BERT as the first 1 and the last 1 of CPT's layers, with the names of the released
+  files."""
   folder.mkdir()
   tensors = library.load_file(GOLDEN / 'model.safetensors')
   own = {name.replace('bert.', 'encoder.', 1): x for name, x in tensors.items()
@@ -47,7 +54,8 @@ def write(folder, bias=False, **said):
 @pytest.mark.parametrize('bias', [False, True])
 def test_the_encoder_is_berts_with_the_second_type(tmp_path, bias):
   got, bert = conversion.load(write(tmp_path / 'cpt', bias)), conversion.load(GOLDEN, heads=())
-  assert (got.family, {*got.heads}, got.config.types, got.config.head.output_bias) == ('cpt', {'mlm'}, 1, bias)
+  assert (got.family, {*got.heads}, got.config.types,
+          got.config.head.output_bias) == ('cpt', {'mlm'}, 1, bias)
   tokens = np.load(GOLDEN / 'inputs.npz')['input_ids'].astype(np.int32)
   batch = {'tokens': tokens, 'segments': np.ones_like(tokens)}
   model = ModelWithHeads(families.get_family('cpt').backbone(got.config), dict(got.heads))
@@ -65,7 +73,8 @@ def test_it_comes_back_as_it_was_but_for_what_is_left_out(tmp_path):
   again = conversion.load(tmp_path / 'again')
   assert again.config == got.config
   jax.tree.map(np.testing.assert_array_equal, again.params, got.params)
-  saved, theirs = (library.load_file(folder / 'model.safetensors') for folder in (tmp_path / 'again', first))
+  saved, theirs = (library.load_file(folder / 'model.safetensors')
+                   for folder in (tmp_path / 'again', first))
   name = 'encoder.encoder.layer.1.output.dense.weight'
   np.testing.assert_array_equal(saved[f'model.{name}'], theirs[name].astype(np.float32))
   assert not any('decoder' in name for name in saved)
@@ -81,7 +90,8 @@ def test_what_is_not_known_is_refused(tmp_path):
     conversion.load(tmp_path / 'cpt')
 
 
-@pytest.mark.parametrize(('config', 'number'), [(cpt.base(), 125_219_328), (cpt.large(), 355_862_528)])
+@pytest.mark.parametrize(('config', 'number'),
+                         [(cpt.base(), 125_219_328), (cpt.large(), 355_862_528)])
 def test_parameters(config, number):
   """Those of 12 and 24 layers of BERT, 51,271 pieces, 1,024 positions, one type."""
   shapes = families.parameter_shapes(cpt.FAMILY, config, {})

@@ -29,14 +29,17 @@ SEGMENTS = np.array([[1] * 9 + [2] * 7, [1] * 4 + [2] * 8 + [0] * 4], np.int32)
 
 def config(layers=2, scan=True, remat='none', conv=0, absolute=True, dropout=0.0, **position):
   position = Disentangled(**{'span': 6, **position})
-  block = tiny.block(attention=dict(position=position, dropout=dropout), norm=dict(eps=1e-7), dropout=dropout)
+  block = tiny.block(attention=dict(position=position, dropout=dropout), norm=dict(eps=1e-7),
+                     dropout=dropout)
   return DebertaConfig(
-      vocab=tiny.VOCAB.size, block=block, stack=StackConfig(layers, scan=scan, remat=remat), max_length=LENGTH,
+      vocab=tiny.VOCAB.size, block=block, stack=StackConfig(layers, scan=scan, remat=remat),
+      max_length=LENGTH,
       conv=conv, absolute=absolute)
 
 
 def with_heads(cfg, packed=False):
-  return ModelWithHeads(cfg.backbone(packed), {'mlm': MaskedLMHead(cfg.block), 'rtd': ReplacedTokenHead(cfg.block)})
+  return ModelWithHeads(cfg.backbone(packed),
+                        {'mlm': MaskedLMHead(cfg.block), 'rtd': ReplacedTokenHead(cfg.block)})
 
 
 @functools.cache
@@ -47,12 +50,14 @@ def params(cfg):
 
 def batch(**changes):
   tokens = np.random.default_rng(0).integers(5, 90, (2, LENGTH)).astype(np.int32)
-  return {'tokens': jnp.asarray(tokens), 'segments': jnp.asarray(SEGMENTS), 'positions': POSITIONS, **changes}
+  return {'tokens': jnp.asarray(tokens), 'segments': jnp.asarray(SEGMENTS), 'positions': POSITIONS,
+          **changes}
 
 
 @functools.cache
 def seen_by(cfg):
-  """-> size of d output / d embedding of each token: [2, M, 2, L] for predicted positions, [2, L, 2, L] for tokens."""
+  """-> size of d output / d embedding of each token: [2, M, 2, L] for predicted positions, [2, L,
+  2, L] for tokens."""
   some = params(cfg)
   table = some['backbone']['embeddings']['tokens']
   model = with_heads(cfg, packed=True)
@@ -71,19 +76,23 @@ def seen_by(cfg):
     return jnp.abs(jax.lax.map(lambda weights: grad(own, weights), jnp.eye(number))).max(-1)
 
   found = np.asarray(influence()).reshape(number, 2, LENGTH)
-  return found[:POSITIONS.size].reshape(2, -1, 2, LENGTH), found[POSITIONS.size:].reshape(2, LENGTH, 2, LENGTH)
+  return found[:POSITIONS.size].reshape(2, -1, 2,
+                                        LENGTH), found[POSITIONS.size:].reshape(
+                                            2, LENGTH, 2, LENGTH)
 
 
 def without_tokens(params):
   embeddings = {name: x for name, x in params['backbone']['embeddings'].items() if name != 'tokens'}
-  head = {**params['heads_mlm'], 'bias': jnp.concatenate([params['heads_mlm']['bias'], jnp.zeros(2 * LENGTH)])}
+  head = {**params['heads_mlm'],
+          'bias': jnp.concatenate([params['heads_mlm']['bias'], jnp.zeros(2 * LENGTH)])}
   return {**params, 'heads_mlm': head, 'backbone': {**params['backbone'], 'embeddings': embeddings}}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('conv', [0, 3], ids=['plain', 'conv'])
 def test_documents_in_one_row_do_not_see_each_other(conv):
-  """Not by attention, not by the convolution, not in the mask decoder; and inside a document all see all."""
+  """Not by attention, not by the convolution, not in the mask decoder; and inside a document all
+  see all."""
   of_masks, of_tokens = seen_by(config(conv=conv, buckets=4, shared=True, norm=True))
   for row in range(2):
     theirs = np.zeros((2, LENGTH), bool)
@@ -102,7 +111,8 @@ def test_another_document_changes_not_a_bit():
   cfg = config(conv=3, buckets=4, shared=True)
   some = params(cfg)
   run = jax.jit(lambda b: with_heads(cfg, packed=True).apply({'params': some}, b))
-  moved = jnp.where(jnp.asarray(SEGMENTS) == 2, 5 + (batch()['tokens'] + 31) % 80, batch()['tokens'])
+  moved = jnp.where(jnp.asarray(SEGMENTS) == 2, 5 + (batch()['tokens'] + 31) % 80,
+                    batch()['tokens'])
   plain, other = run(batch()), run(batch(tokens=moved))
   first = SEGMENTS == 1
   np.testing.assert_array_equal(np.asarray(plain['rtd'])[first], np.asarray(other['rtd'])[first])
@@ -113,7 +123,8 @@ def test_another_document_changes_not_a_bit():
 
 @pytest.mark.slow
 def test_masks_are_not_read_off_the_last_layers_output():
-  """They are what the decoder makes of the layer before it, and of absolute positions, which nothing else sees."""
+  """They are what the decoder makes of the layer before it, and of absolute positions, which
+  nothing else sees."""
   cfg = config(layers=2)
   backbone = params(cfg)['backbone']
   block = backbone['stack']['layers']['block']
@@ -134,13 +145,15 @@ def test_masks_are_not_read_off_the_last_layers_output():
     first = dataclasses.replace(cfg, stack=StackConfig(1))
     alone = jax.tree.map(lambda x: x[:1], block)
     before = first.backbone().apply(
-        {'params': {**backbone, 'stack': {**backbone['stack'], 'layers': {'block': alone}}}}, batch()).hidden
+        {'params': {**backbone, 'stack': {**backbone['stack'], 'layers': {'block': alone}}}},
+        batch()).hidden
     last, mask = jax.tree.map(lambda x: x[1], block), padding_mask(batch()['segments'])
     seen = AttentionMask(mask, {'relative': backbone['stack']['relative']})
     query = before + positions[:LENGTH]
     for _ in range(2):
       query = Block(cfg.block).apply({'params': last}, query, seen, kv=before)
-    return jnp.take_along_axis(query, POSITIONS[..., None], 1), states(backbone, positions).predicted
+    return jnp.take_along_axis(query, POSITIONS[..., None],
+                               1), states(backbone, positions).predicted
   np.testing.assert_allclose(*by_hand(backbone), atol=5e-6)
 
 
@@ -160,9 +173,11 @@ def test_scan_is_the_loop(remat):
 
 
 def test_each_term_can_be_left_out():
-  names = {terms: set(tiny.flat(params(config(terms=terms)))) for terms in ((), ('c2p',), ('p2c',), ('c2p', 'p2c'))}
+  names = {terms: set(tiny.flat(params(config(terms=terms))))
+           for terms in ((), ('c2p',), ('p2c',), ('c2p', 'p2c'))}
   common = 'backbone/stack/layers/block/attention/relative_'
-  key, query = {f'{common}key/{x}' for x in ('kernel', 'bias')}, {f'{common}query/{x}' for x in ('kernel', 'bias')}
+  key, query = {f'{common}key/{x}' for x in ('kernel', 'bias')}, {f'{common}query/{x}'
+                                                                  for x in ('kernel', 'bias')}
   table = {'backbone/stack/relative'}
   assert names['c2p',] - names[()] == key | table and names['p2c',] - names[()] == query | table
   assert names['c2p', 'p2c'] - names[()] == key | query | table
@@ -192,16 +207,20 @@ def test_rows_longer_than_the_position_table():
 SIZES = {
     'v1 base': (deberta.base(), 138_601_728), 'v1 large': (deberta.large(), 405_163_008),
     'v1 xlarge': (deberta.xlarge(), 757_804_032), 'v2 xlarge': (deberta_v2.xlarge(), 884_593_152),
-    'v2 xxlarge': (deberta_v2.xxlarge(), 1_564_549_632), 'v3 xsmall': (deberta_v2.v3_xsmall(), 70_682_112),
-    'v3 small': (deberta_v2.v3_small(), 141_304_320), 'v3 base': (deberta_v2.v3_base(), 183_831_552),
+    'v2 xxlarge': (deberta_v2.xxlarge(), 1_564_549_632),
+    'v3 xsmall': (deberta_v2.v3_xsmall(), 70_682_112),
+    'v3 small': (deberta_v2.v3_small(), 141_304_320),
+    'v3 base': (deberta_v2.v3_base(), 183_831_552),
     'v3 large': (deberta_v2.v3_large(), 434_012_160)}
-PUBLISHED = {'v1 base': 100, 'v1 large': 350, 'v1 xlarge': 700, 'v2 xlarge': 710, 'v2 xxlarge': 1320, 'v3 xsmall': 22,
+PUBLISHED = {'v1 base': 100, 'v1 large': 350, 'v1 xlarge': 700, 'v2 xlarge': 710,
+             'v2 xxlarge': 1320, 'v3 xsmall': 22,
              'v3 small': 44, 'v3 base': 86, 'v3 large': 304}
 
 
 @pytest.mark.parametrize('name', SIZES)
 def test_parameters(name):
-  """Those of transformers, which has no absolute positions; besides the token table, as published in millions."""
+  """Those of transformers, which has no absolute positions; besides the token table, as published
+  in millions."""
   cfg, number = SIZES[name]
   ids = jnp.zeros((1, 8), jnp.int32)
   shapes = unbox(jax.eval_shape(
@@ -215,13 +234,14 @@ def test_parameters(name):
 def test_flops_against_the_compiler():
   """Its own count includes norms, softmax, activations and the projection of distances.
 
-  A head reads the last layer, which the compiler leaves out where nobody does. The decoder's keys and values are that
-  layer's, which it finds out as well.
+  A head reads the last layer, which the compiler leaves out where nobody does. The decoder's keys
+  and values are that layer's, which it finds out as well.
   """
   block = validation.with_paths(
       tiny.block(), {'width': 256, 'heads': 4, 'mlp_dim': 1024, 'mlp.activation': 'relu',
                      'attention.position': Disentangled(span=64, shared=True)})
-  cfg = DebertaConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64, conv=3)
+  cfg = DebertaConfig(vocab=4000, block=block, stack=StackConfig(2, scan=False), max_length=64,
+                      conv=3)
   model = with_heads(cfg)
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
   some = dict(tokens=shape(8, 64), segments=shape(8, 64), positions=shape(8, 10))
@@ -235,31 +255,39 @@ def test_flops_against_the_compiler():
     {'pos_att_type': 'c2p|p2c'}, {'pos_att_type': ['p2c', 'c2p']}, {'pos_att_type': ' P2C | c2p '},
     {'pos_att_type': 'c2p|p2c', 'legacy': False, 'tie_word_embeddings': False}])
 def test_many_spellings_are_one(said):
-  released = {'relative_attention': True, 'max_relative_positions': -1, 'position_biased_input': False, **said}
+  released = {'relative_attention': True, 'max_relative_positions': -1,
+              'position_biased_input': False, **said}
   def read(family, said):
     # How fresh parameters are drawn stands in no checkpoint.
-    return validation.with_paths(attributes.parse_hf_config(family, said), {'block.init': NORMAL_INIT})
+    return validation.with_paths(attributes.parse_hf_config(family, said),
+                                 {'block.init': NORMAL_INIT})
   cfg = read(deberta.FAMILY, deberta.normalize_hf_config(released))
   assert cfg == dataclasses.replace(deberta.base(), biased_input=False)
   v2 = read(deberta_v2.FAMILY, deberta_v2.normalize_hf_config({
-      **released, 'position_buckets': 256, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True, 'conv_kernel_size': 3,
-      'conv_act': 'gelu', 'attention_head_size': 64, 'pooler_hidden_size': 1536, 'hidden_size': 1536,
+      **released, 'position_buckets': 256, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True,
+      'conv_kernel_size': 3,
+      'conv_act': 'gelu', 'attention_head_size': 64, 'pooler_hidden_size': 1536,
+      'hidden_size': 1536,
       'num_attention_heads': 24}))
   assert v2 == deberta_v2.xlarge()
 
 
 def test_what_is_not_known_is_refused():
-  for said, name in (({'talking_head': True}, 'talking_head'), ({'pos_att_type': 'c2p|p2p'}, 'pos_att_type'),
-                     ({'tie_word_embeddings': False}, 'tie_word'), ({'embedding_size': 64}, 'embedding_size'),
+  for said, name in (({'talking_head': True}, 'talking_head'),
+                     ({'pos_att_type': 'c2p|p2p'}, 'pos_att_type'),
+                     ({'tie_word_embeddings': False}, 'tie_word'),
+                     ({'embedding_size': 64}, 'embedding_size'),
                      ({'pos_att_type': 'c2p', 'relative_attention': False}, 'relative_attention')):
     with pytest.raises(ConvertError, match=name):
-      attributes.parse_hf_config(deberta.FAMILY, deberta.normalize_hf_config({'relative_attention': True, **said}))
+      attributes.parse_hf_config(deberta.FAMILY,
+                                 deberta.normalize_hf_config({'relative_attention': True, **said}))
 
 
 @pytest.mark.slow
 def test_padding_has_no_vector_of_its_own():
-  """Its row of the table may be zero, as in released checkpoints: through the norm the gradient there is that of any
-  other token times 1 / sqrt(1e-7). What sees it is a softmax over whole rows, such as that of where answers stand."""
+  """Its row of the table may be zero, as in released checkpoints: through the norm the gradient
+  there is that of any other token times 1 / sqrt(1e-7). What sees it is a softmax over whole rows,
+  such as that of where answers stand."""
   model = config().backbone()
   batch = {'tokens': jnp.where(SEGMENTS == 0, 0, 5 + jnp.arange(LENGTH)), 'segments': SEGMENTS}
   params = unbox(model.init(jax.random.key(0), batch)['params'])
@@ -277,12 +305,14 @@ def test_padding_has_no_vector_of_its_own():
 
 @pytest.mark.slow
 def test_with_the_kernel_for_a_tpu():
-  """Interpreted: layers and the decoder of masks, which asks at some places, of packed rows; outputs and gradients."""
+  """Interpreted: layers and the decoder of masks, which asks at some places, of packed rows;
+  outputs and gradients."""
   cfg = config()
   def both():
     def outputs(some):
       found = with_heads(cfg, packed=True).apply({'params': some}, batch())
-      return found['mlm'], jnp.where(SEGMENTS[..., None] > 0, found['rtd'].reshape(2, LENGTH, -1), 0)
+      return found['mlm'], jnp.where(SEGMENTS[..., None] > 0, found['rtd'].reshape(2, LENGTH, -1),
+                                     0)
     def learned(some):
       found, back = jax.vjp(outputs, some)
       return found, back(jax.tree.map(jnp.cos, found))
@@ -291,6 +321,7 @@ def test_with_the_kernel_for_a_tpu():
   with tiny.interpreted_tpu_attention() as calls:
     got = both()
   assert [arrays.bias.places is not None for arrays in calls] == [False, True, True]
-  for (path, ours), theirs in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
+  for (path, ours), theirs in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want),
+                                  strict=True):
     atol = 2e-5 * max(1.0, float(jnp.abs(theirs).max()))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=jax.tree_util.keystr(path))

@@ -14,7 +14,8 @@ def parameters(config, heads=()):
   modules = {name: electra.FAMILY.heads[name].make(config, 2) for name in heads}
   model = ModelWithHeads(config.backbone(), modules)
   return count_parameters(
-    unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), dict(tokens=ids, segments=ids))['params']))
+    unbox(jax.eval_shape(lambda: model.init(jax.random.key(0),
+                                            dict(tokens=ids, segments=ids))['params']))
   )
 
 
@@ -27,7 +28,8 @@ def test_parameters(config, published, rtd, mlm):
   assert round(rtd / 1e6) == published or abs(rtd / 1e6 - published) < 0.55
 
 
-@pytest.mark.parametrize(('config', 'said'), [(electra.small(), 128), (electra.base(), 768)], ids=['small', 'base'])
+@pytest.mark.parametrize(('config', 'said'), [(electra.small(), 128), (electra.base(), 768)],
+                         ids=['small', 'base'])
 def test_tables_of_the_layers_width_are_not_projected(config, said):
   written = attributes.build_hf_attributes(electra.FAMILY, config)
   assert written['embedding_size'] == said

@@ -1,4 +1,5 @@
-"""ELMo's sizes, spelling of words, and what reaches what; AllenNLP's own outputs are among the cases of test_parity."""
+"""ELMo's sizes, spelling of words, and what reaches what; AllenNLP's own outputs are among the
+cases of test_parity."""
 import dataclasses
 import functools
 from typing import Any
@@ -18,7 +19,8 @@ from plm_jax.models import elmo
 from plm_jax.models.elmo import WeightsError
 
 TINY = dataclasses.replace(
-    elmo.small(), characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1, longest=9), width=5, cells=7,
+    elmo.small(), characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1,
+                                             longest=9), width=5, cells=7,
     words=20)
 
 
@@ -34,9 +36,11 @@ def params():
 
 
 @pytest.mark.parametrize(('config', 'published'), [
-    (elmo.small(), 13.6), (elmo.medium(), 28.0), (elmo.original(), 93.6)], ids=['small', 'medium', 'original'])
+    (elmo.small(), 13.6), (elmo.medium(), 28.0), (elmo.original(), 93.6)],
+    ids=['small', 'medium', 'original'])
 def test_parameters_as_published(config, published):
-  """allennlp.org/elmo, in millions, to a digit behind the point; softmax, which was not released, apart."""
+  """allennlp.org/elmo, in millions, to a digit behind the point; softmax, which was not released,
+  apart."""
   number = count_parameters(shapes(config))
   assert number == sum(np.prod(shape) for shape in elmo.array_shapes(config).values())
   assert round(number / 1e6, 1) == published
@@ -46,19 +50,23 @@ def test_a_word_is_spelled_by_its_bytes():
   """Of bilm-tf: ids of bytes, begin 258, end 259, padding 260; here one more each."""
   ids = char_ids.encode_words(['cab', 'é', 'abcdefgh', ''], 6)
   assert ids.tolist() == [
-      [259, 100, 98, 99, 260, 261], [259, 0xC3 + 1, 0xA9 + 1, 260, 261, 261], [259, 98, 99, 100, 101, 260],
+      [259, 100, 98, 99, 260, 261], [259, 0xC3 + 1, 0xA9 + 1, 260, 261, 261],
+      [259, 98, 99, 100, 101, 260],
       [259, 260, 261, 261, 261, 261]]
   assert char_ids.encode_boundary(char_ids.SENTENCE_BEGIN, 5).tolist() == [259, 257, 260, 261, 261]
 
 
 def test_sentences_get_their_marks_and_are_turned_round():
   ids = np.zeros((2, 3, 4), np.int32)
-  ids[0, :1], ids[1, :3] = char_ids.encode_words(['a'], 4), char_ids.encode_words(['a', 'b', 'c'], 4)
-  begin, end = (char_ids.encode_boundary(sign, 4) for sign in (char_ids.SENTENCE_BEGIN, char_ids.SENTENCE_END))
+  ids[0, :1], ids[1, :3] = char_ids.encode_words(['a'], 4), char_ids.encode_words(
+      ['a', 'b', 'c'], 4)
+  begin, end = (char_ids.encode_boundary(sign, 4)
+                for sign in (char_ids.SENTENCE_BEGIN, char_ids.SENTENCE_END))
   marked = np.asarray(add_sentence_marks(ids))
   assert (marked[0] == [begin, ids[0, 0], end, [0] * 4, [0] * 4]).all()
   assert (marked[1] == [begin, *ids[1], end]).all()
-  assert reverse_sequences(jnp.arange(8).reshape(2, 4), jnp.array([3, 4])).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
+  assert reverse_sequences(jnp.arange(8).reshape(2, 4),
+                           jnp.array([3, 4])).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
 
 
 @pytest.mark.slow
@@ -95,32 +103,39 @@ def test_a_text_may_be_read_in_parts(params):
     return Elmo(TINY).apply({'params': params}, batch)
   whole, first = call(streams), call(streams[:, :, :5])
   second = call(streams[:, :, 5:], state=first.state)
-  np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden], 2), whole.hidden, atol=1e-6)
+  np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden], 2), whole.hidden,
+                             atol=1e-6)
 
 
 def test_released_arrays_go_round(params):
   arrays = elmo.export_arrays(TINY, params)
   assert {name: x.shape for name, x in arrays.items()} == elmo.array_shapes(TINY)
   back = elmo.import_arrays(TINY, arrays)  # to the digits that adding 1 costs, as everywhere
-  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), back, jax.device_get(params))
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), back,
+               jax.device_get(params))
   assert elmo.parse_options(elmo.make_options(TINY)) == dataclasses.replace(TINY, words=793_471)
 
 
 @pytest.mark.parametrize(('change', 'message'), [
     ({'CNN/W_cnn_1': np.zeros((1, 3, 3, 5))},
-     r'CNN/W_cnn_1 of the weights is \[1, 3, 3, 5\], and options.json makes it \[1, 3, 3, 6\]: the two files '
+     r'CNN/W_cnn_1 of the weights is \[1, 3, 3, 5\], and options.json makes it \[1, 3, 3, 6\]: the '
+     r'two files '
      'are not of one model'),
-    ({'CNN_proj/b_proj': None}, r'the weights have no CNN_proj/b_proj, which options.json requires: \[5\]'),
-    ({'CNN/W_cnn_2': np.zeros(1)}, 'the weights have CNN/W_cnn_2, which options.json does not have')])
+    ({'CNN_proj/b_proj': None},
+     r'the weights have no CNN_proj/b_proj, which options.json requires: \[5\]'),
+    ({'CNN/W_cnn_2': np.zeros(1)},
+     'the weights have CNN/W_cnn_2, which options.json does not have')])
 def test_arrays_of_another_model_are_refused(params, change, message):
-  arrays = {name: x for name, x in {**elmo.export_arrays(TINY, params), **change}.items() if x is not None}
+  arrays = {name: x for name, x in {**elmo.export_arrays(TINY, params), **change}.items() if x
+            is not None}
   with pytest.raises(WeightsError, match=message):
     elmo.import_arrays(TINY, arrays)
 
 
 @pytest.mark.parametrize(('options', 'message'), [
     ({}, "not the options.json of an ELMo of characters: KeyError 'char_cnn'"),
-    ({'lstm': {}, 'char_cnn': {'n_characters': 300}}, r'n_characters is 262 \(261 in training\), got 300'),
+    ({'lstm': {}, 'char_cnn': {'n_characters': 300}},
+     r'n_characters is 262 \(261 in training\), got 300'),
     ([], 'not the options.json of an ELMo of characters: TypeError')])
 def test_options_of_something_else_are_refused(options, message):
   with pytest.raises(WeightsError, match=message):

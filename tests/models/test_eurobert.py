@@ -1,5 +1,5 @@
-"""EuroBERT: its configuration in released files and in transformers, its heads, and late pooling by hand. Values of
-transformers' classes are in tests/golden/eurobert."""
+"""EuroBERT: its configuration in released files and in transformers, its heads, and late pooling by
+hand. Values of transformers' classes are in tests/golden/eurobert."""
 import json
 
 from flax.linen import unbox
@@ -24,24 +24,32 @@ from plm_jax.objectives.row_builders import Single
 
 # config.json of EuroBERT/EuroBERT-210m, and of a model fine-tuned with the released code.
 RELEASED = dict(
-    architectures=['EuroBertForMaskedLM'], attention_bias=False, attention_dropout=0.0, bos_token='<|begin_of_text|>',
-    auto_map={'AutoModel': 'modeling_eurobert.EuroBertModel'}, bos_token_id=128000, eos_token='<|end_of_text|>',
-    eos_token_id=128001, hidden_act='silu', hidden_dropout=0.0, hidden_size=768, initializer_range=0.02,
-    intermediate_size=3072, is_decoder=False, mask_token='<|mask|>', mask_token_id=128002, max_position_embeddings=8192,
+    architectures=['EuroBertForMaskedLM'], attention_bias=False, attention_dropout=0.0,
+    bos_token='<|begin_of_text|>',
+    auto_map={'AutoModel': 'modeling_eurobert.EuroBertModel'}, bos_token_id=128000,
+    eos_token='<|end_of_text|>',
+    eos_token_id=128001, hidden_act='silu', hidden_dropout=0.0, hidden_size=768,
+    initializer_range=0.02,
+    intermediate_size=3072, is_decoder=False, mask_token='<|mask|>', mask_token_id=128002,
+    max_position_embeddings=8192,
     model_type='eurobert', num_attention_heads=12, num_hidden_layers=12, num_key_value_heads=12,
-    pad_token='<|end_of_text|>', pad_token_id=128001, pretraining_tp=1, rms_norm_eps=1e-5, rope_scaling=None,
-    rope_theta=250000, tie_word_embeddings=False, torch_dtype='bfloat16', transformers_version='4.40.0.dev0',
+    pad_token='<|end_of_text|>', pad_token_id=128001, pretraining_tp=1, rms_norm_eps=1e-5,
+    rope_scaling=None,
+    rope_theta=250000, tie_word_embeddings=False, torch_dtype='bfloat16',
+    transformers_version='4.40.0.dev0',
     vocab_size=128256)
 
 
 def parameters(config, heads):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
+           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   model = ModelWithHeads(Encoder(config), heads)
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
 
 
 def small(**changes):
-  config = validation.with_paths(eurobert.make_config(2, 32, 4, 2, 48), {'vocab': 64, 'max_length': 64})
+  config = validation.with_paths(eurobert.make_config(2, 32, 4, 2, 48),
+                                 {'vocab': 64, 'max_length': 64})
   return validation.with_paths(config, changes)
 
 
@@ -50,10 +58,12 @@ def parse(hf_config):
 
 
 @pytest.mark.parametrize(('config', 'backbone', 'whole'), [
-    (eurobert.eurobert_210m(), 211_766_016, 310_266_624), (eurobert.eurobert_610m(), 607_874_688, 755_625_600),
+    (eurobert.eurobert_210m(), 211_766_016, 310_266_624),
+    (eurobert.eurobert_610m(), 607_874_688, 755_625_600),
     (eurobert.eurobert_2b(), 2_107_590_912, 2_403_092_736)], ids=['210m', '610m', '2b'])
 def test_parameters_as_published(config, backbone, whole):
-  """EuroBertModel and EuroBertForMaskedLM, whose embeddings are not tied; published as 210M, 610M and 2.1B."""
+  """EuroBertModel and EuroBertForMaskedLM, whose embeddings are not tied; published as 210M, 610M
+  and 2.1B."""
   params = parameters(config, MaskedLM(pair=Single()).heads(config))
   assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
 
@@ -61,12 +71,14 @@ def test_parameters_as_published(config, backbone, whole):
 def test_released_files_and_those_of_transformers_5_say_the_same():
   assert parse(RELEASED) == eurobert.eurobert_210m()
   new = {name: value for name, value in RELEASED.items() if not name.startswith('rope')}
-  new |= dict(rope_parameters={'rope_theta': 250000, 'rope_type': 'default'}, classifier_pooling='late', head_dim=64,
+  new |= dict(rope_parameters={'rope_theta': 250000, 'rope_type': 'default'},
+              classifier_pooling='late', head_dim=64,
               is_causal=False, mlp_bias=False, use_cache=False)
   assert parse(new) == eurobert.eurobert_210m()
   # Released code says clf_pooling, transformers classifier_pooling; of both, the second counts.
   assert [parse({**RELEASED, **said}).head.pooling for said in (
-      {'clf_pooling': 'mean'}, {'clf_pooling': 'late', 'classifier_pooling': 'bos'})] == ['mean', 'first']
+      {'clf_pooling': 'mean'}, {'clf_pooling': 'late', 'classifier_pooling': 'bos'})] == [
+          'mean', 'first']
   written = attributes.build_hf_attributes(FAMILY, eurobert.eurobert_610m())
   assert (written['num_key_value_heads'], written['rope_theta']) == (6, 250_000)
   assert written['clf_pooling'] == written['classifier_pooling'] == 'late'
@@ -76,7 +88,8 @@ def test_released_files_and_those_of_transformers_5_say_the_same():
 
 
 @pytest.mark.parametrize(('said', 'message'), [
-    (dict(classifier_pooling='max'), "classifier_pooling is 'max', known are 'late', 'mean', 'bos'"),
+    (dict(classifier_pooling='max'),
+     "classifier_pooling is 'max', known are 'late', 'mean', 'bos'"),
     (dict(hidden_dropout=0.1), 'hidden_dropout is 0.1, only 0.0 is supported'),
     (dict(is_causal=True), 'is_causal is True, only False is supported'),
     (dict(rope_scaling={'rope_type': 'longrope'}), "rope of type 'longrope'")])
@@ -92,7 +105,8 @@ def test_one_attribute_says_both_biases():
 
 
 @pytest.mark.parametrize(('head', 'changes'), [
-    ('mlm', {}), ('mlm', {'tied': True}), ('mlm', {'block.mlp.bias': True, 'head.output_bias': True}),
+    ('mlm', {}), ('mlm', {'tied': True}),
+    ('mlm', {'block.mlp.bias': True, 'head.output_bias': True}),
     ('label', {'head.pooling': 'mean'}), ('tags', {'tied': True}), ('span', {})])
 def test_an_export_is_read_as_the_same(tmp_path, head, changes):
   """A tied masked-LM head without a bias has no tensors: the class of the file tells of it."""
@@ -110,15 +124,18 @@ def test_an_export_is_read_as_the_same(tmp_path, head, changes):
 
 
 def test_late_pooling_by_hand():
-  """Mean over the tokens of a text of their logits: of a padded row, and of two texts in one row; gelu is exact."""
+  """Mean over the tokens of a text of their logits: of a padded row, and of two texts in one row;
+  gelu is exact."""
   draw = np.random.default_rng(0)
   config = small()
-  head = PoolingClassifier(config.block, HeadConfig(activation='gelu', pooling='late'), 3, norm=False)
+  head = PoolingClassifier(config.block, HeadConfig(activation='gelu', pooling='late'), 3,
+                           norm=False)
   hidden = draw.normal(size=(2, 6, 32))
   segments = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 2, 2, 2, 0]])
   output = Output(hidden.astype(np.float32), None, None)
   batch = {'segments': segments, 'extract': np.array([[0, 0], [0, 2]])}
-  params = tiny.random_params(unbox(jax.eval_shape(head.init, jax.random.key(0), output, batch)['params']))
+  params = tiny.random_params(unbox(jax.eval_shape(head.init, jax.random.key(0), output,
+                                                   batch)['params']))
   w = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   h = hidden @ w['hidden']['kernel'] + w['hidden']['bias']
   logits = h * (1 + erf(h / np.sqrt(2))) / 2 @ w['dense']['kernel'] + w['dense']['bias']

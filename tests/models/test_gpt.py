@@ -1,4 +1,5 @@
-"""GPT, GPT-2, GPT-3 and GPT-Neo: sizes as published, and what an import and an export have to keep."""
+"""GPT, GPT-2, GPT-3 and GPT-Neo: sizes as published, and what an import and an export have to
+keep."""
 import dataclasses
 import json
 
@@ -18,19 +19,23 @@ BATCH = {'tokens': jnp.zeros((1, 8), jnp.int32), 'segments': jnp.ones((1, 8), jn
 
 
 def parameters(config) -> int:
-  return count_parameters(unbox(jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), BATCH)['params'])))
+  return count_parameters(
+      unbox(jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), BATCH)['params'])))
 
 
 @pytest.mark.parametrize(('config', 'number'), [
-    (gpt.base(), 116_534_784), (gpt2.small(), 124_439_808), (gpt2.medium(), 354_823_168), (gpt2.large(), 774_030_080),
-    (gpt2.xl(), 1_557_611_200), (gpt_neo.gpt_neo_125m(), 125_198_592), (gpt_neo.gpt_neo_1_3b(), 1_315_575_808),
+    (gpt.base(), 116_534_784), (gpt2.small(), 124_439_808), (gpt2.medium(), 354_823_168),
+    (gpt2.large(), 774_030_080),
+    (gpt2.xl(), 1_557_611_200), (gpt_neo.gpt_neo_125m(), 125_198_592),
+    (gpt_neo.gpt_neo_1_3b(), 1_315_575_808),
     (gpt_neo.gpt_neo_2_7b(), 2_651_307_520)])
 def test_parameters_of_released_checkpoints(config, number):
   assert parameters(config) == number
 
 
 @pytest.mark.parametrize(('config', 'millions'), [
-    (gpt3.small(), 125), (gpt3.medium(), 356), (gpt3.large(), 760), (gpt3.xl(), 1_320), (gpt3.gpt3_2_7b(), 2_650),
+    (gpt3.small(), 125), (gpt3.medium(), 356), (gpt3.large(), 760), (gpt3.xl(), 1_320),
+    (gpt3.gpt3_2_7b(), 2_650),
     (gpt3.gpt3_6_7b(), 6_660), (gpt3.gpt3_13b(), 12_850), (gpt3.gpt3_175b(), 174_600)])
 def test_parameters_of_gpt3(config, millions):
   """Brown et al. 2020, table D.1, which has three digits, or four."""
@@ -47,16 +52,19 @@ def small(family: str, **changes):
 
 def parameters_of(family: str, config, heads):
   kind = conversion.get_family(family)
-  model = ModelWithHeads(config.backbone(), {name: kind.heads[name].make(config, 3) for name in heads})
+  model = ModelWithHeads(config.backbone(),
+                         {name: kind.heads[name].make(config, 3) for name in heads})
   return tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), BATCH)['params'])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('family', 'heads', 'cls'), [
-    ('openai-gpt', ('lm',), 'OpenAIGPTLMHeadModel'), ('openai-gpt', ('lm', 'choice'), 'OpenAIGPTDoubleHeadsModel'),
+    ('openai-gpt', ('lm',), 'OpenAIGPTLMHeadModel'),
+    ('openai-gpt', ('lm', 'choice'), 'OpenAIGPTDoubleHeadsModel'),
     ('gpt2', ('lm',), 'GPT2LMHeadModel'), ('gpt2', ('lm', 'choice'), 'GPT2DoubleHeadsModel'),
     ('gpt2', ('label',), 'GPT2ForSequenceClassification'), ('gpt3', ('lm',), 'GPT2LMHeadModel'),
-    ('gpt_neo', ('lm',), 'GPTNeoForCausalLM'), ('gpt_neo', ('tags',), 'GPTNeoForTokenClassification')])
+    ('gpt_neo', ('lm',), 'GPTNeoForCausalLM'),
+    ('gpt_neo', ('tags',), 'GPTNeoForTokenClassification')])
 def test_there_and_back(family, heads, cls, tmp_path):
   """A tied head has no parameters, so the class is what says that there is one."""
   files = pytest.importorskip('safetensors.numpy')
@@ -85,7 +93,8 @@ def test_an_untied_head_has_a_matrix(tmp_path):
 
 
 def test_a_tied_matrix_under_its_other_name(tmp_path):
-  """Some write it as the output matrix alone, some as both: an export gives back what an import had."""
+  """Some write it as the output matrix alone, some as both: an export gives back what an import
+  had."""
   files = pytest.importorskip('safetensors.numpy')
   config, table = small('gpt2'), 'transformer.wte.weight'
   params = parameters_of('gpt2', config, ('lm',))
@@ -93,7 +102,8 @@ def test_a_tied_matrix_under_its_other_name(tmp_path):
   path = tmp_path / 'in' / 'model.safetensors'
   tensors = files.load_file(path)
   for number, names in enumerate((('lm_head.weight',), ('lm_head.weight', table))):
-    given = {name: x for name, x in tensors.items() if name != table} | dict.fromkeys(names, tensors[table])
+    given = {name: x for name, x in tensors.items() if name
+             != table} | dict.fromkeys(names, tensors[table])
     files.save_file(given, path)
     imported = conversion.load(tmp_path / 'in')
     tiny.assert_same(imported.params, params)
@@ -109,7 +119,8 @@ def test_names_of_the_hub(tmp_path):
   conversion.save(tmp_path / 'in', config, params, like='gpt2')
   path = tmp_path / 'in' / 'model.safetensors'
   tensors = {name.removeprefix('transformer.'): x for name, x in files.load_file(path).items()}
-  files.save_file(tensors | {f'h.{n}.attn.bias': np.tril(np.ones((1, 1, 24, 24), np.float32)) for n in range(4)}, path)
+  files.save_file(tensors | {f'h.{n}.attn.bias': np.tril(np.ones((1, 1, 24, 24), np.float32))
+                             for n in range(4)}, path)
   said = json.loads((tmp_path / 'in' / 'config.json').read_text())
   (tmp_path / 'in' / 'config.json').write_text(json.dumps({**said, 'n_ctx': 24}))
   imported = conversion.load(tmp_path / 'in')
@@ -123,17 +134,22 @@ def test_bands_are_written_as_short_as_they_repeat(tmp_path):
   pytest.importorskip('safetensors')
   for number, windows in enumerate(((), (0, 6), (6, 6, 0, 0), (0, 6, 6, 6))):
     config = small('gpt_neo', windows=windows)
-    conversion.save(tmp_path / f'{number}', config, parameters_of('gpt_neo', config, ()), like='gpt_neo')
+    conversion.save(tmp_path / f'{number}', config, parameters_of('gpt_neo', config, ()),
+                    like='gpt_neo')
     assert conversion.load(tmp_path / f'{number}').config.windows == windows
   said = json.loads((tmp_path / '2' / 'config.json').read_text())
-  assert said['attention_layers'] == ['local', 'local', 'global', 'global'] and said['window_size'] == 6
+  assert said['attention_layers'] == ['local', 'local', 'global',
+                                      'global'] and said['window_size'] == 6
   with pytest.raises(conversion.ConvertError, match='windows of several sizes'):
-    conversion.save(tmp_path / 'x', small('gpt_neo', windows=(3, 6)), parameters_of('gpt_neo', config, ()),
+    conversion.save(tmp_path / 'x', small('gpt_neo', windows=(3, 6)),
+                    parameters_of('gpt_neo', config, ()),
                     like='gpt_neo')
 
 
 def test_gpt_is_refused_where_theirs_cannot_hold_it(tmp_path):
   config = small('openai-gpt')
   config = dataclasses.replace(config, block=dataclasses.replace(config.block, mlp_dim=48))
-  with pytest.raises(conversion.ConvertError, match=r'block\.mlp_dim is 48, which they have at 64 only'):
-    conversion.save(tmp_path / 'x', config, parameters_of('openai-gpt', config, ()), like='openai-gpt')
+  with pytest.raises(conversion.ConvertError,
+                     match=r'block\.mlp_dim is 48, which they have at 64 only'):
+    conversion.save(tmp_path / 'x', config, parameters_of('openai-gpt', config, ()),
+                    like='openai-gpt')

@@ -25,7 +25,8 @@ def parameters(config):
     ('llama_7b', 6_738_415_616), ('llama_13b', 13_015_864_320), ('llama_33b', 32_528_943_616),
     ('llama_65b', 65_285_660_672), ('llama2_7b', 6_738_415_616), ('llama2_13b', 13_015_864_320),
     ('llama2_70b', 68_976_648_192), ('llama3_8b', 8_030_261_248), ('llama3_70b', 70_553_706_496),
-    ('llama31_8b', 8_030_261_248), ('llama31_70b', 70_553_706_496), ('llama31_405b', 405_853_388_800),
+    ('llama31_8b', 8_030_261_248), ('llama31_70b', 70_553_706_496),
+    ('llama31_405b', 405_853_388_800),
     ('llama32_1b', 1_235_814_400), ('llama32_3b', 3_212_749_824)])
 def test_parameters_of_released_models(size, number):
   """Of transformers' LlamaForCausalLM, tied matrices counted once."""
@@ -54,7 +55,8 @@ WAYS = [
     (dict(rope_parameters=dict(rope_theta=5e5, rope_type='default')), Rope(5e5)),
     (dict(rope_theta=1.0, rope_parameters=dict(rope_theta=5e5, rope_type='default')), Rope(5e5)),
     (dict(rope_scaling=dict(type='linear', factor=4.0)), Rope(scaling=LinearScaling(4.0))),
-    (dict(rope_scaling=dict(type='dynamic', rope_type='dynamic', factor=2.0)), Rope(scaling=DynamicScaling(2.0, 2048))),
+    (dict(rope_scaling=dict(type='dynamic', rope_type='dynamic', factor=2.0)),
+     Rope(scaling=DynamicScaling(2.0, 2048))),
     (dict(rope_parameters=dict(rope_type='llama3', rope_theta=5e5, factor=32.0, low_freq_factor=1.0,
                                high_freq_factor=4.0, original_max_position_embeddings=8192)),
      Rope(5e5, scaling=Llama3Scaling(32.0))),
@@ -70,7 +72,8 @@ WAYS = [
 def test_ways_to_write_rope(said, rope):
   found = llama.normalize_hf_config(said)['rope']
   assert found.theta == rope.theta and type(found.scaling) is type(rope.scaling)
-  assert dataclasses.asdict(found.scaling) == pytest.approx(dataclasses.asdict(rope.scaling), abs=1e-6)
+  assert dataclasses.asdict(found.scaling) == pytest.approx(dataclasses.asdict(rope.scaling),
+                                                            abs=1e-6)
   config = attributes.parse_hf_config(llama.FAMILY, llama.normalize_hf_config(said))
   assert (
     attributes.parse_hf_config(
@@ -82,16 +85,19 @@ def test_ways_to_write_rope(said, rope):
 
 @pytest.mark.parametrize(('scaling', 'complaint'), [
     (dict(type='linear'), 'without factor'), (dict(type='longrope', factor=2.0), 'longrope'),
-    (dict(type='linear', factor=2.0, turns=3), 'turns'), (dict(type='default', partial_rotary_factor=0.5), 'partial')])
+    (dict(type='linear', factor=2.0, turns=3), 'turns'),
+    (dict(type='default', partial_rotary_factor=0.5), 'partial')])
 def test_rope_that_is_not_known_is_refused(scaling, complaint):
   with pytest.raises(ConvertError, match=complaint):
     llama.normalize_hf_config(dict(rope_scaling=scaling))
 
 
 def test_heads_of_their_own_size_and_biases():
-  said = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=96,
+  said = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+              intermediate_size=96,
               attention_bias=True, mlp_bias=True)
   config = attributes.parse_hf_config(llama.FAMILY, llama.normalize_hf_config(said))
   block = config.block
-  assert (block.head_dim, block.key_heads, block.attention.bias, block.mlp.bias) == (32, 2, llama.PROJECTIONS, True)
+  assert (block.head_dim, block.key_heads, block.attention.bias,
+          block.mlp.bias) == (32, 2, llama.PROJECTIONS, True)
   assert said.items() <= attributes.build_hf_attributes(llama.FAMILY, config).items()

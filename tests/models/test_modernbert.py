@@ -24,25 +24,31 @@ from plm_jax.optim.trainable import depths_below_head
 
 
 def parameters(config, heads=None):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
-  model = ModelWithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config) if heads is None else heads)
+  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
+           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  model = ModelWithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config) if heads is None
+                         else heads)
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
 
 
 def small(**changes):
-  config = validation.with_paths(modernbert.make_config(4, 32, 4, 48), {'vocab': 64, 'windows': (0, 3, 3)})
+  config = validation.with_paths(modernbert.make_config(4, 32, 4, 48),
+                                 {'vocab': 64, 'windows': (0, 3, 3)})
   return validation.with_paths(config, changes)
 
 
 @pytest.mark.parametrize(('config', 'backbone', 'whole'), [
     (modernbert.base(), 149_014_272, 149_655_232), (modernbert.large(), 394_781_696, 395_881_664),
-    (modernbert.mmbert_small(), 140_493_696, 140_897_536), (modernbert.mmbert_base(), 306_939_648, 307_786_240)],
+    (modernbert.mmbert_small(), 140_493_696, 140_897_536),
+    (modernbert.mmbert_base(), 306_939_648, 307_786_240)],
     ids=['base', 'large', 'mmbert_small', 'mmbert_base'])
 def test_parameters_are_those_of_transformers(config, backbone, whole):
-  """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M, mmBERT as 140M and 307M."""
+  """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M, mmBERT as 140M and
+  307M."""
   params = parameters(config)
   assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
-  assert params['backbone']['stack']['layers']['block']['attention_norm']['scale'].shape[0] == config.stack.layers - 1
+  assert params['backbone']['stack']['layers']['block']['attention_norm']['scale'].shape[
+      0] == config.stack.layers - 1
 
 
 def test_heights_of_norms_are_those_of_their_layers():
@@ -53,37 +59,48 @@ def test_heights_of_norms_are_those_of_their_layers():
 
 
 def reach(config, batch, query: int, packed: bool = False):
-  """-> of each place of the first row whether the states of a query there depend on its embedding, by gradient."""
-  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
+  """-> of each place of the first row whether the states of a query there depend on its embedding,
+  by gradient."""
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0),
+                                             batch)['params'])
   def state(noise):
-    return Encoder(config, packed).apply({'params': params}, {**batch, 'noise': noise}).hidden[0, query].sum()
+    return Encoder(config, packed).apply({'params': params},
+                                         {**batch, 'noise': noise}).hidden[0, query].sum()
   noise = jnp.zeros((*batch['tokens'].shape, config.block.width))
   return np.asarray(jnp.abs(jax.jit(jax.grad(state))(noise)).sum(-1)[0] > 0)
 
 
 def rows(length=20, segments=None):
   tokens = jnp.arange(5, 5 + length)[None]
-  return {'tokens': tokens, 'segments': jnp.ones_like(tokens) if segments is None else jnp.array([segments])}
+  return {'tokens': tokens, 'segments': jnp.ones_like(tokens) if segments is None
+          else jnp.array([segments])}
 
 
 @pytest.mark.parametrize(('windows', 'query', 'first', 'last'), [
-    ((3,), 10, 4, 16), ((3, 3), 0, 0, 6), ((0, 3), 10, 0, 19), ((3, 0), 10, 0, 19), ((19,), 0, 0, 19)])
+    ((3,), 10, 4, 16), ((3, 3), 0, 0, 6), ((0, 3), 10, 0, 19), ((3, 0), 10, 0, 19),
+    ((19,), 0, 0, 19)])
 def test_bands_by_gradient(windows, query, first, last):
   """Two layers of 3 tokens to either side reach 6; one that sees all reaches everything."""
   config = small(**{'windows': windows, 'stack.layers': 2})
-  np.testing.assert_array_equal(np.flatnonzero(reach(config, rows(), query)), np.arange(first, last + 1))
+  np.testing.assert_array_equal(np.flatnonzero(reach(config, rows(), query)),
+                                np.arange(first, last + 1))
 
 
 @pytest.mark.parametrize('windows', [
     pytest.param((3,), id='bands'), pytest.param((0, 3, 3), id='in turn', marks=pytest.mark.slow)])
 def test_texts_of_a_row_do_not_see_each_other_in_bands(windows):
-  """By gradient, at both ends of a text in the middle; and its states are those of the text alone."""
-  config, segments = small(**{'windows': windows, 'stack.layers': 3}), [1] * 6 + [2] * 7 + [3] * 5 + [0] * 2
+  """By gradient, at both ends of a text in the middle; and its states are those of the text
+  alone."""
+  config, segments = small(**{'windows': windows, 'stack.layers': 3}), [1] * 6 + [2] * 7 + [
+      3] * 5 + [0] * 2
   found = np.flatnonzero(reach(config, rows(segments=segments), 12, packed=True))
   np.testing.assert_array_equal(found, np.arange(6, 13))
   batch = rows(segments=segments)
-  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
-  run = jax.jit(lambda packed, batch: Encoder(config, packed).apply({'params': params}, batch).hidden, static_argnums=0)
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0),
+                                             batch)['params'])
+  run = jax.jit(lambda packed,
+                batch: Encoder(config, packed).apply({'params': params}, batch).hidden,
+                static_argnums=0)
   alone = {'tokens': batch['tokens'][:, 6:13], 'segments': jnp.ones((1, 7), jnp.int32)}
   with jax.default_matmul_precision('highest'):
     np.testing.assert_allclose(run(True, batch)[:, 6:13], run(False, alone), atol=1e-5)
@@ -95,8 +112,10 @@ def test_layers_turn_by_their_own_base():
   ropes = [TwoRopes(), TwoRopes(whole=Rope(50.0)), TwoRopes(band=Rope(50.0))]
   batch, found = rows(), {}
   for windows in ((0,), (3,), (0, 3)):
-    configs = [small(**{'windows': windows, 'stack.layers': 2, 'block.attention.position': rope}) for rope in ropes]
-    params = tiny.random_params(jax.eval_shape(Encoder(configs[0]).init, jax.random.key(0), batch)['params'])
+    configs = [small(**{'windows': windows, 'stack.layers': 2, 'block.attention.position': rope})
+               for rope in ropes]
+    params = tiny.random_params(jax.eval_shape(Encoder(configs[0]).init, jax.random.key(0),
+                                               batch)['params'])
     plain, *others = [np.asarray(jax.jit(Encoder(config).apply)({'params': params}, batch).hidden)
                       for config in configs]
     found[windows] = [bool(np.abs(other - plain).max() > 1e-3) for other in others]
@@ -107,18 +126,23 @@ def test_the_first_layer_reads_embeddings_as_they_are():
   config = small()
   assert layer_inputs(config).skip_norm.tolist() == [True, False, False, False]
   batch = rows()
-  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0), batch)['params'])
+  params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0),
+                                             batch)['params'])
   def state(params):
     return jnp.square(Encoder(config).apply({'params': params}, batch).hidden).sum()
   of = jax.jit(jax.grad(state))(params)['stack']['layers']['block']['attention_norm']['scale']
   assert of.shape == (3, 32) and (jnp.abs(of).max(1) > 0).all()
-  with pytest.raises(ConfigError, match='first_norm False is for two layers or more, which share nothing'):
+  with pytest.raises(ConfigError,
+                     match='first_norm False is for two layers or more, which share nothing'):
     StackConfig(4, groups=1, first_norm=False)
 
 
-OLD = dict(model_type='modernbert', global_attn_every_n_layers=3, global_rope_theta=160000.0, local_rope_theta=10000.0,
-           local_attention=128, norm_eps=1e-5, layer_norm_eps=1e-5, position_embedding_type='absolute',
-           reference_compile=None, sparse_prediction=False, classifier_pooling='mean', pad_token_id=50283)
+OLD = dict(model_type='modernbert', global_attn_every_n_layers=3, global_rope_theta=160000.0,
+           local_rope_theta=10000.0,
+           local_attention=128, norm_eps=1e-5, layer_norm_eps=1e-5,
+           position_embedding_type='absolute',
+           reference_compile=None, sparse_prediction=False, classifier_pooling='mean',
+           pad_token_id=50283)
 
 
 def test_configurations_of_before_and_of_now_are_one():
@@ -126,26 +150,34 @@ def test_configurations_of_before_and_of_now_are_one():
   config = attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(OLD))
   assert config == validation.with_paths(modernbert.base(), {'head.pooling': 'mean'})
   said = attributes.build_hf_attributes(FAMILY, config)
-  for name in ('global_attn_every_n_layers', 'local_attention', 'global_rope_theta', 'local_rope_theta'):
+  for name in ('global_attn_every_n_layers', 'local_attention', 'global_rope_theta',
+               'local_rope_theta'):
     assert said[name] == OLD[name]
-  assert said['layer_types'][:4] == ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention']
-  assert said['rope_parameters']['full_attention'] == {'rope_theta': 160000.0, 'rope_type': 'default'}
+  assert said['layer_types'][:4] == ['full_attention', 'sliding_attention', 'sliding_attention',
+                                     'full_attention']
+  assert said['rope_parameters']['full_attention'] == {'rope_theta': 160000.0,
+                                                       'rope_type': 'default'}
   assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)) == config
 
 
 def test_mmberts_file():
-  """Its attributes as released: padding is 0, cls_token_id is the end of a text, and both ropes have one base."""
+  """Its attributes as released: padding is 0, cls_token_id is the end of a text, and both ropes
+  have one base."""
   said = dict(
-      OLD, _name_or_path='mmBERT-base', bos_token_id=2, cls_token_id=1, eos_token_id=1, mask_token_id=4, pad_token_id=0,
-      sep_token_id=1, global_rope_theta=160000, local_rope_theta=160000, hidden_size=384, num_attention_heads=6,
+      OLD, _name_or_path='mmBERT-base', bos_token_id=2, cls_token_id=1, eos_token_id=1,
+      mask_token_id=4, pad_token_id=0,
+      sep_token_id=1, global_rope_theta=160000, local_rope_theta=160000, hidden_size=384,
+      num_attention_heads=6,
       position_embedding_type='sans_pos', tie_word_embeddings=True, vocab_size=256000)
-  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)) == modernbert.mmbert_small()
+  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(
+      said)) == modernbert.mmbert_small()
 
 
 @pytest.mark.parametrize(('said', 'message'), [
     (dict(local_attention=1), 'local_attention is 1, expected a number from 2 on'),
     (dict(num_hidden_layers=2, layer_types=['full_attention', 'causal']), 'layer_types is'),
-    (dict(rope_parameters={'full_attention': {'rope_type': 'dynamic', 'factor': 2.0}}), 'scaling dynamic is not known'),
+    (dict(rope_parameters={'full_attention': {'rope_type': 'dynamic', 'factor': 2.0}}),
+     'scaling dynamic is not known'),
     (dict(embedding_dropout=0.1), 'embedding_dropout is 0.1, only 0.0 is supported')])
 def test_what_is_not_known_is_refused(said, message):
   with pytest.raises(ConvertError, match=message):
@@ -168,13 +200,14 @@ def test_bands_of_two_widths_have_no_counterpart():
     attributes.build_hf_attributes(FAMILY, small(windows=(0, 2, 3)))
   ropes = TwoRopes(Rope(9.0, scaling=LinearScaling(2.0)))
   said = attributes.build_hf_attributes(FAMILY, small(**{'block.attention.position': ropes}))
-  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(said)).block.attention.position == ropes
+  assert attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(
+      said)).block.attention.position == ropes
 
 
 @pytest.mark.parametrize('head', ['mlm', 'label', 'tags', 'choice', 'span'])
 def test_an_export_is_read_as_the_same(tmp_path, head):
-  """Every head, whose tensors begin alike, by the class that the configuration names; and without one where it can be
-  told."""
+  """Every head, whose tensors begin alike, by the class that the configuration names; and without
+  one where it can be told."""
   pytest.importorskip('safetensors')
   config = small(**{'head.pooling': 'mean'})
   heads = {head: conversion.build_head('modernbert', head, config, 3)}
@@ -182,7 +215,8 @@ def test_an_export_is_read_as_the_same(tmp_path, head):
   conversion.save(tmp_path / 'a', config, params, like=conversion.ExportTemplate('modernbert'))
   imported = conversion.load(tmp_path / 'a')
   assert list(imported.heads) == [head]
-  assert imported.config == validation.with_paths(config, {'block.init': modernbert.base().block.init})
+  assert imported.config == validation.with_paths(
+      config, {'block.init': modernbert.base().block.init})
   jax.tree.map(np.testing.assert_array_equal, imported.params, params)
   said = json.loads((tmp_path / 'a' / 'config.json').read_text())
   (tmp_path / 'a' / 'config.json').write_text(json.dumps({**said, 'architectures': None}))

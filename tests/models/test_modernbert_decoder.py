@@ -13,7 +13,8 @@ from plm_jax.objectives.clm import CausalLM
 
 
 @pytest.mark.parametrize(('config', 'number'), [
-    (make_config(7, 256, 4, 384), 16_913_600), (make_config(22, 768, 12, 1152), 149_655_232)], ids=['17m', '150m'])
+    (make_config(7, 256, 4, 384), 16_913_600), (make_config(22, 768, 12, 1152), 149_655_232)],
+    ids=['17m', '150m'])
 def test_parameters_are_those_of_the_encoders(config, number):
   """Ettin's encoders and decoders have the same sizes (Weller et al. 2025, table 1)."""
   shapes = parameter_shapes(FAMILY, config, CausalLM().heads(config))
@@ -21,15 +22,20 @@ def test_parameters_are_those_of_the_encoders(config, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('changes', [{}, {'tie_word_embeddings': False, 'norm_bias': True, 'attention_bias': True,
-                                          'global_attn_every_n_layers': 2, 'classifier_bias': True}])
+@pytest.mark.parametrize('changes',
+                         [{}, {'tie_word_embeddings': False, 'norm_bias': True,
+                               'attention_bias': True,
+                                          'global_attn_every_n_layers': 2,
+                                          'classifier_bias': True}])
 def test_a_folder_of_transformers_is_read_and_written(tmp_path, changes):
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   pytest.importorskip('safetensors')
   torch.manual_seed(0)
   config = transformers.ModernBertDecoderConfig(
-      vocab_size=60, hidden_size=32, intermediate_size=40, num_hidden_layers=4, num_attention_heads=4,
-      max_position_embeddings=64, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
+      vocab_size=60, hidden_size=32, intermediate_size=40, num_hidden_layers=4,
+      num_attention_heads=4,
+      max_position_embeddings=64, local_attention=8, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+      cls_token_id=1,
       sep_token_id=2, **changes)
   model = transformers.ModernBertDecoderForCausalLM(config).eval()
   with torch.no_grad():

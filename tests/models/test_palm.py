@@ -18,11 +18,13 @@ from plm_jax.objectives.clm import CausalLM
 def parameters(config):
   ids = jax.ShapeDtypeStruct((1, 8), jnp.int32)
   model = ModelWithHeads(config.backbone(), CausalLM().heads(config))
-  return unbox(jax.eval_shape(model.init, jax.random.key(0), dict(tokens=ids, segments=ids))['params'])
+  return unbox(jax.eval_shape(model.init, jax.random.key(0),
+                              dict(tokens=ids, segments=ids))['params'])
 
 
 @pytest.mark.parametrize(('config', 'published'), [
-    (palm.palm_8b(), 8.63), (palm.palm_62b(), 62.50), (palm.palm_540b(), 540.35)], ids=['8b', '62b', '540b'])
+    (palm.palm_8b(), 8.63), (palm.palm_62b(), 62.50), (palm.palm_540b(), 540.35)],
+    ids=['8b', '62b', '540b'])
 def test_parameters(config, published):
   """Table 1, in billions; and written out."""
   b = config.block

@@ -20,7 +20,8 @@ from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 
-BATCH = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+BATCH = {name: jnp.zeros((1, size), jnp.int32) for name,
+         size in (('tokens', 8), ('segments', 8), ('positions', 2))}
 
 
 def parameters(config, objective=MaskedLM()):
@@ -31,12 +32,14 @@ def parameters(config, objective=MaskedLM()):
 @pytest.mark.parametrize(('config', 'number'), [
     (bert.base(), 110_106_428), (bert.large(), 336_226_108)], ids=['base', 'large'])
 def test_parameters_of_bert_for_pre_training(config, number):
-  """Those of transformers' BertForPreTraining, its tied decoder counted once; published as 110M and 340M."""
+  """Those of transformers' BertForPreTraining, its tied decoder counted once; published as 110M and
+  340M."""
   assert count_parameters(parameters(config)) == number
 
 
 @pytest.mark.parametrize(('config', 'published'), [
-    (bert.tiny(), 4.4), (bert.mini(), 11.3), (bert.small(), 29.1), (bert.medium(), 41.7), (bert.base(), 110.1)],
+    (bert.tiny(), 4.4), (bert.mini(), 11.3), (bert.small(), 29.1), (bert.medium(), 41.7),
+    (bert.base(), 110.1)],
     ids=['tiny', 'mini', 'small', 'medium', 'base'])
 def test_parameters_of_the_smaller_ones(config, published):
   """The sizes of Turc et al. 2019, table 1, in millions; without the pre-training heads."""
@@ -52,16 +55,20 @@ def test_parameters_of_the_smaller_ones(config, published):
 
 
 def test_sizes_are_those_of_the_paper():
-  assert [(c.stack.layers, c.block.width, c.block.heads, c.block.mlp_dim) for c in (bert.base(), bert.large())] == [
+  assert [(c.stack.layers, c.block.width, c.block.heads, c.block.mlp_dim)
+          for c in (bert.base(), bert.large())] == [
       (12, 768, 12, 3072), (24, 1024, 16, 4096)]
   block = bert.base().block
-  assert (block.norm_at, block.norm.eps, block.dropout, block.mlp.activation) == ('post', 1e-12, 0.1, 'gelu')
-  assert bert.use_tanh_gelu(bert.base()).block == validation.with_paths(block, {'mlp.activation': 'gelu_tanh'})
+  assert (block.norm_at, block.norm.eps, block.dropout,
+          block.mlp.activation) == ('post', 1e-12, 0.1, 'gelu')
+  assert bert.use_tanh_gelu(bert.base()).block == validation.with_paths(
+      block, {'mlp.activation': 'gelu_tanh'})
 
 
 def test_names_are_short_nouns():
   names = set(tiny.flat(parameters(tiny.config())))
-  assert {'backbone/embeddings/tokens', 'backbone/stack/layers/block/attention/query/kernel', 'backbone/pooler/kernel',
+  assert {'backbone/embeddings/tokens', 'backbone/stack/layers/block/attention/query/kernel',
+          'backbone/pooler/kernel',
           'heads_mlm/dense/kernel', 'heads_nsp/dense/bias'} <= names
 
 
@@ -70,7 +77,8 @@ def test_flops_of_base_by_hand():
   tokens = 12 * (4 * 768 * 768 + 2 * 128 * 768 + 2 * 768 * 3072)
   head = 20 * (768 * 768 + 768 * 30522)
   assert bert.base().forward_flops(128, 20) == 2 * (128 * tokens + head + 768 * 768)
-  # 6 N D for a training step (Kaplan et al. 2020) leaves out attention and counts 85M parameters of the layers.
+  # 6 N D for a training step (Kaplan et al. 2020) leaves out attention and counts 85M parameters of
+  # the layers.
   assert abs(3 * bert.base().forward_flops(128, 0) / (6 * 85e6 * 128) - 1) < 0.04
 
 
@@ -92,9 +100,11 @@ def test_flops_against_the_compiler(changes):
 
 @pytest.mark.slow
 def test_hidden_states_against_numpy(learner, params, batch):
-  hidden = jax.jit(lambda p, b: Encoder(tiny.config()).apply({'params': p}, b).hidden)(params['backbone'], batch)
+  hidden = jax.jit(lambda p, b: Encoder(tiny.config()).apply({'params': p}, b).hidden)(
+      params['backbone'], batch)
   text = batch['segments'] > 0
-  want = numpy_bert.hidden(jax.tree.map(lambda x: np.asarray(x, np.float64), params['backbone']), batch)
+  want = numpy_bert.hidden(jax.tree.map(lambda x: np.asarray(x, np.float64), params['backbone']),
+                           batch)
   np.testing.assert_allclose(np.asarray(hidden)[text], want[text], atol=1e-5)
 
 
@@ -102,19 +112,25 @@ def test_hidden_states_against_numpy(learner, params, batch):
 def test_logits_at_predicted_positions_are_those_of_all_positions(learner, params, batch):
   run = jax.jit(lambda b: learner.model.apply({'params': params}, b))
   some = np.asarray(run(batch)['mlm'])
-  every = np.asarray(run({name: value for name, value in batch.items() if name != 'positions'})['mlm'])
+  every = np.asarray(run({name: value for name, value in batch.items() if name != 'positions'})[
+      'mlm'])
   assert every.shape == (16, tiny.LENGTH, tiny.VOCAB.size)
-  np.testing.assert_allclose(some, np.take_along_axis(every, batch['positions'][..., None], 1), atol=1e-5)
+  np.testing.assert_allclose(some, np.take_along_axis(every, batch['positions'][..., None], 1),
+                             atol=1e-5)
 
 
 def test_positions_and_types_default_to_counting_and_zero(learner, params):
   tokens = jnp.arange(5, 17)[None]
-  run = jax.jit(lambda **batch: Encoder(tiny.config()).apply({'params': params['backbone']}, batch).hidden)
+  run = jax.jit(lambda **batch: Encoder(tiny.config()).apply({'params': params['backbone']},
+                                                             batch).hidden)
   plain = run(tokens=tokens, segments=tokens // tokens)
-  given = run(tokens=tokens, segments=tokens // tokens, place=jnp.arange(12)[None], types=0 * tokens)
+  given = run(tokens=tokens, segments=tokens // tokens, place=jnp.arange(12)[None],
+              types=0 * tokens)
   np.testing.assert_array_equal(plain, given)
-  moved = run(tokens=tokens, segments=tokens // tokens, place=jnp.arange(1, 13)[None], types=0 * tokens)
-  typed = run(tokens=tokens, segments=tokens // tokens, place=jnp.arange(12)[None], types=tokens // tokens)
+  moved = run(tokens=tokens, segments=tokens // tokens, place=jnp.arange(1, 13)[None],
+              types=0 * tokens)
+  typed = run(tokens=tokens, segments=tokens // tokens, place=jnp.arange(12)[None],
+              types=tokens // tokens)
   assert np.abs(moved - plain).max() > 0.1 and np.abs(typed - plain).max() > 0.1
 
 

@@ -22,8 +22,11 @@ from plm_jax.training.learner import make_learner
 
 
 def parameters(config, heads):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
-  return unbox(jax.eval_shape(lambda: ModelWithHeads(Encoder(config), heads).init(jax.random.key(0), batch)['params']))
+  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
+           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  return unbox(jax.eval_shape(lambda: ModelWithHeads(Encoder(config),
+                                                     heads).init(jax.random.key(0),
+                                                                 batch)['params']))
 
 
 @pytest.mark.parametrize(('config', 'number'), [
@@ -38,8 +41,10 @@ def test_parameters_are_those_of_transformers(config, number):
 
 def test_positions_begin_behind_that_of_padding():
   tokens = jnp.array([[0, 7, 8, 2, 1, 1], [0, 7, 1, 8, 2, 1]])
-  np.testing.assert_array_equal(position_ids(tokens, padding=1), [[2, 3, 4, 5, 1, 1], [2, 3, 1, 4, 5, 1]])
-  np.testing.assert_array_equal(position_ids(tokens, padding=0), [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+  np.testing.assert_array_equal(position_ids(tokens, padding=1),
+                                [[2, 3, 4, 5, 1, 1], [2, 3, 1, 4, 5, 1]])
+  np.testing.assert_array_equal(position_ids(tokens, padding=0),
+                                [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
   np.testing.assert_array_equal(position_ids(tokens), [[0, 1, 2, 3, 4, 5]] * 2)
 
 
@@ -50,22 +55,26 @@ def test_a_model_of_one_type_takes_no_notice_of_types():
       embeddings=EmbeddingConfig(types=1))
   tokens = jnp.arange(5, 17)[None]
   batch = dict(tokens=tokens, segments=tokens // tokens)
-  params = tiny.random_params(jax.eval_shape(lambda: Encoder(config).init(jax.random.key(0), batch)['params']))
+  params = tiny.random_params(
+      jax.eval_shape(lambda: Encoder(config).init(jax.random.key(0), batch)['params']))
   run = jax.jit(lambda **batch: Encoder(config).apply({'params': params}, batch).hidden)
   plain = run(**batch)
   np.testing.assert_array_equal(plain, run(**batch, types=jnp.ones_like(tokens)))
   # The third row of the table is the first token's.
   moved = jax.tree.map(lambda x: x, params)
   moved['embeddings']['positions'] = moved['embeddings']['positions'].at[:2].set(9)
-  np.testing.assert_array_equal(plain, jax.jit(Encoder(config).apply)({'params': moved}, batch).hidden)
+  np.testing.assert_array_equal(plain, jax.jit(Encoder(config).apply)({'params': moved},
+                                                                      batch).hidden)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('together', [True, False], ids=['together', 'apart'])
 def test_documents_of_a_row_see_each_other_if_they_shall(together):
-  """Another second document: nothing of the first changes by a bit, or all of it does; its gradient likewise."""
+  """Another second document: nothing of the first changes by a bit, or all of it does; its gradient
+  likewise."""
   tokens = jnp.array([[11, 12, 13, 14, 21, 22, 23], [11, 12, 13, 14, 31, 32, 33]])
-  windows = dict(tokens=tokens, segments=jnp.array([[1] * 4 + [2] * 3] * 2), words=jnp.arange(1, 8) + 0 * tokens)
+  windows = dict(tokens=tokens, segments=jnp.array([[1] * 4 + [2] * 3] * 2),
+                 words=jnp.arange(1, 8) + 0 * tokens)
   batch = FullSentences(together).arrange(None, windows, tiny.VOCAB)
   config = tiny.config(layers=1)
   params = tiny.random_params(jax.eval_shape(
@@ -75,7 +84,8 @@ def test_documents_of_a_row_see_each_other_if_they_shall(together):
   def first(params, batch):
     hidden = Encoder(config, packed=True).apply({'params': params}, batch).hidden[:, :6]
     return hidden, jax.grad(lambda table: jnp.square(Encoder(config, packed=True).apply(
-        {'params': {**params, 'embeddings': {**params['embeddings'], 'tokens': table}}}, batch).hidden[0, :6]).sum())(
+        {'params': {**params, 'embeddings': {**params['embeddings'], 'tokens': table}}},
+        batch).hidden[0, :6]).sum())(
             params['embeddings']['tokens'])
 
   hidden, gradient = first(params, batch)
@@ -91,19 +101,25 @@ def test_a_tokenizer_with_another_padding_is_refused():
 
 
 def test_their_table_of_positions_is_longer_by_padding():
-  released = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1)
+  released = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1,
+                  layer_norm_eps=1e-5, pad_token_id=1)
   config = attributes.parse_hf_config(roberta.FAMILY, released)
-  assert (config.max_length, config.padding, config.types, config.block.norm.eps) == (512, 1, 1, 1e-5)
+  assert (config.max_length, config.padding, config.types,
+          config.block.norm.eps) == (512, 1, 1, 1e-5)
   assert released.items() <= attributes.build_hf_attributes(roberta.FAMILY, config).items()
-  assert attributes.parse_hf_config(roberta.FAMILY, {**released, 'pad_token_id': 4}).max_length == 509
+  assert attributes.parse_hf_config(roberta.FAMILY,
+                                    {**released, 'pad_token_id': 4}).max_length == 509
   with pytest.raises(ConvertError, match=r'embeddings\.width'):
-    attributes.build_hf_attributes(roberta.FAMILY, type(config)(embeddings=EmbeddingConfig(width=3)))
+    attributes.build_hf_attributes(roberta.FAMILY,
+                                   type(config)(embeddings=EmbeddingConfig(width=3)))
 
 
 @pytest.mark.parametrize('theirs', ['gelu', 'gelu_new', 'relu'])
 def test_the_head_of_masks_has_exact_gelu(theirs):
-  """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act says of the layers."""
+  """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act says of the
+  layers."""
   config = attributes.parse_hf_config(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))
-  assert config.block.mlp.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh', 'relu': 'relu'}[theirs]
+  assert config.block.mlp.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh',
+                                         'relu': 'relu'}[theirs]
   head = roberta.FAMILY.heads['mlm'].make(config, 0)
   assert head == MaskedLMHead(validation.with_paths(config.block, {'mlp.activation': 'gelu'}))

@@ -19,12 +19,15 @@ from plm_jax.models import bart, families, mbart, mt5, t5, transformer, umt5
 SIZES = {
     't5': {
         t5.small: 60_506_624, t5.base: 222_903_552, t5.large: 737_668_096, t5.t5_3b: 2_851_598_336,
-        t5.t5_11b: 11_307_321_344, t5.v1_1_small: 76_961_152, t5.v1_1_base: 247_577_856, t5.v1_1_large: 783_150_080,
+        t5.t5_11b: 11_307_321_344, t5.v1_1_small: 76_961_152, t5.v1_1_base: 247_577_856,
+        t5.v1_1_large: 783_150_080,
         t5.v1_1_xl: 2_849_757_184, t5.v1_1_xxl: 11_135_332_352, t5.ul2_20b: 19_459_613_696,
         t5.byt5_small: 299_637_760, t5.byt5_xxl: 12_906_899_328},
-    'mt5': {mt5.small: 300_176_768, mt5.base: 582_401_280, mt5.large: 1_229_581_312, mt5.xxl: 12_921_057_280},
+    'mt5': {mt5.small: 300_176_768, mt5.base: 582_401_280, mt5.large: 1_229_581_312,
+            mt5.xxl: 12_921_057_280},
     'umt5': {
-        umt5.small: 306_601_984, umt5.base: 592_043_520, umt5.xl: 3_768_356_864, umt5.xxl: 12_972_531_712},
+        umt5.small: 306_601_984, umt5.base: 592_043_520, umt5.xl: 3_768_356_864,
+        umt5.xxl: 12_972_531_712},
     'bart': {bart.base: 139_420_416, bart.large: 406_291_456},
     'mbart': {mbart.large: 610_851_840},
 }
@@ -45,7 +48,8 @@ def test_parameters(family, size, number):
   assert count_parameters(shapes_of(family, size())) == number
 
 
-@pytest.mark.parametrize(('size', 'published'), [(transformer.base, 65), (transformer.big, 213)], ids=['base', 'big'])
+@pytest.mark.parametrize(('size', 'published'), [(transformer.base, 65), (transformer.big, 213)],
+                         ids=['base', 'big'])
 def test_parameters_of_the_transformer(size, published):
   """Vaswani et al. 2017, table 3, in millions; the vocabulary is of about 37,000."""
   assert count_parameters(shapes_of('bart', size())) / 1e6 == pytest.approx(published, rel=0.035)
@@ -58,7 +62,8 @@ def shrunk(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
   factor = 16 ** -0.5 if config.logit_factor != 1 else 1.0
   return dataclasses.replace(
       config, vocab=40, block=block, stack=StackConfig(2), decoder=StackConfig(1),
-      max_length=config.max_length and 32, logit_factor=factor, embed_factor=4.0 if config.embed_factor != 1 else 1.0)
+      max_length=config.max_length and 32, logit_factor=factor,
+      embed_factor=4.0 if config.embed_factor != 1 else 1.0)
 
 
 KINDS = {
@@ -67,7 +72,8 @@ KINDS = {
     'mt5': ('mt5', shrunk(mt5.small())),
     'umt5': ('umt5', shrunk(umt5.small())),
     'bart': ('bart', shrunk(bart.base())),
-    'bart_sides': ('bart', dataclasses.replace(shrunk(bart.base()), decoder_heads=2, decoder_mlp_dim=40)),
+    'bart_sides': ('bart', dataclasses.replace(shrunk(bart.base()), decoder_heads=2,
+                                               decoder_mlp_dim=40)),
     'bart_bias': ('bart', dataclasses.replace(shrunk(bart.base()), logit_bias=True)),
     'mbart': ('mbart', shrunk(mbart.large())),
 }
@@ -107,7 +113,8 @@ def changed(folder, new, tensors=(), **attributes):
   said = json.loads((folder / 'config.json').read_text())
   (new / 'config.json').write_text(json.dumps({**said, **attributes}))
   held = safetensors.load_file(folder / 'model.safetensors')
-  safetensors.save_file({**held, **{name: make(held) for name, make in tensors}}, new / 'model.safetensors')
+  safetensors.save_file({**held, **{name: make(held) for name, make in tensors}},
+                        new / 'model.safetensors')
   return new
 
 
@@ -122,19 +129,22 @@ def test_copies_in_the_first_files(tmp_path, tmp_path_factory):
   folder = written('t5', tmp_path_factory)
   copies = [(name, lambda held: held['shared.weight'].copy()) for name in (
       'encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight')]
-  unused = ('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight', lambda held: np.zeros((32, 4)))
+  unused = ('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight',
+            lambda held: np.zeros((32, 4)))
   old = changed(folder, tmp_path / 'old', [*copies, unused], n_positions=512)
   imported = conversion.load(old)
   assert imported.config == KINDS['t5'][1]
   conversion.save(tmp_path / 'again', imported.config, imported.params, like=imported)
   other = [('encoder.embed_tokens.weight', lambda held: held['shared.weight'] + 1)]
   wrong = changed(folder, tmp_path / 'wrong', other)
-  with pytest.raises(ConvertError, match=r'encoder.embed_tokens.weight differs from what it has to equal'):
+  with pytest.raises(ConvertError,
+                     match=r'encoder.embed_tokens.weight differs from what it has to equal'):
     conversion.load(wrong)
 
 
 def test_what_is_tied_where_logits_are_not_scaled(tmp_path, tmp_path_factory):
-  """As transformers from version 5 on writes v1.1: two matrices, though it says that they are one."""
+  """As transformers from version 5 on writes v1.1: two matrices, though it says that they are
+  one."""
   folder = written('v1.1', tmp_path_factory)
   newer = changed(folder, tmp_path / 'newer', tie_word_embeddings=True, scale_decoder_outputs=False)
   assert conversion.load(newer).config == KINDS['v1.1'][1]
@@ -161,7 +171,9 @@ def test_what_they_cannot_hold(tmp_path, tmp_path_factory):
     conversion.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), like='t5')
   sides = dataclasses.replace(KINDS['t5'][1], decoder_heads=2)
   with pytest.raises(ConvertError, match='decoder_heads: 2 has no counterpart there'):
-    conversion.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)), like='t5')
+    conversion.save(tmp_path / 'sides', sides, tiny.random_params(shapes_of('t5', sides)),
+                    like='t5')
   folder = written('bart', tmp_path_factory)
-  with pytest.raises(ConvertError, match=r'fc1\.weight is \[24, 16\], the configuration makes it \[48, 16\]'):
+  with pytest.raises(ConvertError,
+                     match=r'fc1\.weight is \[24, 16\], the configuration makes it \[48, 16\]'):
     conversion.load(changed(folder, tmp_path / 'two', decoder_ffn_dim=48))

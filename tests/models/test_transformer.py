@@ -10,7 +10,8 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import transformer
 
 
-@pytest.mark.parametrize(('config', 'number'), [(transformer.base(), 63_082_496), (transformer.big(), 214_245_376)])
+@pytest.mark.parametrize(('config', 'number'),
+                         [(transformer.base(), 63_082_496), (transformer.big(), 214_245_376)])
 def test_parameters_are_the_papers_in_millions(config, number):
   """Table 3 has 65 and 213."""
   row = np.ones((1, 4), np.int32)
@@ -21,5 +22,6 @@ def test_parameters_are_the_papers_in_millions(config, number):
 
 def test_sines_then_cosines():
   """Section 3.5: of width 4 the angles are pos and pos / 100."""
-  want = [[math.sin(pos), math.sin(pos / 100), math.cos(pos), math.cos(pos / 100)] for pos in range(3)]
+  want = [[math.sin(pos), math.sin(pos / 100), math.cos(pos), math.cos(pos / 100)]
+          for pos in range(3)]
   np.testing.assert_allclose(sinusoids(3, 4), want, atol=1e-7)

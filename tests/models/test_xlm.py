@@ -21,7 +21,8 @@ from plm_jax.recipes import find_recipe
 from plm_jax.training.learner import make_selection
 
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
-SMALL = {'block.width': 32, 'block.heads': 4, 'block.mlp_dim': 128, 'stack.layers': 1, 'vocab': 67, 'max_length': 40}
+SMALL = {'block.width': 32, 'block.heads': 4, 'block.mlp_dim': 128, 'stack.layers': 1, 'vocab': 67,
+         'max_length': 40}
 
 
 def params_of(config):
@@ -31,10 +32,13 @@ def params_of(config):
 
 
 @pytest.mark.parametrize(('config', 'number'), [
-    (xlm_roberta.base(), 278_295_186), (xlm_roberta.large(), 560_142_482), (xlm.xlm_xnli15(), 249_071_384),
-    (xlm.xlm_en(), 667_119_041), (xlm.xlm_100(), 571_696_960)], ids=['r_base', 'r_large', 'xnli15', 'english', '100'])
+    (xlm_roberta.base(), 278_295_186), (xlm_roberta.large(), 560_142_482),
+    (xlm.xlm_xnli15(), 249_071_384),
+    (xlm.xlm_en(), 667_119_041), (xlm.xlm_100(), 571_696_960)],
+    ids=['r_base', 'r_large', 'xnli15', 'english', '100'])
 def test_parameters_with_the_head_of_masked_tokens(config, number):
-  """Those of transformers' classes with a head of masked tokens; published as 270M, 550M, 250M, 665M, 570M."""
+  """Those of transformers' classes with a head of masked tokens; published as 270M, 550M, 250M,
+  665M, 570M."""
   assert count_parameters(params_of(config)) == number
 
 
@@ -47,11 +51,14 @@ def test_a_language_moves_a_token_and_padding_is_cleared():
   """And with no languages given none is added, not the first."""
   config = validation.with_paths(xlm.xlm_xnli15(), {**SMALL, 'embeddings.languages': 3})
   model: Any = Encoder(config)
-  batch = {'tokens': jnp.arange(6, 14)[None], 'segments': (jnp.arange(8) < 6).astype(jnp.int32)[None]}
-  params = jax.tree.map(lambda x: 20 * x, unbox(jax.jit(model.init)(jax.random.key(0), batch)['params']))
+  batch = {'tokens': jnp.arange(6, 14)[None],
+           'segments': (jnp.arange(8) < 6).astype(jnp.int32)[None]}
+  params = jax.tree.map(lambda x: 20 * x,
+                        unbox(jax.jit(model.init)(jax.random.key(0), batch)['params']))
   run = jax.jit(lambda batch: model.apply({'params': params}, batch).hidden)
   bare, first, mixed = (np.asarray(run(batch | more)) for more in (
-      {}, {'languages': jnp.zeros((1, 8), int)}, {'languages': jnp.array([[0, 0, 0, 1, 1, 1, 2, 2]])}))
+      {}, {'languages': jnp.zeros((1, 8), int)},
+      {'languages': jnp.array([[0, 0, 0, 1, 1, 1, 2, 2]])}))
   assert np.abs(bare - first).max() > 0.01 and np.abs(mixed - first)[0, 3:6].max() > 0.01
   for hidden in (bare, first, mixed):
     assert (hidden[0, 6:] == 0).all() and np.abs(hidden[0, :6]).min(-1).max() > 0
@@ -79,7 +86,8 @@ def test_sines_and_cosines_stay():
 
 
 @pytest.mark.parametrize('case', [
-    'xlm/langs_sinusoidal', 'ernie/pretraining_tasks', 'xlm_roberta/masked_lm'], ids=lambda case: case.split('/')[0])
+    'xlm/langs_sinusoidal', 'ernie/pretraining_tasks', 'xlm_roberta/masked_lm'],
+    ids=lambda case: case.split('/')[0])
 def test_there_and_back(tmp_path, case):
   """The configuration and every tensor, to the bit."""
   imported = conversion.load(GOLDEN / case)
@@ -100,5 +108,7 @@ def test_no_more_corpora_than_languages():
   """Tokens of a sixteenth corpus would have the embedding of the fifteenth language."""
   run = find_recipe('xlm_xnli15')('test')
   check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmno'))))
-  with pytest.raises(ConfigError, match=r'16 corpora of 16 languages, and model.embeddings.languages is 15'):
-    check(dataclasses.replace(run, data=dataclasses.replace(run.data, path=tuple('abcdefghijklmnop'))))
+  with pytest.raises(ConfigError,
+                     match=r'16 corpora of 16 languages, and model.embeddings.languages is 15'):
+    check(dataclasses.replace(run, data=dataclasses.replace(run.data,
+                                                            path=tuple('abcdefghijklmnop'))))

@@ -27,24 +27,30 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'xlnet'
 ROWS, LENGTH, MEMORY = 3, 10, 4
 DRAW = np.random.default_rng(0)
 # Every token of a row, and of its memory, is another one: their vectors stand for them.
-IDS = np.stack([DRAW.permutation(np.arange(5, 96, dtype=np.int32))[:MEMORY + LENGTH] for _ in range(ROWS)])
+IDS = np.stack([DRAW.permutation(np.arange(5, 96, dtype=np.int32))[:MEMORY + LENGTH]
+                for _ in range(ROWS)])
 POSITIONS = np.array([[2, 7, 8], [0, 3, 9], [1, 2, 3]])
 # Of the first two rows one text, the second with a hole in the order; two texts in the last.
-RANKS = np.array([[0, 0, 3, 0, 0, 0, 0, 1, 2, 9], [4, 0, 0, 6, 0, 0, 8, 0, 0, 5], [0, 1, 2, 3, 0, 0, 0, 0, 4, 0]])
+RANKS = np.array([[0, 0, 3, 0, 0, 0, 0, 1, 2, 9], [4, 0, 0, 6, 0, 0, 8, 0, 0, 5],
+                  [0, 1, 2, 3, 0, 0, 0, 0, 4, 0]])
 SEGMENTS = np.array([[1] * 10, [1] * 10, [1] * 5 + [2] * 4 + [0]], np.int32)
-BATCH = dict(tokens=IDS[:, MEMORY:], segments=SEGMENTS, types=(np.arange(LENGTH) > 5) + 0 * SEGMENTS, ranks=RANKS,
-             positions=POSITIONS, backward=np.array([False, True, False]), memory_tokens=IDS[:, :MEMORY],
+BATCH = dict(tokens=IDS[:, MEMORY:], segments=SEGMENTS,
+             types=(np.arange(LENGTH) > 5) + 0 * SEGMENTS, ranks=RANKS,
+             positions=POSITIONS, backward=np.array([False, True, False]),
+             memory_tokens=IDS[:, :MEMORY],
              memory_segments=np.array([[1] * 4, [0, 0, 1, 1], [1] * 4]))
 
 
 def config(scan=True, remat: Any = 'none', **changes) -> XLNetConfig:
   block = tiny.block(**{'attention.position': TransformerXL(), 'attention.bias': (), **changes})
-  return XLNetConfig(vocab=96, block=block, stack=StackConfig(2, scan=scan, remat=remat), max_length=LENGTH)
+  return XLNetConfig(vocab=96, block=block, stack=StackConfig(2, scan=scan, remat=remat),
+                     max_length=LENGTH)
 
 
 @functools.cache
 def params():
-  return tiny.random_params(jax.eval_shape(lambda: XLNet(config()).init(jax.random.key(0), BATCH)['params']))
+  return tiny.random_params(
+      jax.eval_shape(lambda: XLNet(config()).init(jax.random.key(0), BATCH)['params']))
 
 
 @functools.cache
@@ -74,18 +80,22 @@ def test_the_tpu_kernel_computes_both_streams():
   with tiny.interpreted_tpu_attention() as calls:
     got = learn()
   assert len({arrays.k.shape for arrays in calls}) == 2  # of memory, and of memory and row
-  for (name, ours), theirs in zip(tiny.flat(got[1]).items(), tiny.flat(want[1]).values(), strict=True):
-    np.testing.assert_allclose(ours, theirs, atol=2e-5 * max(0.1, float(jnp.abs(theirs).max())), err_msg=name)
+  for (name, ours), theirs in zip(tiny.flat(got[1]).items(), tiny.flat(want[1]).values(),
+                                  strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=2e-5 * max(0.1, float(jnp.abs(theirs).max())),
+                               err_msg=name)
   for ours, theirs in zip(got[0], want[0], strict=True):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_memory_and_row_share_the_biases_of_all_layers():
-  """With memory, positions are computed twice; memory given as hidden states is the memory computed here."""
+  """With memory, positions are computed twice; memory given as hidden states is the memory computed
+  here."""
   model = XLNet(config(**{'attention.position': TransformerXL(untied=False)}), remember=True)
   batch = {name: x for name, x in BATCH.items() if name != 'backward'}
-  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
+  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0),
+                                                                batch)['params']))
   found = model.apply({'params': params}, batch)
   text = {'tokens': batch['memory_tokens'], 'segments': batch['memory_segments']}
   memory = model.apply({'params': params}, text).memory
@@ -95,26 +105,32 @@ def test_memory_and_row_share_the_biases_of_all_layers():
 
 def test_parameters_of_the_released_sizes():
   """Those of transformers' XLNetModel: 116,718,336 and 360,268,800."""
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
+           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   for cfg, number in ((xlnet.base(), 116_718_336), (xlnet.large(), 360_268_800)):
     model = ModelWithHeads(cfg.backbone(), {'mlm': TiedLMHead()})
     shapes = jax.eval_shape(lambda m=model: m.init(jax.random.key(0), batch)['params'])
-    assert count_parameters(shapes['backbone']) == number and count_parameters(shapes) == number + 32_000
+    assert count_parameters(shapes['backbone']) == number and count_parameters(
+        shapes) == number + 32_000
     assert cfg.block.head_dim == 64 and cfg.block.mlp_dim == 4 * cfg.block.width
 
 
 @pytest.mark.slow
 def test_who_sees_whom():
-  """By gradient: the query stream of a predicted token depends on every earlier one in the order, and not at all on
-  itself and on later ones; the content stream on itself too; nothing on other texts, on padding and through memory."""
+  """By gradient: the query stream of a predicted token depends on every earlier one in the order,
+  and not at all on itself and on later ones; the content stream on itself too; nothing on other
+  texts, on padding and through memory."""
   @jax.jit
   def jacobian(params):
     def outputs(table):
-      seen: Any = XLNet(config()).apply({'params': params | {'embeddings': {'tokens': table}}}, BATCH)
+      seen: Any = XLNet(config()).apply({'params': params | {'embeddings': {'tokens': table}}},
+                                        BATCH)
       return jnp.concatenate([seen.hidden.sum(-1), seen.predicted.sum(-1)], 1)
     found, pull = jax.vjp(outputs, params['embeddings']['tokens'])
-    # One output after another: all of them in one batch is more than the compiler for CPUs gets right.
-    return jax.lax.map(lambda one: jnp.abs(pull(one)[0]).sum(-1), jnp.eye(found.size).reshape(-1, *found.shape))
+    # One output after another: all of them in one batch is more than the compiler for CPUs gets
+    # right.
+    return jax.lax.map(lambda one: jnp.abs(pull(one)[0]).sum(-1),
+                       jnp.eye(found.size).reshape(-1, *found.shape))
 
   found = jax.device_get(jacobian(params())).reshape(ROWS, LENGTH + 3, 96)
   of_content, of_queries = found[:, :LENGTH], found[:, LENGTH:]
@@ -160,22 +176,28 @@ def test_texts_of_a_row_do_not_touch_each_other_by_a_bit():
 @pytest.mark.slow
 def test_memory_is_a_longer_row_in_which_it_comes_first():
   """And a row run on its own may be the memory of the next."""
-  row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int), backward=BATCH['backward'][:2])
-  found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY], memory_segments=np.ones((2, MEMORY), int)))
+  row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int),
+             backward=BATCH['backward'][:2])
+  found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY],
+                             memory_segments=np.ones((2, MEMORY), int)))
   ranks = np.broadcast_to(np.arange(MEMORY + LENGTH) >= MEMORY, (2, MEMORY + LENGTH)).astype(int)
-  longer = dict(tokens=IDS[:2], segments=np.ones_like(IDS[:2]), ranks=ranks, backward=row['backward'])
+  longer = dict(tokens=IDS[:2], segments=np.ones_like(IDS[:2]), ranks=ranks,
+                backward=row['backward'])
   whole = forward(longer, dataclasses.replace(config(), max_length=0))
   np.testing.assert_allclose(found.hidden, whole.hidden[:, MEMORY:], atol=1e-5)
-  first = forward(row | dict(tokens=IDS[:2, :MEMORY], segments=np.ones((2, MEMORY), int)), remember=True)
+  first = forward(row | dict(tokens=IDS[:2, :MEMORY], segments=np.ones((2, MEMORY), int)),
+                  remember=True)
   assert first.memory.shape == (2, 2, MEMORY, 32)
-  np.testing.assert_allclose(forward(row | dict(memory=first.memory)).hidden, found.hidden, atol=1e-5)
+  np.testing.assert_allclose(forward(row | dict(memory=first.memory)).hidden, found.hidden,
+                             atol=1e-5)
 
 
 def test_what_sees_only_what_comes_before_does_so_in_memory():
   """Transformer-XL: a row behind its memory is the end of a longer row."""
   cfg = dataclasses.replace(config(), attention='uni', max_length=0)
   row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int))
-  found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY], memory_segments=np.ones((2, MEMORY), int)), cfg)
+  found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY],
+                             memory_segments=np.ones((2, MEMORY), int)), cfg)
   whole = forward(dict(tokens=IDS[:2], segments=np.ones_like(IDS[:2])), cfg)
   np.testing.assert_allclose(found.hidden, whole.hidden[:, MEMORY:], atol=1e-5)
 
@@ -186,11 +208,13 @@ def test_text_that_runs_backwards_is_text_read_from_the_other_end():
   turned = {name: x[:, ::-1] if x.ndim > 1 else ~x for name, x in plain.items()}
   forwards = forward(plain).hidden
   np.testing.assert_allclose(forward(turned).hidden[:, ::-1], forwards, atol=1e-5)
-  assert np.abs(forward(turned | dict(backward=plain['backward'])).hidden[:, ::-1] - forwards).max() > 0.1
+  assert np.abs(forward(turned | dict(backward=plain['backward'])).hidden[:, ::-1]
+                - forwards).max() > 0.1
 
 
 def test_content_does_not_depend_on_what_is_predicted():
-  """So the same weights fine-tune with one stream; its last token is that of the text, wherever padding is."""
+  """So the same weights fine-tune with one stream; its last token is that of the text, wherever
+  padding is."""
   both, one = forward(BATCH), forward({name: x for name, x in BATCH.items() if name != 'positions'})
   np.testing.assert_allclose(both.hidden, one.hidden, atol=1e-6)
   assert one.predicted is None
@@ -203,7 +227,8 @@ def test_without_an_order_what_is_predicted_comes_last():
   plain = {name: BATCH[name] for name in ('tokens', 'segments', 'positions')}
   ranks = np.zeros_like(RANKS)
   np.put_along_axis(ranks, POSITIONS, 1, 1)
-  np.testing.assert_array_equal(forward(plain).predicted, forward(plain | dict(ranks=ranks)).predicted)
+  np.testing.assert_array_equal(forward(plain).predicted,
+                                forward(plain | dict(ranks=ranks)).predicted)
   uni = dataclasses.replace(config(), attention='uni')
   order = plain | dict(ranks=np.broadcast_to(np.arange(LENGTH), RANKS.shape))
   np.testing.assert_array_equal(forward(plain, uni).predicted, forward(order).predicted)
@@ -216,7 +241,9 @@ def with_gradients(**stack):
   def loss(params):
     output: Any = XLNet(cfg, remember=True).apply(
         {'params': params}, BATCH, jnp.arange(ROWS), rngs={'dropout': jax.random.key(5)})
-    return jnp.sin(output.predicted).sum() + jnp.sin(output.hidden * (SEGMENTS > 0)[..., None]).sum(), output.memory
+    return jnp.sin(output.predicted).sum() + jnp.sin(output.hidden
+                                                     * (SEGMENTS > 0)[..., None]).sum(
+                                                         ), output.memory
   return jax.device_get(jax.jit(jax.value_and_grad(loss, has_aux=True))(params()))
 
 
@@ -232,24 +259,30 @@ def test_loops_and_rematerialisation_change_nothing(stack):
 @pytest.mark.slow
 def test_flops_are_those_of_the_compiled_products():
   cfg = XLNetConfig(vocab=2048, block=tiny.block(
-      attention=dict(position=TransformerXL(), bias=()), width=256, mlp_dim=1024, mlp=dict(activation='relu')),
+      attention=dict(position=TransformerXL(), bias=()), width=256, mlp_dim=1024,
+      mlp=dict(activation='relu')),
       stack=StackConfig(2, scan=False), max_length=64)
   model = ModelWithHeads(XLNet(cfg), {'mlm': TiedLMHead()})
   shape = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)
-  batch = dict(tokens=shape(32, 64), segments=shape(32, 64), positions=shape(32, 10), memory_tokens=shape(32, 48),
+  batch = dict(tokens=shape(32, 64), segments=shape(32, 64), positions=shape(32, 10),
+               memory_tokens=shape(32, 48),
                memory_segments=shape(32, 48))
   shapes = jax.eval_shape(model.init, jax.random.key(0), batch)
   cost: Any = jax.jit(model.apply).lower(shapes, batch).compile().cost_analysis()
   # The memory needs nothing of the second layer of two.
-  assert 1 < cost['flops'] / (32 * (cfg.forward_flops(64, 10, 48) + cfg.forward_flops(48, 0) / 2)) < 1.06
+  assert 1 < cost['flops'] / (32 * (cfg.forward_flops(64, 10, 48) + cfg.forward_flops(48, 0)
+                                    / 2)) < 1.06
 
 
-@pytest.mark.parametrize('position', [Rope(), TwoRopes(), Buckets(), Alibi(), Disentangled(), NoPosition()], ids=repr)
+@pytest.mark.parametrize('position', [Rope(), TwoRopes(), Buckets(), Alibi(), Disentangled(),
+                                      NoPosition()], ids=repr)
 def test_other_position_schemes_are_refused(position):
-  with pytest.raises(ConfigError, match=r'block\.attention\.position: XLNet has relative positions of its own '
+  with pytest.raises(ConfigError,
+                     match=r'block\.attention\.position: XLNet has relative positions of its own '
                                         fr'\(TransformerXL\), got {type(position).__name__}$'):
     config(**{'attention.position': position})
-  assert config(**{'attention.position': TransformerXL(clamp=8)}).block.attention.position.clamp == 8
+  assert config(**{'attention.position': TransformerXL(
+      clamp=8)}).block.attention.position.clamp == 8
 
 
 def test_rows_that_are_too_long():
@@ -259,10 +292,12 @@ def test_rows_that_are_too_long():
 
 
 def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
-  """Their raw kernels [width, heads, head] included; what transformers cannot hold is refused by name."""
+  """Their raw kernels [width, heads, head] included; what transformers cannot hold is refused by
+  name."""
   case = GOLDEN / 'two_stream_mems'
   imported = conversion.load(case)
-  assert imported.config.block.attention.position == TransformerXL() and list(imported.heads) == ['mlm']
+  assert imported.config.block.attention.position == TransformerXL() and list(imported.heads) == [
+      'mlm']
   conversion.save(tmp_path / 'out', imported.config, imported.params, like=imported)
   theirs, ours = (files.SafeTensorsFolder(folder) for folder in (case, tmp_path / 'out'))
   assert theirs.tensors == ours.tensors
@@ -284,8 +319,10 @@ def test_xlnet_large_is_the_papers():
   optim, model = recipe.optim, recipe.model
   assert (optim.peak, optim.warmup, optim.schedule) == (4e-4, 40_000, 'linear')
   assert (optim.eps, optim.weight_decay) == (1e-6, 0.01)
-  assert (model.stack.layers, model.block.width, model.block.heads, model.block.mlp_dim) == (24, 1024, 16, 4096)
-  assert (model.block.dropout, model.block.attention.dropout, recipe.objective.group) == (0.1, 0.1, 6)
+  assert (model.stack.layers, model.block.width, model.block.heads,
+          model.block.mlp_dim) == (24, 1024, 16, 4096)
+  assert (model.block.dropout, model.block.attention.dropout,
+          recipe.objective.group) == (0.1, 0.1, 6)
 
 
 def test_bi_data_turns_the_second_half_of_the_rows():
@@ -295,7 +332,8 @@ def test_bi_data_turns_the_second_half_of_the_rows():
   assert attributes.build_hf_attributes(xlnet.FAMILY, config())['bi_data'] is False
   tokens = jnp.asarray(np.concatenate([IDS, IDS[:1]])[:, :LENGTH])
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
-  weights = {'params': tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), batch)['params'])}
+  weights = {'params': tiny.random_params(jax.eval_shape(model.init, jax.random.key(0),
+                                                         batch)['params'])}
   want = model.apply(weights, batch | {'backward': jnp.array([False, False, True, True])})
   np.testing.assert_array_equal(turned.apply(weights, batch).hidden, want.hidden)
   assert not np.allclose(model.apply(weights, batch).hidden[2:], want.hidden[2:])

@@ -1,5 +1,6 @@
-"""The notebooks are what their sources say, and each runs from its first cell to its last, at the smallest scale and
-without a network. They share compiled programs with the other tests, and the runs of those before them."""
+"""The notebooks are what their sources say, and each runs from its first cell to its last, at the
+smallest scale and without a network. They share compiled programs with the other tests, and the
+runs of those before them."""
 import importlib.util
 import json
 import pathlib
@@ -41,7 +42,8 @@ def test_there_are_seven():
 
 @pytest.mark.parametrize('source', SOURCES, ids=lambda path: path.stem)
 def test_is_what_its_source_says(source):
-  """Cells, of source and notebook, without the libraries that only CI has: what is between the marks of cells."""
+  """Cells, of source and notebook, without the libraries that only CI has: what is between the
+  marks of cells."""
   notebook = source.with_suffix('.ipynb')
   assert notebook.stat().st_size < LARGEST
   text = '\n'.join(source.read_text().split('\n')[9:])
@@ -56,7 +58,8 @@ def test_is_what_its_source_says(source):
 
 @pytest.mark.parametrize('source', SOURCES, ids=lambda path: path.stem)
 def test_begins_by_the_cell_that_installs(source):
-  first = next(''.join(cell['source']) for cell in cells(source.with_suffix('.ipynb')) if cell['cell_type'] == 'code')
+  first = next(''.join(cell['source']) for cell in cells(source.with_suffix('.ipynb'))
+               if cell['cell_type'] == 'code')
   of_first = next(''.join(cell['source']) for cell in cells(SOURCES[0].with_suffix('.ipynb'))
                   if cell['cell_type'] == 'code')
   def common(text):
@@ -71,7 +74,8 @@ def test_jupytext_agrees(make):
   for source in SOURCES:
     of_source, kept = make.read(source), nbformat.read(source.with_suffix('.ipynb'), 4)
     assert [(cell.cell_type, cell.source) for cell in of_source.cells] == [
-        (cell.cell_type, cell.source) for cell in kept.cells], f'python notebooks/make.py {source.stem}'
+        (cell.cell_type, cell.source)
+        for cell in kept.cells], f'python notebooks/make.py {source.stem}'
 
 
 # The first notebook runs with every change, the others before a release.
@@ -80,12 +84,14 @@ MARKS = {'1_first_bert': [], '7_before_a_pod': [pytest.mark.compiler]}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'source', [pytest.param(path, marks=MARKS.get(path.stem, [pytest.mark.release])) for path in SOURCES],
+    'source', [pytest.param(path, marks=MARKS.get(path.stem, [pytest.mark.release]))
+               for path in SOURCES],
     ids=lambda path: path.stem)
 def test_runs(source, folder, make, monkeypatch):
   monkeypatch.setenv('PLM_JAX_NOTEBOOK_SCALE', 'test')
   monkeypatch.setenv('PLM_JAX_NOTEBOOK_TEXT', str(folder / 'text.txt'))
-  monkeypatch.setenv('XLA_FLAGS', '--xla_backend_optimization_level=0')  # one device, as a laptop has
+  # one device, as a laptop has
+  monkeypatch.setenv('XLA_FLAGS', '--xla_backend_optimization_level=0')
   monkeypatch.setenv('PYTHONPATH', f'{folder}:{ROOT}:{":".join(sys.path)}')
   (folder / 'sitecustomize.py').write_text(OFFLINE)
   notebook = make.read(source)

@@ -1,4 +1,5 @@
-"""Adaptive masking: mask rates by what the model finds difficult, next to numpy and on several devices."""
+"""Adaptive masking: mask rates by what the model finds difficult, next to numpy and on several
+devices."""
 import dataclasses
 import functools
 
@@ -56,10 +57,12 @@ def test_weights_follow_the_loss():
 
 def test_no_token_is_left_out():
   """A token that is always right keeps a mask rate of 0.5%."""
-  seen = {'labels': jnp.zeros((1, 4), int), 'difficulty': jnp.zeros((1, 4)), 'count': jnp.full((1, 4), 1e6)}
+  seen = {'labels': jnp.zeros((1, 4), int), 'difficulty': jnp.zeros((1, 4)),
+          'count': jnp.full((1, 4), 1e6)}
   statistics = adaptive_masking.initial_statistics(2)
   for _ in range(20):
-    statistics = adaptive_masking.update_statistics(statistics, seen, 'accuracy', jnp.bool_(True), 0.2)
+    statistics = adaptive_masking.update_statistics(statistics, seen, 'accuracy', jnp.bool_(True),
+                                                    0.2)
   assert statistics['weights'][0] / statistics['weights'].sum() > 0.5 * 0.005 / 0.2
 
 
@@ -79,13 +82,15 @@ def test_difficult_tokens_are_masked_more_often():
 
 @pytest.mark.parametrize('kind', ['accuracy', 'loss'])
 def test_statistics_of_training_steps(kind):
-  """What a step adds is what the model did with the masked tokens, whatever the number of micro-batches."""
+  """What a step adds is what the model did with the masked tokens, whatever the number of
+  micro-batches."""
   objective = dataclasses.replace(ADAPTIVE, adaptive=kind)
   learner, windows = tiny.learner(objective, **STILL), tiny.windows(16, LENGTH)
   state = start(learner, windows)
   assert (state.statistics['weights'] == 1).all() and state.carry is None
   params = jax.device_get(state.params)
-  batch = jax.device_get(jax.jit(lambda windows: objective.corrupt(learner.key('corruption'), windows, tiny.VOCAB))(windows))
+  batch = jax.device_get(jax.jit(lambda windows: objective.corrupt(learner.key('corruption'),
+                                                                   windows, tiny.VOCAB))(windows))
   logits = np.asarray(jax.jit(learner.model.apply)({'params': params}, batch)['mlm'], np.float64)
   after, metrics = jax.jit(functools.partial(train_step, learner))(state, windows)
   assert STATISTICS not in metrics

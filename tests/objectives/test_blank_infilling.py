@@ -22,9 +22,11 @@ APART = BlankInfilling(pair=FullSentences(together=False), sentences=0.3, docume
 
 @functools.cache
 def corrupted(objective, rows=256, length=64):
-  """Windows whose ids are below those of the blanks; those with FullSentences hold two documents."""
+  """Windows whose ids are below those of the blanks; those with FullSentences hold two
+  documents."""
   windows = tiny.windows(rows, objective.text_length(length), seed=3)
-  windows['tokens'] = np.where(windows['segments'] > 0, 5 + windows['tokens'] % 80, 0).astype(np.int32)
+  windows['tokens'] = np.where(windows['segments'] > 0, 5 + windows['tokens'] % 80,
+                               0).astype(np.int32)
   if objective.pair != BlankInfilling().pair:
     windows['segments'] += ((windows['sentences'] > 2) & (windows['segments'] > 0)).astype(np.int32)
   corrupt = jax.jit(lambda key, w: objective.corrupt(key, w, VOCAB))
@@ -40,7 +42,8 @@ def infill(tokens, spans, mask=VOCAB.mask, length=16, most=8):
 
 
 def test_the_papers_example():
-  """Du et al. 2022, figure 2: of x1 to x6, x3 and x5 x6 are blanks, of which the longer is written first."""
+  """Du et al. 2022, figure 2: of x1 to x6, x3 and x5 x6 are blanks, of which the longer is written
+  first."""
   row = infill([11, 12, 13, 14, 15, 16], [(4, 2), (2, 1), (0, 0)], length=12, most=6)
   assert row == dict(
       tokens=[11, 12, 4, 14, 4, 90, 15, 16, 90, 13, 0, 0],
@@ -71,9 +74,11 @@ def test_lengths_are_poisson_without_empty_spans():
 
 def test_fixed_keys_give_fixed_spans():
   documents = jnp.array([0] + [1] * 12 + [0] + [2] * 5 + [0])
-  draw = jax.jit(lambda seed: glm.draw_short_spans(jax.random.key(seed), documents, 6, jnp.array([3, 2, 4, 1, 1])))
+  draw = jax.jit(lambda seed: glm.draw_short_spans(jax.random.key(seed), documents, 6,
+                                                   jnp.array([3, 2, 4, 1, 1])))
   assert [np.stack(draw(seed)).tolist() for seed in range(3)] == [
-      [[2, 7, 15, 0, 0], [3, 2, 4, 0, 0]], [[1, 9, 17, 0, 0], [4, 3, 2, 0, 0]], [[2, 9, 14, 0, 0], [4, 2, 3, 0, 0]]]
+      [[2, 7, 15, 0, 0], [3, 2, 4, 0, 0]], [[1, 9, 17, 0, 0], [4, 3, 2, 0, 0]],
+      [[2, 9, 14, 0, 0], [4, 2, 3, 0, 0]]]
 
 
 @pytest.mark.slow
@@ -113,7 +118,8 @@ def test_part_a_with_its_spans_is_the_text(objective):
       kept = [token for token in whole[1:] if token != VOCAB.pad]
       assert kept == text[:len(kept)] and len(kept) >= len(text) - 2
     weighed = batch['weights'][row] > 0
-    for position, label in zip(batch['positions'][row][weighed], batch['labels'][row][weighed], strict=True):
+    for position, label in zip(batch['positions'][row][weighed], batch['labels'][row][weighed],
+                               strict=True):
       last = position + 1 == size or types[position + 1] == 1
       assert label == (VOCAB.eop if last else tokens[position + 1])
     assert weighed.sum() == len(b) - (tokens[b] == VOCAB.pad).sum()
@@ -123,7 +129,8 @@ def test_part_a_with_its_spans_is_the_text(objective):
 def test_spans_see_their_own_document_where_documents_are_apart():
   _, batch = corrupted(APART)
   assert batch['segments'].max() == 2
-  for segments, places, ranks in zip(*(batch[name] for name in ('segments', 'place', 'ranks')), strict=True):
+  for segments, places, ranks in zip(*(batch[name] for name in ('segments', 'place', 'ranks')),
+                                     strict=True):
     b = ranks > 0
     assert (segments[b] == segments[places[b]]).all()
   _, batch = corrupted(TOGETHER)
@@ -132,7 +139,8 @@ def test_spans_see_their_own_document_where_documents_are_apart():
 
 @pytest.mark.slow
 def test_kinds_of_blanks():
-  """Long ones are at least half of the text, sentences are whole, and short ones are parted by text."""
+  """Long ones are at least half of the text, sentences are whole, and short ones are parted by
+  text."""
   windows, batch = corrupted(MIXED, rows=512)
   kinds = {mask: 0 for mask in MASKS}
   for row, (tokens, types) in enumerate(zip(batch['tokens'], batch['types'], strict=True)):
@@ -152,19 +160,22 @@ def test_kinds_of_blanks():
       assert set(widths) <= set(sizes) and hidden >= int(0.15 * (size + 2))
     else:
       assert not (a[1:] & a[:-1]).any()
-  shares = np.array([kinds[mask] for mask in (VOCAB.mask, VOCAB.smask, VOCAB.gmask)]) / sum(kinds.values())
+  shares = np.array([kinds[mask] for mask in (VOCAB.mask, VOCAB.smask, VOCAB.gmask)]) / sum(
+      kinds.values())
   np.testing.assert_allclose(shares, [0.3, 0.3, 0.4], atol=0.07)
 
 
 def test_rates_of_the_released_code():
-  """480 rows of 128 there: 16.1% of the tokens, 6.50 spans a row (its own statistics, to two digits)."""
+  """480 rows of 128 there: 16.1% of the tokens, 6.50 spans a row (its own statistics, to two
+  digits)."""
   objective = BlankInfilling()
   def draw(key):
     span_key, length_key = jax.random.split(key)
     lengths = corruption.draw_lengths(length_key, objective.lengths, (objective.max_spans(128),))
     return glm.draw_short_spans(span_key, jnp.ones(126, int), 19, lengths)
   starts, sizes = jax.device_get(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(0), 4000)))
-  assert abs(sizes.sum(1).mean() / 128 - 0.161) < 0.002 and abs((sizes > 0).sum(1).mean() - 6.50) < 0.07
+  assert abs(sizes.sum(1).mean() / 128 - 0.161) < 0.002 and abs(
+      (sizes > 0).sum(1).mean() - 6.50) < 0.07
   assert sizes.sum(1).min() == 19
   # No place is special.
   hidden = np.zeros(126)
@@ -181,7 +192,8 @@ def test_rows_are_as_long_as_asked_for():
       assert objective.row_length(objective.part_a_length(length)) == length
       assert objective.text_length(length) < objective.part_a_length(length) < length
     _, batch = corrupted(objective)
-    assert batch['tokens'].shape[1] == 64 and batch['labels'].shape[1] == objective.max_predictions(64)
+    assert batch['tokens'].shape[1] == 64 and batch['labels'].shape[1] == objective.max_predictions(
+        64)
 
 
 @pytest.mark.slow
@@ -193,7 +205,9 @@ def test_the_same_example_in_another_batch():
 
 
 def test_a_tokenizer_without_blanks_is_refused():
-  with pytest.raises(ConfigError, match=r'special tokens that the tokenizer does not have: sop, eop.*layout glm'):
+  with pytest.raises(ConfigError,
+                     match=r'special tokens that the tokenizer does not have: sop, eop.*layout '
+                           r'glm'):
     make_learner(PretrainRun('glm', objective=BlankInfilling()), tiny.VOCAB)
   with pytest.raises(ValueError, match='shares of the rows'):
     BlankInfilling(sentences=0.6, documents=0.6)

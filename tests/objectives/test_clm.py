@@ -25,10 +25,13 @@ def rows(objective, vocab, windows=None):
 
 def test_every_token_is_predicted_once_and_so_is_the_end_of_each_document():
   batch = rows(CausalLM(), TWO)
-  np.testing.assert_array_equal(batch['tokens'], [[2, 5, 6, 2, 7, 8, 2, 0], [2, 5, 6, 7, 8, 9, 10, 11], [0] * 8])
-  np.testing.assert_array_equal(batch['labels'], [[5, 6, 1, 7, 8, 1, 9, 0], [5, 6, 7, 8, 9, 10, 11, 12], [0] * 8])
+  np.testing.assert_array_equal(batch['tokens'],
+                                [[2, 5, 6, 2, 7, 8, 2, 0], [2, 5, 6, 7, 8, 9, 10, 11], [0] * 8])
+  np.testing.assert_array_equal(batch['labels'],
+                                [[5, 6, 1, 7, 8, 1, 9, 0], [5, 6, 7, 8, 9, 10, 11, 12], [0] * 8])
   np.testing.assert_array_equal(batch['segments'], [[1, 1, 1, 2, 2, 2, 3, 0], [1] * 8, [0] * 8])
-  np.testing.assert_array_equal(batch['place'], [[0, 1, 2, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 6, 7], [0] * 8])
+  np.testing.assert_array_equal(batch['place'],
+                                [[0, 1, 2, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 6, 7], [0] * 8])
   np.testing.assert_array_equal(batch['weights'], np.asarray(batch['segments']) > 0)
 
 
@@ -48,12 +51,15 @@ def test_a_row_without_room_loses_its_end():
 
 @pytest.mark.slow
 def test_documents_of_a_row_do_not_see_each_other():
-  """Another text in one document changes neither the other's losses nor their gradients, by a bit."""
+  """Another text in one document changes neither the other's losses nor their gradients, by a
+  bit."""
   objective = CausalLM()
-  cfg = DecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2), max_length=8)
+  cfg = DecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2),
+                      max_length=8)
   model = objective.build(cfg, packed=True)
   first = rows(objective, ONE)
-  second = rows(objective, ONE, WINDOWS | {'tokens': WINDOWS['tokens'].at[0, 2:4].set(jnp.array([30, 31]))})
+  second = rows(objective, ONE,
+                WINDOWS | {'tokens': WINDOWS['tokens'].at[0, 2:4].set(jnp.array([30, 31]))})
   params = tiny.random_params(jax.eval_shape(model.init, jax.random.key(0), first)['params'])
 
   @jax.jit
@@ -64,7 +70,8 @@ def test_documents_of_a_row_do_not_see_each_other():
     return jax.grad(loss, has_aux=True)(params)
 
   wanted = jnp.isin(first['segments'], jnp.array([1, 3])).at[1:].set(False)
-  (grad, logits), (other_grad, other) = outputs(params, first, wanted), outputs(params, second, wanted)
+  (grad, logits), (other_grad, other) = outputs(params, first,
+                                                wanted), outputs(params, second, wanted)
   tiny.assert_same(logits[0][wanted[0]], other[0][wanted[0]])
   tiny.assert_same(grad, other_grad)
   middle = first['segments'][0] == 2
@@ -80,7 +87,8 @@ def test_z_loss_is_the_square_of_the_logarithm_of_the_denominator():
   assert CausalLM(z_loss=1e-4).terms == {'clm': 1.0, 'z': 1e-4}
   assert 'z' not in CausalLM().loss({'lm': logits}, batch)
   masked = MaskedLM(pair=Single(), z_loss=1e-4)
-  np.testing.assert_allclose(masked.loss({'mlm': logits}, batch)['z'], (np.log(8) ** 2, 1), rtol=1e-6)
+  np.testing.assert_allclose(masked.loss({'mlm': logits}, batch)['z'], (np.log(8) ** 2, 1),
+                             rtol=1e-6)
   assert masked.terms == {'mlm': 1.0, 'z': 1e-4} and 'z' not in MaskedLM(pair=Single()).terms
 
 

@@ -9,7 +9,8 @@ from plm_jax.tokenizers.contract import Vocab
 
 def many(function, number, *args):
   """`number` independent draws of function(key, *args)."""
-  return np.asarray(jax.jit(jax.vmap(lambda key: function(key, *args)))(jax.random.split(jax.random.key(0), number)))
+  return np.asarray(jax.jit(jax.vmap(lambda key: function(key, *args)))(
+      jax.random.split(jax.random.key(0), number)))
 
 
 def identity(corpus=0, index=0, epoch=0):
@@ -18,18 +19,22 @@ def identity(corpus=0, index=0, epoch=0):
 
 def key_data(key=0, duplicates=0, **parts):
   return tuple(
-    jax.random.key_data(corruption.example_keys(jax.random.key(key), identity(**parts), duplicates))[0].tolist()
+    jax.random.key_data(corruption.example_keys(jax.random.key(key), identity(**parts),
+                                                duplicates))[0].tolist()
   )
 
 
 def test_an_example_s_key_depends_on_corpus_index_and_epoch_and_on_nothing_else():
-  parts = [dict(), dict(corpus=1), dict(index=1), dict(epoch=1), dict(key=1), dict(index=1, epoch=1),
+  parts = [dict(), dict(corpus=1), dict(index=1), dict(epoch=1), dict(key=1),
+           dict(index=1, epoch=1),
            dict(corpus=1, index=1), dict(corpus=1, epoch=1)]
   assert len({key_data(**part) for part in parts}) == len(parts)
   alone = key_data(corpus=2, index=70_000, epoch=5)
-  many = {'corpus': np.array([0, 2, 1]), 'index': np.array([3, 70_000, 9]), 'epoch': np.array([5, 5, 0]),
+  many = {'corpus': np.array([0, 2, 1]), 'index': np.array([3, 70_000, 9]),
+          'epoch': np.array([5, 5, 0]),
           'tokens': np.ones((3, 4))}
-  assert tuple(jax.random.key_data(corruption.example_keys(jax.random.key(0), many))[1].tolist()) == alone
+  assert tuple(jax.random.key_data(corruption.example_keys(jax.random.key(0), many))[1].tolist(
+      )) == alone
 
 
 def test_duplicates_repeat_with_their_period():
@@ -41,7 +46,8 @@ def test_duplicates_repeat_with_their_period():
 
 def test_choose_tokens_literal():
   candidate = jnp.array([0, 1, 1, 1, 1, 0, 1, 1], bool)
-  assert corruption.choose_tokens(jax.random.key(0), candidate, 3).astype(int).tolist() == [0, 0, 1, 1, 0, 0, 1, 0]
+  assert corruption.choose_tokens(jax.random.key(0), candidate,
+                                  3).astype(int).tolist() == [0, 0, 1, 1, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize('number', [0, 1, 4, 9])
@@ -50,7 +56,8 @@ def test_choose_tokens_is_uniform_and_exact(number):
   chosen = many(corruption.choose_tokens, 4000, candidate, number)
   assert (chosen.sum(1) == min(number, 6)).all()
   assert not chosen[:, ~np.asarray(candidate)].any()
-  np.testing.assert_allclose(chosen[:, np.asarray(candidate)].mean(0), min(number, 6) / 6, atol=0.04)
+  np.testing.assert_allclose(chosen[:, np.asarray(candidate)].mean(0), min(number, 6) / 6,
+                             atol=0.04)
 
 
 UNITS = jnp.array([0, 1, 1, 1, 2, 3, 3, 0, 4, 5, 5, 5, 5, 6, 0, 0])
@@ -65,7 +72,8 @@ def test_choose_spans_literal():
 @pytest.mark.parametrize('lengths', [(1.0,), (0.5, 0.3, 0.2), (0.0, 0.0, 1.0)])
 def test_spans_are_whole_units_within_the_budget(lengths):
   units = np.asarray(UNITS)
-  draws = jax.jit(jax.vmap(lambda key, budget: corruption.choose_spans(key, UNITS, budget, lengths), (0, None)))
+  draws = jax.jit(jax.vmap(lambda key, budget: corruption.choose_spans(key, UNITS, budget, lengths),
+                           (0, None)))
   for budget in 1, 3, 6, 100:
     chosen = np.asarray(draws(jax.random.split(jax.random.key(budget), 300), budget))
     assert not chosen[:, units == 0].any()
@@ -80,12 +88,14 @@ def test_spans_are_whole_units_within_the_budget(lengths):
 
 def test_words_are_chosen_alike_whatever_their_number_or_the_gaps_between_numbers():
   gaps = jnp.array([0, 11, 11, 11, 12, 40, 40, 0, 41, 50, 50, 50, 50, 90, 0, 0])
-  np.testing.assert_array_equal(many(corruption.choose_spans, 50, gaps, 5), many(corruption.choose_spans, 50, UNITS, 5))
+  np.testing.assert_array_equal(many(corruption.choose_spans, 50, gaps, 5),
+                                many(corruption.choose_spans, 50, UNITS, 5))
 
 
 @pytest.mark.slow
 def test_span_lengths_have_their_shares():
-  """A budget of three units is spent as 3, as 2 + 1 or as 1 + 1 + 1, with a last span cut to what is left."""
+  """A budget of three units is spent as 3, as 2 + 1 or as 1 + 1 + 1, with a last span cut to what
+  is left."""
   p = np.array([6, 3, 2]) / 11
   chosen = many(corruption.choose_spans, 3000, jnp.arange(1, 129), 3, tuple(p.tolist()))
   assert (chosen.sum(1) == 3).all()
@@ -121,7 +131,8 @@ def test_replace_tokens_touches_only_positions_of_weight():
 
 def test_shares_of_mask_random_and_kept():
   tokens, vocab = jnp.full(100, 50), Vocab(size=60, mask=4)
-  new = many(lambda key: corruption.replace_tokens(key, tokens, jnp.arange(100), jnp.ones(100), vocab, (0.8, 0.1)), 1500)
+  new = many(lambda key: corruption.replace_tokens(key, tokens, jnp.arange(100), jnp.ones(100),
+                                                   vocab, (0.8, 0.1)), 1500)
   share = np.bincount(new.ravel(), minlength=60) / new.size
   assert new.size == 150_000
   sigma = lambda p: 4 * (p * (1 - p) / new.size) ** 0.5
@@ -143,7 +154,8 @@ def released_windows(units, number, window, shares, sizes):
     chosen[start:start + n] = True
     offset = max(offset + room, min(start + n, len(words)))
   found = np.zeros(len(units), bool)
-  for word in np.array(words, object)[chosen] if len(set(map(len, words))) > 1 else np.array(words)[chosen]:
+  for word in np.array(words, object)[chosen] if len(set(map(len, words))) > 1 else np.array(words)[
+      chosen]:
     if found.sum() + len(word) > number:
       break
     found[word.astype(int)] = True
@@ -160,18 +172,22 @@ def test_windows_are_chosen_from_as_released(lengths):
   def all_of_it(key):
     keys = jax.random.split(key)
     steps = -(-len(units) // 6)
-    return (corruption.choose_windows(key, jnp.array(units), 30, 6, lengths), jax.random.uniform(keys[1], (steps,)),
+    return (corruption.choose_windows(key, jnp.array(units), 30, 6, lengths),
+            jax.random.uniform(keys[1], (steps,)),
             corruption.draw_lengths(keys[0], lengths, (steps,)))
-  for chosen, shares, sizes in zip(*jax.device_get(all_of_it(jax.random.split(jax.random.key(1), 100))), strict=True):
+  for chosen, shares, sizes in zip(
+      *jax.device_get(all_of_it(jax.random.split(jax.random.key(1), 100))), strict=True):
     np.testing.assert_array_equal(chosen, released_windows(units, 30, 6, shares, sizes))
     assert 20 < chosen.sum() <= 30
 
 
 def test_one_token_of_six_until_the_share_is_reached():
-  """DeBERTa v3's generator: 77 of the 512 tokens of a row (max_gram 1), so that none is chosen behind window 77."""
+  """DeBERTa v3's generator: 77 of the 512 tokens of a row (max_gram 1), so that none is chosen
+  behind window 77."""
   chosen = many(corruption.choose_windows, 2000, jnp.arange(1, 511), 77, 6)
   assert (chosen[:, :462].reshape(2000, 77, 6).sum(2) == 1).all() and not chosen[:, 462:].any()
-  assert np.abs(chosen[:, :462].reshape(-1, 6).mean(0) - 1 / 6).max() < 4 * (5 / 36 / 154_000) ** 0.5
+  assert np.abs(chosen[:, :462].reshape(-1, 6).mean(0) - 1
+                / 6).max() < 4 * (5 / 36 / 154_000) ** 0.5
   assert not many(corruption.choose_windows, 3, jnp.zeros(8, int), 3, 6).any()
 
 

@@ -24,7 +24,8 @@ VOCAB = tiny.VOCAB
 TOKENS = [11, 12, 13, 21, 22, 31, 32, 33, 34, 41, 0, 0]
 SENTENCES = [1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 0, 0]
 WORDS = [1, 2, 2, 3, 4, 5, 6, 6, 6, 7, 0, 0]
-ALL = (SentencePermutation(0.5), TokenMasking(0.1, 0.5), TextInfilling(random=0.3), TokenDeletion(0.1),
+ALL = (SentencePermutation(0.5), TokenMasking(0.1, 0.5), TextInfilling(random=0.3),
+       TokenDeletion(0.1),
        TokenInsertion(0.1, 0.5), DocumentRotation(0.5))
 
 
@@ -36,7 +37,8 @@ def text():
 def applied():
   """What each noise makes of the text with a fixed key, all compiled together."""
   noises = dict(masking=TokenMasking(0.3), deletion=TokenDeletion(0.25), infilling=TextInfilling(),
-                insertion=TokenInsertion(0.1), permutation=SentencePermutation(), rotation=DocumentRotation())
+                insertion=TokenInsertion(0.1), permutation=SentencePermutation(),
+                rotation=DocumentRotation())
   after = jax.device_get(jax.jit(lambda key: {
       name: some.apply(key, text(), VOCAB) for name, some in noises.items()})(jax.random.key(1)))
   return {name: some.tokens[:some.size].tolist() for name, some in after.items()}
@@ -46,8 +48,10 @@ def applied():
 def test_fixed_keys_give_fixed_noise(applied):
   assert applied == dict(
       masking=[11, 4, 13, 4, 4, 31, 32, 33, 34, 41], deletion=[12, 13, 22, 31, 32, 33, 41],
-      infilling=[11, 12, 13, 21, 22, 31, 4, 4, 41], insertion=[11, 12, 13, 4, 4, 21, 22, 31, 32, 33, 34, 41],
-      permutation=[41, 31, 32, 33, 34, 11, 12, 13, 21, 22], rotation=[33, 34, 41, 11, 12, 13, 21, 22, 31, 32])
+      infilling=[11, 12, 13, 21, 22, 31, 4, 4, 41],
+      insertion=[11, 12, 13, 4, 4, 21, 22, 31, 32, 33, 34, 41],
+      permutation=[41, 31, 32, 33, 34, 11, 12, 13, 21, 22],
+      rotation=[33, 34, 41, 11, 12, 13, 21, 22, 31, 32])
 
 
 @functools.cache
@@ -55,7 +59,9 @@ def corrupted(objective, rows=64, length=32):
   windows = tiny.windows(rows, objective.text_length(length), seed=2)
   for name in ('tokens', 'segments', 'sentences'):
     windows[name][0] = 0  # a row without text
-  return windows, jax.device_get(jax.jit(lambda k, w: objective.corrupt(k, w, VOCAB))(jax.random.key(3), windows))
+  return windows, jax.device_get(jax.jit(lambda k,
+                                         w: objective.corrupt(k, w, VOCAB))(jax.random.key(3),
+                                                                            windows))
 
 
 @pytest.mark.slow
@@ -97,7 +103,8 @@ def test_permuted_and_rotated():
   after = jax.jit(text_buffer.permute_sentences)(text(), first & (jnp.arange(12) < 10), ordering)
   assert after.tokens.tolist() == [31, 32, 33, 34, 11, 12, 13, 41, 21, 22, 0, 0]
   assert after.sentences.tolist() == [3, 3, 3, 3, 1, 1, 1, 4, 2, 2, 0, 0]
-  assert jax.jit(text_buffer.rotate_text)(text(), 3).tokens.tolist() == [21, 22, 31, 32, 33, 34, 41, 11, 12, 13, 0, 0]
+  assert jax.jit(text_buffer.rotate_text)(text(), 3).tokens.tolist() == [21, 22, 31, 32, 33, 34, 41,
+                                                                         11, 12, 13, 0, 0]
 
 
 def test_lengths_are_poisson_with_empty_spans():
@@ -117,14 +124,18 @@ def test_languages_of_corpora():
   """A text and the name of its corpus's language, or of the tokenizer's."""
   vocab = Vocab(140, bos=0, pad=1, eos=2, mask=99, source=101, target=102, language=100)
   tokens = np.array([[11, 12, 13, 21, 22], [31, 32, 33, 0, 0], [0] * 5], np.int32)
-  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=tokens // 10, words=tokens,
-                 **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)), corpus=np.array([1, 0, 1]))
+  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=tokens // 10,
+                 words=tokens,
+                 **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)),
+                 corpus=np.array([1, 0, 1]))
   for names, (first, second) in ((('cs_CZ', 'en_XX'), (103, 101)), ((), (101, 101))):
     objective = DenoisingAutoencoder((TokenMasking(0.0),), languages=names)
-    batch = jax.device_get(jax.jit(lambda w, of=objective: of.corrupt(jax.random.key(0), w, vocab))(windows))
+    batch = jax.device_get(jax.jit(lambda w,
+                                   of=objective: of.corrupt(jax.random.key(0), w, vocab))(windows))
     assert batch['tokens'].tolist() == [
         [11, 12, 13, 21, 22, 2, first], [31, 32, 33, 2, second, 1, 1], [1] * 7]
-    assert batch['labels'].tolist() == [[11, 12, 13, 21, 22, 2, first], [31, 32, 33, 2, second, 0, 0], [0] * 7]
+    assert batch['labels'].tolist() == [[11, 12, 13, 21, 22, 2, first],
+                                        [31, 32, 33, 2, second, 0, 0], [0] * 7]
     assert batch['decoder_tokens'].tolist() == [
         [first, 11, 12, 13, 21, 22, 2], [second, 31, 32, 33, 2, 1, 1], [1] * 7]
   with pytest.raises(ValueError, match='xx_XX is no language of mBART, which has ar_AR, cs_CZ'):
@@ -133,9 +144,9 @@ def test_languages_of_corpora():
 
 @pytest.mark.slow
 def test_infilling_counts_words_and_leaves_none_in_part():
-  """What is done to 40 words of three tokens is what is done to 40 tokens, word by word: fairseq's add_whole_word_mask
-  goes from the start of a word to that of another. 0.35 of 40 are 14 in spans of 3.5: the numbers of mBART, section
-  2.2. Only masks of empty spans go somewhere else."""
+  """What is done to 40 words of three tokens is what is done to 40 tokens, word by word: fairseq's
+  add_whole_word_mask goes from the start of a word to that of another. 0.35 of 40 are 14 in spans
+  of 3.5: the numbers of mBART, section 2.2. Only masks of empty spans go somewhere else."""
   at = np.arange(120)
   words = np.repeat(np.arange(1, 41), 3)
   @jax.jit
@@ -150,7 +161,8 @@ def test_infilling_counts_words_and_leaves_none_in_part():
   compared, gone = 0, []
   for n in range(200):
     few, many = (some.tokens[n][:some.size[n]].tolist() for some in (by_tokens, by_words))
-    want = [x for token in few for x in ([token] if token < 1000 else range(3 * token - 2000, 3 * token - 1997))]
+    want = [x for token in few
+            for x in ([token] if token < 1000 else range(3 * token - 2000, 3 * token - 1997))]
     gone.append(40 - sum(token >= 1000 for token in few))
     assert sum(token >= 1000 for token in many) == 3 * (40 - gone[-1])
     kept = [token for token in many if token != VOCAB.mask]
@@ -167,7 +179,8 @@ def test_of_whole_words_as_many_are_chosen_as_of_tokens():
 
 
 def test_an_end_behind_each_sentence():
-  """Liu et al. 2020, section 2.2: sentences are separated by </s>, and the language ends the row."""
+  """Liu et al. 2020, section 2.2: sentences are separated by </s>, and the language ends the
+  row."""
   after = jax.jit(lambda text: text_buffer.append_separators(text, 2, 15))(text())
   assert after.size == 14
   assert after.tokens.tolist() == [11, 12, 13, 2, 21, 22, 2, 31, 32, 33, 34, 2, 41, 2, 0]
@@ -179,37 +192,46 @@ def test_an_end_behind_each_sentence():
   vocab = Vocab(140, bos=0, pad=1, eos=2, mask=99, source=101, target=102, language=100)
   tokens = np.array([[11, 12, 13, 21, 22], [31, 32, 33, 0, 0], [0] * 5], np.int32)
   sentences = np.array([[1, 1, 1, 2, 2], [1, 1, 1, 0, 0], [0] * 5], np.int32)
-  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=sentences, words=tokens,
-                 **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)), corpus=np.array([1, 0, 1]))
-  objective = DenoisingAutoencoder((SentencePermutation(),), languages=('cs_CZ', 'en_XX'), reserve=2)
+  windows = dict(tokens=tokens, segments=(tokens > 0).astype(np.int32), sentences=sentences,
+                 words=tokens,
+                 **dict.fromkeys(('document', 'index', 'epoch'), np.arange(3)),
+                 corpus=np.array([1, 0, 1]))
+  objective = DenoisingAutoencoder((SentencePermutation(),), languages=('cs_CZ', 'en_XX'),
+                                   reserve=2)
   assert objective.text_length(9) == 5 and objective.max_predictions(9) == 9
   batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(0), w, vocab))(windows))
-  assert batch['labels'].tolist() == [[11, 12, 13, 2, 21, 22, 2, 103, 0], [31, 32, 33, 2, 101, 0, 0, 0, 0], [0] * 9]
+  assert batch['labels'].tolist() == [[11, 12, 13, 2, 21, 22, 2, 103, 0],
+                                      [31, 32, 33, 2, 101, 0, 0, 0, 0], [0] * 9]
   assert batch['decoder_tokens'].tolist() == [
       [103, 11, 12, 13, 2, 21, 22, 2, 1], [101, 31, 32, 33, 2, 1, 1, 1, 1], [1] * 9]
-  assert batch['content'].tolist() == [[1, 1, 1, 0, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0], [0] * 9]
+  assert batch['content'].tolist() == [[1, 1, 1, 0, 1, 1, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0, 0, 0],
+                                       [0] * 9]
   # Sentences keep the </s> behind them when they change places.
-  assert batch['tokens'][0].tolist() in ([11, 12, 13, 2, 21, 22, 2, 103, 1], [21, 22, 2, 11, 12, 13, 2, 103, 1])
+  assert batch['tokens'][0].tolist() in ([11, 12, 13, 2, 21, 22, 2, 103, 1],
+                                         [21, 22, 2, 11, 12, 13, 2, 103, 1])
   assert batch['tokens'][1:].tolist() == [[31, 32, 33, 2, 101, 1, 1, 1, 1], [1] * 9]
 
 
 def test_words_of_chinese_become_one_mask_each():
-  """fastnlp/CPT, bart_dataset.py: of 20 Chinese words ceil(0.3 x 20) = 6 are one mask, of ceil(0.03 x 20) = 1 the first
-  character alone is a mask; the other words, here every fifth, stay."""
+  """fastnlp/CPT, bart_dataset.py: of 20 Chinese words ceil(0.3 x 20) = 6 are one mask, of ceil(0.03
+  x 20) = 1 the first character alone is a mask; the other words, here every fifth, stay."""
   words = np.repeat(np.arange(1, 26), 2)
   other = words % 5 == 0
   tokens = np.arange(100, 150)
   text = TextBuffer(
-    jnp.array(tokens), jnp.ones(50, int), jnp.array(words), jnp.int32(50), jnp.array(1 - other.astype(int))
+    jnp.array(tokens), jnp.ones(50, int), jnp.array(words), jnp.int32(50),
+    jnp.array(1 - other.astype(int))
   )
-  found = jax.device_get(jax.jit(jax.vmap(lambda key: WordMasking(random=0.0).apply(key, text, VOCAB)))(
+  found = jax.device_get(
+      jax.jit(jax.vmap(lambda key: WordMasking(random=0.0).apply(key, text, VOCAB)))(
       jax.random.split(jax.random.key(0), 400)))
   chosen = np.zeros(26, int)
   for row, size in zip(found.tokens, found.size, strict=True):
     row = row[:size].tolist()
     # 50 tokens, of which six words of two have lost one each.
     assert size == 44 and row.count(VOCAB.mask) == 7
-    left = {number: [token for token in tokens[words == number] if token in row] for number in range(1, 26)}
+    left = {number: [token for token in tokens[words == number] if token in row]
+            for number in range(1, 26)}
     assert all(left[number] == tokens[words == number].tolist() for number in range(5, 26, 5))
     gone = [number for number, some in left.items() if not some]
     cut = [number for number, some in left.items() if len(some) == 1]
@@ -226,8 +248,10 @@ def test_words_of_chinese_become_one_mask_each():
 
 
 def test_masks_of_words_may_be_random_tokens():
-  text = TextBuffer(jnp.arange(100, 150), jnp.ones(50, int), jnp.arange(1, 51), jnp.int32(50), jnp.ones(50, int))
-  found = jax.device_get(jax.jit(jax.vmap(lambda key: WordMasking(characters=0.0, random=0.25).apply(
+  text = TextBuffer(jnp.arange(100, 150), jnp.ones(50, int), jnp.arange(1, 51), jnp.int32(50),
+                    jnp.ones(50, int))
+  found = jax.device_get(
+      jax.jit(jax.vmap(lambda key: WordMasking(characters=0.0, random=0.25).apply(
       key, text, VOCAB)))(jax.random.split(jax.random.key(0), 400)))
   masks = (found.tokens == VOCAB.mask).sum()
   assert (found.size == 50).all() and masks / (400 * 15) == pytest.approx(0.75, abs=0.03)
@@ -237,12 +261,14 @@ def test_masks_of_words_may_be_random_tokens():
 def test_bart_of_chinese_reads_and_writes_the_ends_of_sentences():
   """[CLS] a [SEP] b [SEP] on both sides, begun by [SEP]; ends of sentences are never masked."""
   objective = DenoisingAutoencoder((SentencePermutation(), WordMasking(random=0.0)), reserve=4)
-  windows = dict(tokens=np.array([TOKENS]), segments=np.array([[1] * 10 + [0, 0]]), sentences=np.array([SENTENCES]),
+  windows = dict(tokens=np.array([TOKENS]), segments=np.array([[1] * 10 + [0, 0]]),
+                 sentences=np.array([SENTENCES]),
                  words=np.array([WORDS]), chinese=np.ones((1, 12), int), document=np.zeros(1, int),
                  corpus=np.zeros(1, int), index=np.zeros(1, int), epoch=np.zeros(1, int))
   batch = jax.device_get(objective.corrupt(jax.random.key(0), windows, VOCAB))
   cls, sep = VOCAB.cls, VOCAB.sep
-  assert batch['labels'][0, :15].tolist() == [cls, 11, 12, 13, sep, 21, 22, sep, 31, 32, 33, 34, sep, 41, sep]
+  assert batch['labels'][0, :15].tolist() == [cls, 11, 12, 13, sep, 21, 22, sep, 31, 32, 33, 34,
+                                              sep, 41, sep]
   assert batch['decoder_tokens'][0, :4].tolist() == [sep, cls, 11, 12]
   seen = batch['tokens'][0][batch['segments'][0] > 0].tolist()
   assert seen[0] == cls and seen[-1] == sep and seen.count(sep) == 4
@@ -257,5 +283,6 @@ def test_which_tokens_are_chinese():
   objective = DenoisingAutoencoder((WordMasking(),))
   windows = objective.add_token_info({'tokens': np.arange(9)[None]}, Tokenizer())
   assert windows['chinese'].tolist() == [[0, 1, 0, 0, 0, 1, 0, 1, 0]]
-  assert 'chinese' not in DenoisingAutoencoder().add_token_info({'tokens': np.arange(9)[None]}, Tokenizer())
+  assert 'chinese' not in DenoisingAutoencoder().add_token_info({'tokens': np.arange(9)[None]},
+                                                                Tokenizer())
   assert objective.shapes(2, 64)['chinese'] == objective.shapes(2, 64)['words']

@@ -22,7 +22,8 @@ from plm_jax.objectives.row_builders import Single
 
 TEACHER = tiny.config(layers=4)
 STUDENT = validation.with_paths(
-  tiny.config(layers=2), {'block.width': 24, 'block.mlp_dim': 20, 'embeddings.types': 0, 'pooler': False}
+  tiny.config(layers=2), {'block.width': 24, 'block.mlp_dim': 20, 'embeddings.types': 0,
+                          'pooler': False}
 )
 ROWS = MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0)
 TINYBERT = Distillation(model=TEACHER, soft=0.0, hard=0.0, cosine=0.0, inner=Layerwise(), task=ROWS)
@@ -55,7 +56,8 @@ def sums(objective, params, batch):
           return numpy_bert.log_softmax(x['scores'][n][row, :, :size, :size])
         vectors = x[name.removesuffix('s').replace('querie', 'query')][n][row, :size]
         vectors = vectors.reshape(size, objective.inner.heads or vectors.shape[1], -1)
-        return numpy_bert.log_softmax(np.einsum('qra,kra->rqk', vectors, vectors) / np.sqrt(vectors.shape[-1]))
+        return numpy_bert.log_softmax(np.einsum('qra,kra->rqk', vectors, vectors)
+                                      / np.sqrt(vectors.shape[-1]))
       a, b = relation(own, 1), relation(theirs, layer)
       total[name] += (np.exp(b) * (b - a)).sum(-1).mean(0).sum()
   weights = {name: (sizes ** 2).sum() if name == 'scores' else sizes.sum() for name in total}
@@ -64,7 +66,8 @@ def sums(objective, params, batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('objective', [
-    pytest.param(TINYBERT, id='tinybert'), pytest.param(MINILM, id='minilm'), pytest.param(SECOND, id='minilmv2')])
+    pytest.param(TINYBERT, id='tinybert'), pytest.param(MINILM, id='minilm'),
+    pytest.param(SECOND, id='minilmv2')])
 def test_losses_and_their_gradient_are_those_of_numpys_bert(objective):
   model = objective.build(STUDENT, packed=False)
   windows: Any = tiny.windows(3, objective.text_length(16))
@@ -89,7 +92,8 @@ def test_losses_and_their_gradient_are_those_of_numpys_bert(objective):
 
   step = jax.tree.map(lambda x: 1e-4 * np.random.default_rng(1).normal(size=x.shape), exact)
   step['teacher'] = jax.tree.map(np.zeros_like, step['teacher'])
-  ahead, back = (sums(objective, jax.tree.map(lambda x, y, sign=sign: x + sign * y, exact, step), batch)
+  ahead, back = (sums(objective, jax.tree.map(lambda x, y, sign=sign: x + sign * y, exact, step),
+                      batch)
                  for sign in (1, -1))
   slope = sum(ahead[name][0] / want[name][1] - back[name][0] / want[name][1] for name in want) / 2
   along = sum(np.vdot(np.asarray(x, np.float64), y) for x, y in zip(
@@ -99,34 +103,45 @@ def test_losses_and_their_gradient_are_those_of_numpys_bert(objective):
 
 @pytest.mark.parametrize('config', [
     pytest.param(tiny.config(layers=3), marks=pytest.mark.slow),
-    pytest.param(validation.with_paths(tiny.config(layers=3), {'block.norm_at': 'pre', 'windows': (0, 4)}),
+    pytest.param(validation.with_paths(tiny.config(layers=3),
+                                       {'block.norm_at': 'pre', 'windows': (0, 4)}),
                  marks=pytest.mark.slow),
-    DecoderConfig(vocab=96, block=tiny.block(norm_at='pre', kv_heads=2, attention={'position': Rope()}), max_length=32,
-                  absolute='none', stack=tiny.config(layers=3).stack)], ids=['post', 'pre', 'decoder'])
+    DecoderConfig(vocab=96, block=tiny.block(norm_at='pre', kv_heads=2,
+                                             attention={'position': Rope()}), max_length=32,
+                  absolute='none', stack=tiny.config(layers=3).stack)],
+                  ids=['post', 'pre', 'decoder'])
 def test_what_is_inside_is_what_the_layers_do(config):
   """As `encode.layers` observes it, whose kernels are the plain ones."""
-  batch = {'tokens': jnp.arange(24).reshape(2, 12) + 5, 'segments': jnp.array([[1] * 12, [1] * 9 + [0] * 3])}
-  params = tiny.random_params(jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), batch)['params']))
+  batch = {'tokens': jnp.arange(24).reshape(2, 12) + 5,
+           'segments': jnp.array([[1] * 12, [1] * 9 + [0] * 3])}
+  params = tiny.random_params(
+      jax.eval_shape(lambda: config.backbone().init(jax.random.key(0), batch)['params']))
   read: Any = functools.partial(config.backbone().apply, {'params': params}, batch)
   inside = read(within=True).inside
-  layers, probs = (encode.compute_all_layers(config, params, batch, attention=attention) for attention in (False, True))
-  np.testing.assert_allclose(jnp.concatenate([inside.embedded[None], inside.hidden]), layers, atol=1e-5)
+  layers, probs = (encode.compute_all_layers(config, params, batch, attention=attention)
+                   for attention in (False, True))
+  np.testing.assert_allclose(jnp.concatenate([inside.embedded[None], inside.hidden]), layers,
+                             atol=1e-5)
   assert read().inside is None
   whole = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((12, 12), bool)) | (config.kind == 'encoder'),
                                    attention_logits(inside, config, 2), -1e9))
-  np.testing.assert_allclose(whole[0], probs[2, 0], atol=1e-5)  # a row without padding, of a layer that sees all
+  # a row without padding, of a layer that sees all
+  np.testing.assert_allclose(whole[0], probs[2, 0], atol=1e-5)
   assert inside.value.shape == (3, 2, 12, config.block.key_heads, 8)
 
 
 def test_a_decoder_learns_what_comes_next():
   """A student that is its teacher has no more to learn but of the text; another has."""
-  config = DecoderConfig(vocab=96, block=tiny.block(norm_at='pre'), max_length=32, stack=TEACHER.stack)
+  config = DecoderConfig(vocab=96, block=tiny.block(norm_at='pre'), max_length=32,
+                         stack=TEACHER.stack)
   objective = Distillation(model=config, task=CausalLM(isolated=False), inner=Relations())
-  assert {*objective.terms} == {'soft', 'clm', 'cosine', 'attention', 'values'} and objective.max_predictions(16) == 16
+  assert {*objective.terms} == {'soft', 'clm', 'cosine', 'attention',
+                                'values'} and objective.max_predictions(16) == 16
   windows: Any = tiny.windows(3, objective.text_length(16))
   batch = objective.corrupt(jax.random.key(0), windows, tiny.VOCAB)
   model = objective.build(config, packed=False)
-  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
+  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0),
+                                                                batch)['params']))
   same = {**params['teacher'], 'teacher': params['teacher']}
   read: Any = model.apply
   losses = jax.jit(lambda p: objective.loss(read({'params': p}, batch), batch))
@@ -148,7 +163,8 @@ def test_refusals():
     build(MINILM, tiny.config(heads=2))
   with pytest.raises(ValueError, match='5 does not divide the width of queries or keys, 24'):
     build(TINYBERT, inner=Relations(('keys',), 5))
-  with pytest.raises(ValueError, match=r'the teacher has 4 layers, and objective\.inner\.layer is 7'):
+  with pytest.raises(ValueError,
+                     match=r'the teacher has 4 layers, and objective\.inner\.layer is 7'):
     build(TINYBERT, inner=Relations(layer=7))
   with pytest.raises(ValueError, match='not those of DebertaConfig'):
     build(TINYBERT, model=DebertaConfig(vocab=96, block=tiny.block(), stack=TEACHER.stack))

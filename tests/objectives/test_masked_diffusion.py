@@ -1,4 +1,5 @@
-"""The bound of masked diffusion: its value by enumeration, its random masks, and masking by frequency."""
+"""The bound of masked diffusion: its value by enumeration, its random masks, and masking by
+frequency."""
 import dataclasses
 import itertools
 import math
@@ -47,13 +48,15 @@ def cross_entropy(logits, masked, text=TEXT):
 
 
 def exact_bound(logits, text=TEXT):
-  """Computes the bound in nats by all masks: each number of masked tokens, and each choice of so many."""
+  """Computes the bound in nats by all masks: each number of masked tokens, and each choice of so
+  many."""
   total = 0.0
   for number in range(1, SIZE + 1):
     choices = list(itertools.combinations(range(SIZE), number))
     for choice in choices:
       masked = np.isin(np.arange(SIZE), choice)
-      total += cross_entropy(logits, masked, text)[masked].sum() * SIZE / number / SIZE / len(choices)
+      total += cross_entropy(logits, masked,
+                             text)[masked].sum() * SIZE / number / SIZE / len(choices)
   return total
 
 
@@ -70,9 +73,12 @@ def order_losses(logits, text=TEXT):
 
 def small_windows(rows):
   zeros = np.zeros(rows, np.int32)
-  return {'tokens': np.tile(TEXT, (rows, 1)).astype(np.int32), 'segments': np.ones((rows, SIZE), np.int32),
-          'sentences': np.ones((rows, SIZE), np.int32), 'words': np.tile(np.arange(1, SIZE + 1), (rows, 1)),
-          'document': zeros, 'corpus': zeros, 'index': np.arange(rows, dtype=np.int32), 'epoch': zeros}
+  return {'tokens': np.tile(TEXT, (rows, 1)).astype(np.int32),
+          'segments': np.ones((rows, SIZE), np.int32),
+          'sentences': np.ones((rows, SIZE), np.int32),
+          'words': np.tile(np.arange(1, SIZE + 1), (rows, 1)),
+          'document': zeros, 'corpus': zeros, 'index': np.arange(rows, dtype=np.int32),
+          'epoch': zeros}
 
 
 def sampled_loss(objective, windows, logits, key=0):
@@ -95,9 +101,11 @@ def test_the_bound_is_the_mean_over_orders_and_above_the_likelihood():
   assert bound > likelihood + 0.01
   # The likelihoods of all texts sum to 1.
   words = np.where(np.arange(SMALL.size) > SMALL.mask, logits, -np.inf)
-  every = [np.exp(-order_losses(words, np.array(text))).mean() for text in itertools.product((5, 6, 7), repeat=SIZE)]
+  every = [np.exp(-order_losses(words, np.array(text))).mean()
+           for text in itertools.product((5, 6, 7), repeat=SIZE)]
   assert sum(every) == pytest.approx(1, rel=1e-12)
-  # The integral over time of 1/t times the loss, of every mask with its probability t^n (1 - t)^(L - n).
+  # The integral over time of 1/t times the loss, of every mask with its probability t^n (1 - t)^(L
+  # - n).
   integral = 0.0
   for bits in itertools.product((False, True), repeat=SIZE):
     number = sum(bits)
@@ -113,7 +121,8 @@ def test_the_bound_is_the_mean_over_orders_and_above_the_likelihood():
 
 
 def truncated_bound(logits, alpha, first):
-  """Integrates -alpha' / (1 - alpha) times the expected loss over times from `first` to 1, in nats per text."""
+  """Integrates -alpha' / (1 - alpha) times the expected loss over times from `first` to 1, in nats
+  per text."""
   points, weights = np.polynomial.legendre.leggauss(64)
   total = 0.0
   for point, weight in zip(points, weights, strict=True):
@@ -140,7 +149,8 @@ def test_random_masks_of_training_converge_to_the_integral(schedule, stratified,
   assert truncated_bound(logits, alpha, 1e-5) == pytest.approx(exact_bound(logits), rel=1e-4)
   objective = MaskedDiffusion(schedule=schedule, low_discrepancy=stratified, min_time=0.1)
   windows = {**small_windows(1 << 15), PROGRESS: np.float32(0.5)}
-  assert sampled_loss(objective, windows, logits) == pytest.approx(truncated_bound(logits, alpha, 0.1), rel=0.01)
+  assert sampled_loss(objective, windows,
+                      logits) == pytest.approx(truncated_bound(logits, alpha, 0.1), rel=0.01)
 
 
 def test_mask_is_no_prediction_and_gradients_are_finite_at_small_times():
@@ -185,10 +195,12 @@ def test_rarer_tokens_are_masked_more_often_and_as_many_in_all(rate, power):
   text = np.arange(10) < 8
   padded = np.append(ranks, [5000, 0])
   found = np.asarray(frequency_probabilities(jnp.array(padded), jnp.array(text), rate, power))
-  np.testing.assert_allclose(found[:8], released_probabilities(ranks.astype(float), rate, power), rtol=2e-4, atol=1e-6)
+  np.testing.assert_allclose(found[:8], released_probabilities(ranks.astype(float), rate, power),
+                             rtol=2e-4, atol=1e-6)
   assert not found[8:].any() and found[:8].mean() == pytest.approx(rate, rel=1e-4)
   assert (np.diff(found[np.argsort(ranks)]) >= -1e-6).all() and found.max() <= 1 + 1e-5
-  np.testing.assert_allclose(frequency_probabilities(jnp.array(padded), jnp.array(text), rate, 0.0)[:8], rate, rtol=1e-5)
+  np.testing.assert_allclose(frequency_probabilities(jnp.array(padded), jnp.array(text), rate,
+                                                     0.0)[:8], rate, rtol=1e-5)
 
 
 def test_training_masks_by_frequency_and_evaluation_does_not():
@@ -197,9 +209,11 @@ def test_training_masks_by_frequency_and_evaluation_does_not():
   windows = tiny.windows(512, 8, shortest=8)
   windows['frequency_ranks'] = np.tile(np.arange(8, dtype=np.int32), (512, 1))
   def shares(objective, windows):
-    batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(0), w, tiny.VOCAB))(windows))
+    batch = jax.device_get(jax.jit(lambda w: objective.corrupt(jax.random.key(0), w, tiny.VOCAB))(
+        windows))
     assert (batch['tokens'][batch['masked'] > 0] == tiny.VOCAB.mask).all()
-    np.testing.assert_array_equal(batch['tokens'][batch['masked'] == 0], batch['labels'][batch['masked'] == 0])
+    np.testing.assert_array_equal(batch['tokens'][batch['masked'] == 0],
+                                  batch['labels'][batch['masked'] == 0])
     assert not batch['masked'][batch['text'] == 0].any()
     return batch['masked'][:, 1:9].mean(0)
   trained = shares(objective, {**windows, PROGRESS: np.float32(0)})
@@ -213,16 +227,19 @@ def shapes_of_a_step(model):
   """Traces a training step of a small model."""
   objective = MaskedDiffusion()
   small = validation.with_paths(model, {
-      'block.width': 32, 'block.heads': 2, 'block.mlp_dim': 16, 'stack.layers': 2, 'vocab': tiny.VOCAB.size,
+      'block.width': 32, 'block.heads': 2, 'block.mlp_dim': 16, 'stack.layers': 2,
+      'vocab': tiny.VOCAB.size,
       'max_length': tiny.LENGTH})
-  learner = dataclasses.replace(tiny.learner(), model=objective.build(small, packed=False), objective=objective)
+  learner = dataclasses.replace(tiny.learner(), model=objective.build(small, packed=False),
+                                objective=objective)
   windows = tiny.windows(2, objective.text_length(16))
   state = jax.eval_shape(lambda: init_state(learner, windows))
   return jax.eval_shape(lambda state: train_step(learner, state, windows), state)
 
 
 @pytest.mark.parametrize('model', [
-    pytest.param(tiny.config(), id='bert'), pytest.param(modernbert.base(), id='modernbert', marks=pytest.mark.slow),
+    pytest.param(tiny.config(), id='bert'),
+    pytest.param(modernbert.base(), id='modernbert', marks=pytest.mark.slow),
     pytest.param(deberta.base(), id='deberta', marks=pytest.mark.slow),
     pytest.param(ltg_bert.base(), id='ltg-bert', marks=pytest.mark.slow),
     pytest.param(mdlm.base(), id='gpt-bert', marks=pytest.mark.slow)])

@@ -1,4 +1,5 @@
-"""MPNet's objective: which tokens are predicted, the attention mask, and two-stream attention in numpy float64."""
+"""MPNet's objective: which tokens are predicted, the attention mask, and two-stream attention in
+numpy float64."""
 import dataclasses
 
 from flax.linen import unbox
@@ -28,9 +29,11 @@ from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.tokenizers.contract import Vocab
 
 VOCAB = Vocab(64, pad=1, unk=3, cls=0, sep=2, mask=63)
-# Of microsoft/MPNet, masked_permutation_net.py: 4 + 3 tokens in the order of the permutation, then 3 masks. 1: hidden.
+# Of microsoft/MPNet, masked_permutation_net.py: 4 + 3 tokens in the order of the permutation, then
+# 3 masks. 1: hidden.
 CONTENT = np.array([[int(c) for c in row] for row in (
-    '0000111000', '0000111000', '0000111000', '0000111000', '0000011100', '0000001110', '0000000111', '0000111000',
+    '0000111000', '0000111000', '0000111000', '0000111000', '0000011100', '0000001110',
+    '0000000111', '0000111000',
     '0000111000', '0000111000')])
 QUERY = np.array([[int(c) for c in row] for row in ('0000111000', '0000011100', '0000001110')])
 ORDER = np.array([0, 2, 0, 0, 3, 1, 0])  # of a text of 7 tokens: which are predicted, and when
@@ -38,7 +41,8 @@ ORDER = np.array([0, 2, 0, 0, 3, 1, 0])  # of a text of 7 tokens: which are pred
 
 def small(**changes):
   return validation.with_paths(mpnet.base(), {
-      'vocab': 64, 'max_length': 40, 'stack.layers': 2, 'block.width': 32, 'block.heads': 4, 'block.mlp_dim': 48,
+      'vocab': 64, 'max_length': 40, 'stack.layers': 2, 'block.width': 32, 'block.heads': 4,
+      'block.mlp_dim': 48,
       'block.dropout': 0.0, 'block.attention.dropout': 0.0, **changes})
 
 
@@ -48,7 +52,8 @@ def windows(rows, text, *, size=None, index=0):
   tokens = np.random.default_rng(index).integers(4, 63, (rows, text)).astype(np.int32)
   zeros = np.zeros(rows, np.int32)
   return {
-      'tokens': np.where(real, tokens, 1), 'segments': np.tile(real, (rows, 1)), 'sentences': np.tile(real, (rows, 1)),
+      'tokens': np.where(real, tokens, 1), 'segments': np.tile(real, (rows, 1)),
+      'sentences': np.tile(real, (rows, 1)),
       'words': np.tile((1 + at // 3) * real, (rows, 1)), 'document': zeros, 'corpus': zeros,
       'index': index + np.arange(rows, dtype=np.int32), 'epoch': zeros}
 
@@ -82,7 +87,8 @@ def test_padding_and_other_documents_are_not_seen():
 
 
 def run_streams(params, config, tokens, order, masked):
-  """Computes two streams in float64 as the released code does: content and queries, each with its mask -> logits."""
+  """Computes two streams in float64 as the released code does: content and queries, each with its
+  mask -> logits."""
   places = permutation(order)
   most = len(masked)
   table, block = params['backbone']['embeddings'], params['backbone']['stack']['layers']['block']
@@ -97,14 +103,17 @@ def run_streams(params, config, tokens, order, masked):
     layer = jax.tree.map(lambda x, n=n: x[n], block)
     attention, mlp = layer['attention'], layer['mlp']
     def project(name, x, attention=attention):
-      return np.einsum('ld,dha->hla', x, attention[name]['kernel']) + attention[name]['bias'][:, None]
+      return np.einsum('ld,dha->hla', x,
+                       attention[name]['kernel']) + attention[name]['bias'][:, None]
     key, value = project('key', content), project('value', content)
-    def advance(x, hidden, bias, key=key, value=value, attention=attention, mlp=mlp, layer=layer, project=project):
+    def advance(x, hidden, bias, key=key, value=value, attention=attention, mlp=mlp, layer=layer,
+                project=project):
       logits = project('query', x) @ key.swapaxes(1, 2) / np.sqrt(key.shape[-1]) + bias
       mixed = np.exp(log_softmax(np.where(hidden, -np.inf, logits))) @ value
       y = np.einsum('hla,had->ld', mixed, attention['out']['kernel']) + attention['out']['bias']
       x = norm(x + y, layer['attention_norm'], 1e-5)
-      y = gelu(x @ mlp['up']['kernel'] + mlp['up']['bias']) @ mlp['down']['kernel'] + mlp['down']['bias']
+      y = gelu(x @ mlp['up']['kernel'] + mlp['up']['bias']) @ mlp['down']['kernel'] + mlp['down'][
+          'bias']
       return norm(x + y, layer['mlp_norm'], 1e-5)
     content, query = advance(content, CONTENT, bias), advance(query, QUERY, bias[:, -most:])
   head = params['heads_mlm']
@@ -162,7 +171,8 @@ def test_rows_hold_text_masks_and_queries():
   text, masks, queries = np.split(batch['tokens'], [40, 46], axis=1)
   np.testing.assert_array_equal(masks, queries)
   np.testing.assert_array_equal(text[:, 1:31], given['tokens'][:, :30])
-  np.testing.assert_array_equal(batch['weights'], np.tile([1, 1, 1, 1, 1, 0], (512, 1)))  # 15% of 32
+  # 15% of 32
+  np.testing.assert_array_equal(batch['weights'], np.tile([1, 1, 1, 1, 1, 0], (512, 1)))
   np.testing.assert_array_equal(batch['position_of'][:, :40], np.tile(np.arange(40), (512, 1)))
   np.testing.assert_array_equal(batch['position_of'][:, 40:46], batch['position_of'][:, 46:])
   places = batch['position_of'][:, 40:45]
@@ -199,7 +209,8 @@ def test_tokens_are_the_end_of_words_in_random_order():
 
 
 def test_single_tokens():
-  chosen = choose_last_words(jax.random.key(1), jnp.ones(200, bool), jnp.zeros(200, jnp.int32), 0.15, 30)
+  chosen = choose_last_words(jax.random.key(1), jnp.ones(200, bool), jnp.zeros(200, jnp.int32),
+                             0.15, 30)
   assert chosen.sum() == 30
   places, weights = draw_order(jax.random.key(2), chosen, 40)
   assert sorted(places[:30].tolist()) == np.flatnonzero(chosen).tolist()
@@ -239,15 +250,18 @@ def test_models_of_another_attention_are_refused(changes):
 
 @pytest.mark.parametrize('scheme', [Alibi(), Disentangled(), TransformerXL()])
 def test_positions_by_the_order_of_the_row_are_refused(scheme):
-  with pytest.raises(ConfigError, match=f'{type(scheme).__name__} positions follow the order of the row'):
+  with pytest.raises(ConfigError,
+                     match=f'{type(scheme).__name__} positions follow the order of the row'):
     MaskedPermutedLM().build(small(**{'block.attention.position': scheme}), packed=False)
 
 
 @pytest.mark.parametrize('changes', [
-    {}, {'block.attention.position': Buckets(shared=False)}, {'block.attention.position': NoPosition()},
+    {}, {'block.attention.position': Buckets(shared=False)},
+    {'block.attention.position': NoPosition()},
     {'block.attention.position': Rope(), 'embeddings.absolute': 'none'}])
 def test_positions_are_those_of_the_tokens(changes):
-  """Places in the row say nothing: more room for predictions changes no prediction. Three texts, one padded."""
+  """Places in the row say nothing: more room for predictions changes no prediction. Three texts,
+  one padded."""
   config = small(**changes)
   model, params = make_model(config)
   pair = FullSentences(together=False)
@@ -262,7 +276,8 @@ def test_positions_are_those_of_the_tokens(changes):
   # The same rows with room for 8 predictions in place of 12.
   keep = np.concatenate([np.arange(length), length + np.arange(8), length + 12 + np.arange(8)])
   short = {name: batch[name][:, keep] for name in ('tokens', 'segments', 'types', 'position_of')}
-  short |= {'visible': batch['visible'][:, keep][:, :, keep], 'positions': batch['positions'][:, :8] - 4}
+  short |= {'visible': batch['visible'][:, keep][:, :, keep],
+            'positions': batch['positions'][:, :8] - 4}
   run = jax.jit(lambda batch: model.apply({'params': params}, batch)['mlm'])
   with jax.default_matmul_precision('highest'):
     whole, part = run(batch)[:, :8], run(short)

@@ -32,7 +32,8 @@ def large():
 
 @pytest.mark.slow
 def test_sizes_are_those_of_the_released_code():
-  assert [(OBJECTIVE.text_length(length), OBJECTIVE.memory_length(length), OBJECTIVE.max_predictions(length))
+  assert [(OBJECTIVE.text_length(length), OBJECTIVE.memory_length(length),
+           OBJECTIVE.max_predictions(length))
           for length in (512, 128, 32)] == [(893, 384, 85), (221, 96, 21), (53, 24, 5)]
   # Every length is found again from its window.
   for length in (8, 9, 33, 64, 511):
@@ -50,15 +51,18 @@ def test_literal():
       tokens=np.stack([10 + at, 40 + at, 70 + at]) * np.array([[1], [1], [0]]),
       segments=np.array([[1] * 21, [1] * 21, [0] * 21]),
       sentences=np.array([[1] * 14 + [2] * 5 + [3] * 2] * 2 + [[0] * 21]),
-      words=np.stack([at, (at + 1) // 2, 0 * at]), document=np.arange(3), corpus=np.zeros(3, int), index=np.arange(3),
+      words=np.stack([at, (at + 1) // 2, 0 * at]), document=np.arange(3), corpus=np.zeros(3, int),
+      index=np.arange(3),
       epoch=np.zeros(3, int))
   batch = corrupt(windows, objective, key=9)
   assert {name: x[:2].tolist() for name, x in batch.items()} == LITERAL
-  assert not batch['weights'][2].any() and not batch['segments'][2].any() and not batch['memory_segments'][2].any()
+  assert not batch['weights'][2].any() and not batch['segments'][2].any() and not batch[
+      'memory_segments'][2].any()
 
 
-# Memory of 8, a first part of 8, A of 3 up to the end of a sentence, B of 2: in the first row it goes on, in the
-# second, which is read backwards, it is of the first row's document. Of 8 and of 5 tokens 2 and 1 are predicted.
+# Memory of 8, a first part of 8, A of 3 up to the end of a sentence, B of 2: in the first row it
+# goes on, in the second, which is read backwards, it is of the first row's document. Of 8 and of 5
+# tokens 2 and 1 are predicted.
 LITERAL = dict(
     backward=[False, True],
     memory_tokens=[[11, 12, 13, 14, 15, 16, 17, 18], [61, 60, 59, 58, 57, 56, 55, 54]],
@@ -69,12 +73,14 @@ LITERAL = dict(
     types=[[0] * 12 + [1] * 3 + [2]] * 2,
     ranks=[[5, 0, 0, 0, 0, 0, 0, 11, 33, 32, 32, 43, 32, 32, 47, 37],
            [0, 0, 0, 0, 15, 0, 9, 0, 32, 32, 32, 33, 32, 34, 47, 42]],
-    positions=[[0, 7, 8, 0], [4, 6, 13, 0]], labels=[[19, 26, 27, 19], [49, 47, 23, 53]], weights=[[1, 1, 1, 0]] * 2)
+    positions=[[0, 7, 8, 0], [4, 6, 13, 0]], labels=[[19, 26, 27, 19], [49, 47, 23, 53]],
+    weights=[[1, 1, 1, 0]] * 2)
 
 
 def test_order_within_windows():
   late = jnp.array([1, 0, 1, 1, 0, 1, 1], bool)
-  assert factorization_ranks(late, jnp.array([2, 0, 1]), jnp.arange(7)).tolist() == [3, 0, 2, 6, 0, 5, 9]
+  assert factorization_ranks(late, jnp.array([2, 0, 1]),
+                             jnp.arange(7)).tolist() == [3, 0, 2, 6, 0, 5, 9]
 
 
 def filled(windows, batch):
@@ -85,7 +91,8 @@ def filled(windows, batch):
 @pytest.mark.slow
 def test_one_of_six_tokens_is_predicted(large):
   windows, batch = large
-  text = (batch['segments'] > 0) & (batch['tokens'] != tiny.VOCAB.cls) & (batch['tokens'] != tiny.VOCAB.sep)
+  text = (batch['segments'] > 0) & (batch['tokens']
+                                    != tiny.VOCAB.cls) & (batch['tokens'] != tiny.VOCAB.sep)
   number = batch['weights'].sum(1)
   assert number.sum() > 100_000
   full = filled(windows, batch)
@@ -99,7 +106,8 @@ def test_one_of_six_tokens_is_predicted(large):
 
 
 def test_spans(large):
-  """Runs of predicted tokens, as the released sampler gives them (see the case of the permutation)."""
+  """Runs of predicted tokens, as the released sampler gives them (see the case of the
+  permutation)."""
   _, batch = large
   chosen = np.zeros((1280, 514), int)
   row, column = np.nonzero(batch['weights'])
@@ -111,7 +119,8 @@ def test_spans(large):
 
 
 def test_who_comes_first(large):
-  """Tokens that are not predicted; then the others in random order; the second part after the first."""
+  """Tokens that are not predicted; then the others in random order; the second part after the
+  first."""
   windows, batch = large
   ranks, full = batch['ranks'], filled(windows, batch)
   special = (batch['tokens'] == tiny.VOCAB.cls) | (batch['tokens'] == tiny.VOCAB.sep)
@@ -120,18 +129,21 @@ def test_who_comes_first(large):
   late[row, batch['positions'][row, column]] = True
   first, second = ranks[full][:, :256], ranks[full][:, 256:]
   assert (first[~late[full][:, :256]] == 0).all() and (second[~late[full][:, 256:]] == 1024).all()
-  assert (first[late[full][:, :256]] > 0).all() and first.max() <= 256 and second[late[full][:, 256:]].min() > 1024
+  assert (first[late[full][:, :256]] > 0).all() and first.max() <= 256 and second[
+      late[full][:, 256:]].min() > 1024
   for part, marks in ((first, late[full][:, :256]), (second, late[full][:, 256:])):
     assert all(len(set(ranks[mark])) == mark.sum() for ranks, mark in zip(part, marks, strict=True))
   # As often before as after each other.
-  pairs = [np.diff(ranks[mark][:2])[0] > 0 for ranks, mark in zip(first, late[full][:, :256], strict=True)]
+  pairs = [np.diff(ranks[mark][:2])[0] > 0 for ranks,
+           mark in zip(first, late[full][:, :256], strict=True)]
   assert abs(np.mean(pairs) - 0.5) < 0.06
 
 
 def test_rows_and_their_memory_are_text_in_reading_order(large):
   windows, batch = large
   assert abs(batch['backward'].mean() - 0.5) < 0.06
-  assert {tuple(row[row > 0][-2:]) == (tiny.VOCAB.sep, tiny.VOCAB.cls) for row in batch['tokens']} == {True}
+  assert {tuple(row[row > 0][-2:]) == (tiny.VOCAB.sep, tiny.VOCAB.cls)
+          for row in batch['tokens']} == {True}
   random = 0
   for row in range(200):
     size = (windows['segments'][row] > 0).sum()
@@ -156,7 +168,8 @@ def test_rows_and_their_memory_are_text_in_reading_order(large):
 @pytest.mark.slow
 def test_every_token_is_predicted_in_some_epoch():
   windows = tiny.windows(1, OBJECTIVE.text_length(32), shortest=OBJECTIVE.text_length(32))
-  windows = {name: np.repeat(x, 400, 0) for name, x in windows.items()} | dict(epoch=np.arange(400, dtype=np.int32))
+  windows = {name: np.repeat(x, 400, 0) for name,
+             x in windows.items()} | dict(epoch=np.arange(400, dtype=np.int32))
   windows['tokens'] = np.broadcast_to(np.arange(5, 58, dtype=np.int32), (400, 53))
   batch = corrupt(windows)
   assert set(batch['labels'][batch['weights'] > 0]) == set(range(5, 58))
@@ -169,13 +182,15 @@ def test_corruption_follows_the_example():
   want = corrupt(windows, alone)
   order = np.array([3, 1, 7, 0, 2, 6, 5, 4])
   tiny.assert_same(corrupt(tiny.take(windows, order), alone), tiny.take(want, order))
-  assert (corrupt(windows | dict(epoch=windows['epoch'] + 1), alone)['ranks'] != want['ranks']).any()
+  assert (corrupt(windows | dict(epoch=windows['epoch'] + 1), alone)['ranks']
+          != want['ranks']).any()
 
 
 def test_what_memory_costs():
   """To make it about a seventh of a step; to read it as much again, as with any memory."""
   model = xlnet.large()
-  step, without = (objective.step_flops(model, 512) for objective in (OBJECTIVE, PermutationLM(memory=0.0)))
+  step, without = (objective.step_flops(model, 512)
+                   for objective in (OBJECTIVE, PermutationLM(memory=0.0)))
   past = model.forward_flops(384, 0) * 23 / 24
   assert 0.13 < past / step < 0.16 and 1.35 < step / without < 1.4
 

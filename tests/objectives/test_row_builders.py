@@ -21,7 +21,8 @@ BIG = tiny.Vocab(size=100_000, pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 def numbered(rows, length, seed=0, shortest=1):
-  """Windows in which token 1000 * (row + 1) + place stands at its place, so that every token tells where it is from."""
+  """Windows in which token 1000 * (row + 1) + place stands at its place, so that every token tells
+  where it is from."""
   windows = tiny.windows(rows, length, seed, shortest)
   place = 1000 * (np.arange(rows)[:, None] + 1) + np.arange(length)
   return windows | dict(tokens=np.where(windows['segments'] > 0, place, 0).astype(np.int32))
@@ -53,7 +54,8 @@ def test_single_literal():
 
 
 def test_full_sentences_literal():
-  """Three documents, two with room to spare, one that fills the row, nothing; ids 7 .. 9 are text."""
+  """Three documents, two with room to spare, one that fills the row, nothing; ids 7 .. 9 are
+  text."""
   windows = jax.tree.map(jnp.asarray, dict(
       tokens=np.array([[7, 8, 9, 7, 0], [7, 8, 9, 0, 0], [7, 8, 9, 7, 0], [0] * 5]),
       segments=np.array([[1, 2, 2, 3, 0], [1, 1, 2, 0, 0], [1, 1, 1, 1, 0], [0] * 5]),
@@ -62,7 +64,8 @@ def test_full_sentences_literal():
   rows = lists(apart.arrange(None, windows, BIG))
   # The first has a separator more than there is room for: its last token is lost.
   assert rows == dict(
-      tokens=[[2, 7, 3, 8, 9, 3, 3], [2, 7, 8, 3, 9, 3, 0], [2, 7, 8, 9, 7, 3, 0], [2, 3, 0, 0, 0, 0, 0]],
+      tokens=[[2, 7, 3, 8, 9, 3, 3], [2, 7, 8, 3, 9, 3, 0], [2, 7, 8, 9, 7, 3, 0],
+              [2, 3, 0, 0, 0, 0, 0]],
       segments=[[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 2, 2, 0], [1] * 6 + [0], [0] * 7],
       types=[[0] * 7] * 4,
       words=[[0, 1, 0, 2, 2, 0, 0], [0, 1, 2, 0, 3, 0, 0], [0, 1, 2, 3, 4, 0, 0], [0] * 7])
@@ -78,13 +81,15 @@ def test_sentence_pairs_are_of_single_sentences_with_two_separators():
   assert pair.text_length(34) == 40
   batch = arrange(pair, windows)
   sentence = {int(token): (row, int(number)) for row in range(64)
-              for token, number in zip(windows['tokens'][row], windows['sentences'][row], strict=True) if token}
+              for token, number in zip(windows['tokens'][row], windows['sentences'][row],
+                                       strict=True) if token}
   for row in range(64):
     tokens, types = batch['tokens'][row], batch['types'][row]
     size = (batch['segments'][row] > 0).sum()
     assert tokens[0] == BIG.cls and tokens[size - 1] == BIG.sep and (tokens[size:] == BIG.pad).all()
     seps = np.flatnonzero(tokens[:size] == BIG.sep)
-    assert len(seps) == 3 and seps[1] == seps[0] + 1 and types[seps[1]] == 0 and types[seps[1] + 1] == 1
+    assert len(seps) == 3 and seps[1] == seps[0] + 1 and types[seps[1]] == 0 and types[
+        seps[1] + 1] == 1
     a, b = tokens[1:seps[0]], tokens[seps[1] + 1:size - 1]
     (own,), (other,) = {sentence[int(t)] for t in a}, {sentence[int(t)] for t in b}
     assert own[0] == row
@@ -101,10 +106,11 @@ def test_next_sentence_literal():
       tokens=np.array([[11, 12, 13, 14, 15, 16, 17, 0], [21, 22, 23, 24, 25, 26, 27, 28]]),
       segments=np.array([[1] * 7 + [0], [1] * 8]),
       sentences=np.array([[1, 1, 2, 2, 2, 3, 3, 0], [1, 1, 1, 1, 2, 2, 3, 3]]),
-      words=np.array([[1, 1, 2, 3, 4, 5, 5, 0], [1, 2, 3, 4, 5, 6, 7, 8]]), document=np.array([0, 1]),
+      words=np.array([[1, 1, 2, 3, 4, 5, 5, 0], [1, 2, 3, 4, 5, 6, 7, 8]]),
+      document=np.array([0, 1]),
       corpus=np.array([0, 0]), index=np.array([0, 1]), epoch=np.array([0, 0]))
-  # The first row is cut behind its second sentence. The second gets sentence 2 of the first for B; its A is a token too
-  # long and loses the last one.
+  # The first row is cut behind its second sentence. The second gets sentence 2 of the first for B;
+  # its A is a token too long and loses the last one.
   assert lists(arrange(NextSentence(short=0.0, slack=0), windows, key=7)) == dict(
       nsp=[0, 1],
       tokens=[[2, 11, 12, 13, 14, 15, 3, 16, 17, 3, 0], [2, 21, 22, 23, 24, 25, 3, 13, 14, 15, 3]],
@@ -114,15 +120,18 @@ def test_next_sentence_literal():
 
 
 def pieces(row):
-  """A row of numbered tokens -> (tokens of A, tokens of B); checks where the special tokens stand."""
+  """A row of numbered tokens -> (tokens of A, tokens of B); checks where the special tokens
+  stand."""
   tokens = row['tokens'].tolist()
   assert tokens[0] == BIG.cls
   first, last = [n for n, token in enumerate(tokens) if token == BIG.sep]
   size = int(row['segments'].sum())
   assert last == size - 1
   assert row['segments'].tolist() == [1] * size + [0] * (len(tokens) - size)
-  assert row['types'].tolist() == [0] * (first + 1) + [1] * (last - first) + [0] * (len(tokens) - size)
-  assert not any(tokens[size:]) and not row['words'][[0, first]].any() and not row['words'][last:].any()
+  assert row['types'].tolist() == [0] * (first + 1) + [1] * (last - first) + [0] * (
+      len(tokens) - size)
+  assert not any(tokens[size:]) and not row['words'][[0, first]].any() and not row['words'][
+      last:].any()
   return tokens[1:first], tokens[first + 1:last]
 
 
@@ -163,7 +172,8 @@ def test_rows_are_what_the_released_code_would_make_of_the_same_cuts(slack):
         assert b_start in their_ends | {0} if row['nsp'] else b_start == a_end
       else:
         truncated += 1
-        # Only the longer half loses tokens, until both are alike: what is shorter than half is whole.
+        # Only the longer half loses tokens, until both are alike: what is shorter than half is
+        # whole.
         if len(a) < (budget + 1) // 2:
           assert a_start in starts
           assert a_end in ends or own.max() == 1
@@ -174,12 +184,14 @@ def test_rows_are_what_the_released_code_would_make_of_the_same_cuts(slack):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('pair', [NextSentence(slack=12, short=0.0, random=0.0), SentenceOrder(slack=12, short=0.0)])
+@pytest.mark.parametrize('pair', [NextSentence(slack=12, short=0.0, random=0.0),
+                                  SentenceOrder(slack=12, short=0.0)])
 def test_every_token_of_a_window_is_met_in_some_epoch(pair):
   """Rows hold 20 of 32 tokens; the last sentences are as likely to be among them as the first."""
   windows = numbered(1, 20 + 12, shortest=32)
   rows = [arrange(pair, windows, key) for key in range(60)]
-  met = collections.Counter(token for row in rows for token in row['tokens'][0].tolist() if token >= 1000)
+  met = collections.Counter(token for row in rows
+                            for token in row['tokens'][0].tolist() if token >= 1000)
   assert sorted(met) == list(range(1000, 1032))
   assert all((row['words'] > 0).sum() == 20 for row in rows)
 
@@ -210,7 +222,8 @@ def test_short_rows():
   windows = numbered(3000, 40, shortest=40)
   # Sentences of one token: a row ends exactly at its target.
   windows |= dict(sentences=np.broadcast_to(np.arange(1, 41), (3000, 40)))
-  size = lambda short: arrange(NextSentence(short=short, slack=8, random=0.0), windows)['segments'].sum(1) - 3
+  size = lambda short: arrange(NextSentence(short=short, slack=8, random=0.0),
+                               windows)['segments'].sum(1) - 3
   assert (size(0.0) == 32).all()
   tenth = size(0.1)
   # Of the drawn targets 2 .. 32 one is the full length.
@@ -224,7 +237,8 @@ def test_windows_are_filled_and_cut():
   assert NextSentence().text_length(128) == 128 - 3 + 16
   windows = numbered(50, NextSentence().text_length(64), shortest=64)
   batch = arrange(NextSentence(short=0.0), windows)
-  assert batch['tokens'].shape == (50, 64) and (batch['segments'].sum(1) == 64)[batch['nsp'] == 0].all()
+  assert batch['tokens'].shape == (50, 64) and (batch['segments'].sum(1)
+                                                == 64)[batch['nsp'] == 0].all()
 
 
 @pytest.mark.slow
@@ -283,12 +297,14 @@ def test_sentence_order_literal():
       corpus=np.array([0, 0]), index=np.array([0, 1]), epoch=np.array([0, 0]))
   # The second has one sentence, which is halved.
   common = dict(segments=[[1] * 10 + [0], [1] * 11])
-  assert lists(arrange(SentenceOrder(swapped=0.0, short=0.0, slack=0), windows, key=7)) == common | dict(
+  assert lists(arrange(SentenceOrder(swapped=0.0, short=0.0, slack=0), windows,
+                       key=7)) == common | dict(
       sop=[0, 0],
       tokens=[[2, 11, 12, 3, 13, 14, 15, 16, 17, 3, 0], [2, 21, 22, 23, 24, 3, 25, 26, 27, 28, 3]],
       types=[[0] * 4 + [1] * 6 + [0], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]],
       words=[[0, 1, 1, 0, 10, 11, 12, 13, 13, 0, 0], [0, 1, 2, 3, 4, 0, 13, 14, 15, 16, 0]])
-  assert lists(arrange(SentenceOrder(swapped=1.0, short=0.0, slack=0), windows, key=7)) == common | dict(
+  assert lists(arrange(SentenceOrder(swapped=1.0, short=0.0, slack=0), windows,
+                       key=7)) == common | dict(
       sop=[1, 1],
       tokens=[[2, 13, 14, 15, 16, 17, 3, 11, 12, 3, 0], [2, 25, 26, 27, 28, 3, 21, 22, 23, 24, 3]],
       types=[[0] * 7 + [1] * 3 + [0], [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]],
@@ -305,7 +321,8 @@ def test_sentence_order_is_of_neighbours_and_even():
     row = {name: value[number] for name, value in batch.items()}
     a, b = pieces(row)
     earlier, later = (b, a) if row['sop'] else (a, b)
-    assert a and b and is_run(a) and is_run(b) and earlier[-1] < later[0] and earlier[0] // 1000 == number + 1
+    assert a and b and is_run(a) and is_run(b) and earlier[-1] < later[0] and earlier[
+        0] // 1000 == number + 1
     if len(a) + len(b) < 24:
       joined += 1
       assert later[0] == earlier[-1] + 1
@@ -318,14 +335,17 @@ def test_sentence_order_of_padding_weighs_nothing():
   for name in ('tokens', 'segments', 'sentences', 'words'):
     windows[name][1] = 0
   batch = arrange(SentenceOrder(slack=2), windows)
-  assert not batch['segments'][1].any() and not batch['words'][1].any() and batch['segments'][0].any()
+  assert not batch['segments'][1].any() and not batch['words'][1].any() and batch['segments'][
+      0].any()
 
 
 def test_electra_cuts_at_half_of_the_length():
-  """build_pretraining_dataset.py: sentences join the first text while it stays below half of what fits, 12 of 24 here,
-  the one that reaches it every second time; every tenth row is one text, and so is a row of a single sentence."""
+  """build_pretraining_dataset.py: sentences join the first text while it stays below half of what
+  fits, 12 of 24 here, the one that reaches it every second time; every tenth row is one text, and
+  so is a row of a single sentence."""
   rows = 3000
-  windows = tiny.windows(rows, 24) | dict(tokens=np.tile(np.arange(5, 29), (rows, 1)).astype(np.int32))
+  windows = tiny.windows(rows, 24) | dict(tokens=np.tile(np.arange(5, 29),
+                                                         (rows, 1)).astype(np.int32))
   windows |= dict(segments=np.ones((rows, 24), np.int32), words=windows['tokens'] - 4)
   windows['sentences'] = np.tile(np.repeat(np.arange(1, 7), 4), (rows, 1)).astype(np.int32)
   windows['sentences'][-2] = 1
@@ -335,12 +355,14 @@ def test_electra_cuts_at_half_of_the_length():
   batch = arrange(pair, windows)
   text = np.arange(5, 29).tolist()
   first = []
-  for row, segments, types in zip(*(batch[name][:-1] for name in ('tokens', 'segments', 'types')), strict=True):
+  for row, segments, types in zip(*(batch[name][:-1] for name in ('tokens', 'segments', 'types')),
+                                  strict=True):
     first.append((segments - types).sum() - 2)
     a, b = text[:first[-1]], text[first[-1]:]
     want = [2, *a, 3, *b, *[3] * bool(b)]
     assert row.tolist() == want + [0] * (27 - len(want)) and segments.sum() == len(want)
-    assert types.tolist() == [0] * (len(a) + 2) + [1] * (len(want) - len(a) - 2) + [0] * (27 - len(want))
+    assert types.tolist() == [0] * (len(a) + 2) + [1] * (len(want) - len(a)
+                                                         - 2) + [0] * (27 - len(want))
   shares = np.bincount(first, minlength=25) / (rows - 1)
   assert set(np.flatnonzero(shares)) == {8, 12, 24} and first[-1] == 24
   np.testing.assert_allclose(shares[[8, 12, 24]], [0.45, 0.45, 0.1], atol=0.035)
@@ -348,19 +370,25 @@ def test_electra_cuts_at_half_of_the_length():
 
 
 def test_some_single_rows_are_cut_to_any_length():
-  """ltgoslo/ltg-bert, babylm/train/dataset.py: a tenth of the rows have 1 to L - 3 tokens of text, the others L - 2."""
+  """ltgoslo/ltg-bert, babylm/train/dataset.py: a tenth of the rows have 1 to L - 3 tokens of text,
+  the others L - 2."""
   rows, room = 4000, 30
   windows = tiny.windows(rows, room, shortest=room)
   keys = jax.random.split(jax.random.key(0), rows)
-  found = jax.device_get(jax.jit(lambda keys, w: Single(short=0.1).arrange(keys, w, tiny.VOCAB))(keys, windows))
+  found = jax.device_get(jax.jit(lambda keys,
+                                 w: Single(short=0.1).arrange(keys, w, tiny.VOCAB))(keys, windows))
   sizes = (found['words'] > 0).sum(1)
   short = sizes[sizes < room]
   assert len(short) / rows == pytest.approx(0.1, abs=0.015)
-  assert (short.min(), short.max()) == (1, room - 1) and short.mean() == pytest.approx(room / 2, abs=1.5)
+  assert (short.min(), short.max()) == (1, room - 1) and short.mean() == pytest.approx(
+      room / 2, abs=1.5)
   for row in np.flatnonzero(sizes < room)[:20]:
     size = sizes[row]
-    assert found['tokens'][row, 0] == tiny.VOCAB.cls and found['tokens'][row, size + 1] == tiny.VOCAB.sep
+    assert found['tokens'][row, 0] == tiny.VOCAB.cls and found['tokens'][
+        row, size + 1] == tiny.VOCAB.sep
     np.testing.assert_array_equal(found['tokens'][row, 1:size + 1], windows['tokens'][row, :size])
-    assert (found['segments'][row] > 0).sum() == size + 2 and not found['words'][row, size + 1:].any()
-  whole = jax.device_get(Single().arrange(keys[:4], {k: v[:4] for k, v in windows.items()}, tiny.VOCAB))
+    assert (found['segments'][row] > 0).sum() == size + 2 and not found['words'][
+        row, size + 1:].any()
+  whole = jax.device_get(Single().arrange(keys[:4], {k: v[:4] for k, v in windows.items()},
+                                          tiny.VOCAB))
   assert ((whole['words'] > 0).sum(1) == room).all()

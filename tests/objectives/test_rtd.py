@@ -28,18 +28,21 @@ BERT = dataclasses.replace(tiny.config(), pooler=False)
 DEBERTA = DebertaConfig(
     vocab=tiny.VOCAB.size, stack=StackConfig(2), max_length=LENGTH, absolute=False,
     block=tiny.block(
-        attention=dict(position=Disentangled(span=LENGTH, buckets=8, shared=True, norm=True)), norm=dict(eps=1e-7)))
+        attention=dict(position=Disentangled(span=LENGTH, buckets=8, shared=True, norm=True)),
+        norm=dict(eps=1e-7)))
 
 
 @functools.cache
 def setting(sharing, model=BERT):
   """-> (learner, parameters, batch) of a run without dropout."""
   deberta = model is DEBERTA
-  objective = ReplacedTokenDetection(sharing=sharing, width=1.0 if deberta else 0.5, depth=0.5, first=deberta)
+  objective = ReplacedTokenDetection(sharing=sharing, width=1.0 if deberta else 0.5, depth=0.5,
+                                     first=deberta)
   model = dataclasses.replace(
     model, block=validation.with_paths(model.block, {'dropout': 0.0, 'attention.dropout': 0.0})
   )
-  learner = Learner(objective.build(model, False), objective, make_optimizer(AdamW(), 10), tiny.VOCAB, 3)
+  learner = Learner(objective.build(model, False), objective, make_optimizer(AdamW(), 10),
+                    tiny.VOCAB, 3)
   windows = tiny.windows(8, objective.text_length(LENGTH))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
   batch = jax.jit(lambda w: objective.corrupt(learner.key('corruption'), w, tiny.VOCAB))(windows)
@@ -72,7 +75,8 @@ def test_the_discriminator_leaves_the_generators_tables_alone():
     assert largest(grads['rtd']['generator']) == 0
     assert largest(grads['rtd']['backbone']) > 1e-3 and largest(grads['mlm']['backbone']) == 0
   grads, _ = gradients('disentangled', DEBERTA)
-  assert largest(grads['rtd']['difference']['tokens']) > 1e-3 and largest(grads['mlm']['difference']) == 0
+  assert largest(grads['rtd']['difference']['tokens']) > 1e-3 and largest(
+      grads['mlm']['difference']) == 0
 
 
 @pytest.mark.slow
@@ -93,7 +97,8 @@ def test_which_parameters_there_are():
     return set(params), set(params['backbone']['embeddings']), {*params.get('difference', ())}
   common = {'backbone', 'generator', 'heads_rtd'}
   assert names('embeddings') == (common, {'norm'}, set())
-  assert names('disentangled') == (common | {'difference'}, {'norm', 'types'}, {'tokens', 'positions'})
+  assert names('disentangled') == (common | {'difference'}, {'norm', 'types'},
+                                   {'tokens', 'positions'})
   assert names('none') == (common, {'norm', 'tokens', 'positions', 'types'}, set())
   assert names('disentangled', DEBERTA) == (common | {'difference'}, {'norm'}, {'tokens'})
 
@@ -103,7 +108,8 @@ def test_a_fresh_difference_is_zero():
   learner, _, _ = setting('disentangled')
   windows = tiny.windows(2, learner.objective.text_length(LENGTH))
   params = unbox(jax.jit(lambda: init_state(learner, windows).params)())
-  assert largest(params['difference']) == 0 and largest(params['generator']['backbone']['embeddings']) > 0
+  assert largest(params['difference']) == 0 and largest(
+      params['generator']['backbone']['embeddings']) > 0
 
 
 @pytest.mark.slow
@@ -115,14 +121,17 @@ def test_labels_say_which_tokens_differ_from_the_original():
   windows = tiny.windows(8, learner.objective.text_length(LENGTH))
   original = jax.device_get(learner.objective.mlm.pair.arrange(None, windows, tiny.VOCAB)['tokens'])
   # With the truth in place of samples nothing is replaced.
-  _, none = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], batch['labels'])
-  filled, _ = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], batch['labels'])
+  _, none = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'],
+                       batch['labels'])
+  filled, _ = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'],
+                         batch['labels'])
   assert not none.any()
   np.testing.assert_array_equal(filled, original)
   predicted = np.zeros_like(original, bool)
   for row, some in enumerate(batch['positions']):
     predicted[row, some[batch['weights'][row] > 0]] = True
-  assert 0 < outputs['replaced'].sum() <= predicted.sum() and not outputs['replaced'][~predicted].any()
+  assert 0 < outputs['replaced'].sum() <= predicted.sum() and not outputs['replaced'][
+      ~predicted].any()
   losses = learner.objective.loss(outputs, batch)
   assert losses['rtd'][1] == (batch['segments'] > 0).sum() == losses['replaced'][1]
   p = 1 / (1 + np.exp(-outputs['rtd'].astype(np.float64)))
@@ -130,7 +139,8 @@ def test_labels_say_which_tokens_differ_from_the_original():
   np.testing.assert_allclose(losses['rtd'][0], want, rtol=1e-5)
   answers = learner.objective.accuracy_targets(outputs, batch)
   labels, weights = map(np.asarray, answers['rtd'])
-  np.testing.assert_array_equal(np.bincount(labels.ravel(), weights.ravel())[1], losses['replaced'][0])
+  np.testing.assert_array_equal(np.bincount(labels.ravel(), weights.ravel())[1],
+                                losses['replaced'][0])
   assert weights.sum() == losses['rtd_accuracy'][1] and set(answers) == {'mlm', 'rtd'}
 
 
@@ -144,9 +154,11 @@ def test_filling_by_hand():
 
 @pytest.mark.parametrize('vocab', [5, 96, 101])
 def test_draws_are_those_of_the_softmax(vocab):
-  logits = jnp.asarray(np.random.default_rng(0).normal(0, 2, vocab)).at[jnp.array([1, vocab - 1])].set(-jnp.inf)
+  logits = jnp.asarray(np.random.default_rng(0).normal(0, 2, vocab)).at[
+      jnp.array([1, vocab - 1])].set(-jnp.inf)
   number = 100_000
-  drawn = jax.jit(lambda: sample_ids(jax.random.key(7), jnp.broadcast_to(logits, (number, vocab))))()
+  drawn = jax.jit(lambda: sample_ids(jax.random.key(7),
+                                     jnp.broadcast_to(logits, (number, vocab))))()
   found, want = np.bincount(drawn, minlength=vocab), number * jax.nn.softmax(logits)
   assert found[1] == found[vocab - 1] == 0
   # Four standard deviations.
@@ -182,7 +194,8 @@ def test_samples_and_masks_are_drawn_with_keys_of_their_own():
   draws = ReplacedTokenDetection().corrupt(key, windows, tiny.VOCAB)['draw']
   keys = corruption.example_keys(key, windows)
   others = [keys, *(jax.vmap(lambda k, n=n: jax.random.split(k, 2)[n])(keys) for n in (0, 1))]
-  every = np.concatenate([np.asarray(draws), *(np.asarray(jax.random.key_data(some)) for some in others)])
+  every = np.concatenate([np.asarray(draws),
+                          *(np.asarray(jax.random.key_data(some)) for some in others)])
   assert len(np.unique(every, axis=0)) == 16
 
 
@@ -191,7 +204,8 @@ def test_micro_steps_change_nothing():
   learner, params, batch = setting('disentangled')
   key = jax.random.key(0)
   whole, parts = (
-    jax.jit(lambda p, b, some=dataclasses.replace(learner, accumulate=n): compute_gradient(some, p, b, key))(
+    jax.jit(lambda p, b,
+            some=dataclasses.replace(learner, accumulate=n): compute_gradient(some, p, b, key))(
       params, batch
     )
     for n in (1, 2)
@@ -201,7 +215,8 @@ def test_micro_steps_change_nothing():
 
 @pytest.mark.parametrize(('sharing', 'model'), [
     ('embeddings', BERT), ('disentangled', DEBERTA), *(
-        pytest.param(*case, marks=pytest.mark.slow) for case in (('disentangled', BERT), ('none', BERT)))],
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (('disentangled', BERT), ('none', BERT)))],
     ids=['embeddings', 'disentangled deberta', 'disentangled', 'none'])
 def test_the_finished_model_stands_alone(sharing, model):
   learner, params, batch = setting(sharing, model)
@@ -215,14 +230,16 @@ def test_the_finished_model_stands_alone(sharing, model):
   def run(params, finished):
     outputs = learner.model.apply({'params': params}, batch)
     sampled = jax.vmap(sample_ids)(jax.random.wrap_key_data(batch['draw']), outputs['mlm'])
-    filled, _ = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'], sampled)
+    filled, _ = fill_masks(batch['tokens'], batch['positions'], batch['labels'], batch['weights'],
+                           sampled)
     return outputs['rtd'], alone.apply({'params': finished}, {**batch, 'tokens': filled})['rtd']
   got, want = run(params, finished)
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_generators_are_those_of_the_papers():
-  """Clark et al. 2020, table 6: 1/4, 1/3, 1/4 of the width; He et al. 2023, section 4: half of the layers."""
+  """Clark et al. 2020, table 6: 1/4, 1/3, 1/4 of the width; He et al. 2023, section 4: half of the
+  layers."""
   small, base, large = (model.generator(share, 1.0) for model, share in (
       (electra.small(), 1 / 4), (electra.base(), 1 / 3), (electra.large(), 1 / 4)))
   found = [(g.block.width, g.block.heads, g.block.mlp_dim, g.stack.layers, g.embeddings.width)
@@ -242,14 +259,16 @@ def test_questions_about_pairs_are_refused():
 
 @pytest.mark.slow
 def test_two_optimizers_are_a_generators_step_and_a_discriminators():
-  """As get_decoupled_loss_fn in the released rtd_task.py has it: the generator learns its loss, the discriminator ten
-  times its own, each clipped at 1 by itself; written out with optax for each network alone."""
+  """As get_decoupled_loss_fn in the released rtd_task.py has it: the generator learns its loss, the
+  discriminator ten times its own, each clipped at 1 by itself; written out with optax for each
+  network alone."""
   one, params, _ = setting('disentangled', DEBERTA)
   objective = dataclasses.replace(one.objective, optimizers='two', weight=10.0)
   config = AdamW(peak=1e-2, warmup=0, schedule='constant', eps=0.1)  # with which sizes matter
   windows = tiny.windows(8, objective.text_length(LENGTH))
   learner = dataclasses.replace(
-      one, objective=objective, optimizer=make_optimizer(config, 10, parts=objective.optimizer_hints.groups))
+      one, objective=objective,
+      optimizer=make_optimizer(config, 10, parts=objective.optimizer_hints.groups))
   zero = jnp.zeros((), jnp.int32)
   state = TrainState(zero, params, learner.optimizer.init(params), zero, zero)
   after = jax.device_get(jax.jit(functools.partial(train_step, learner))(state, windows)[0].params)
@@ -260,7 +279,8 @@ def test_two_optimizers_are_a_generators_step_and_a_discriminators():
     own, grads = ({name: tree[name] for name in names if name in tree} for tree in (params, grads))
     plain = optax.chain(
         optax.clip_by_global_norm(1.0), scale_by_plain_adam(0.9, 0.999, 0.1),
-        optax.add_decayed_weights(0.01, lambda params: decay_mask(params, config.exempt)), optax.scale(-1e-2))
+        optax.add_decayed_weights(0.01, lambda params: decay_mask(params, config.exempt)),
+        optax.scale(-1e-2))
     grads = jax.tree.map(lambda x: factor * x, grads)
     assert optax.tree.norm(grads) > 1  # so that clipping matters
     updates, _ = plain.update(grads, plain.init(own), own)

@@ -1,4 +1,5 @@
-"""Rows of short and odd lengths, for every objective: how long they are, and that what is told of them holds."""
+"""Rows of short and odd lengths, for every objective: how long they are, and that what is told of
+them holds."""
 import jax
 import pytest
 import tiny
@@ -18,10 +19,14 @@ VOCAB = Vocab(200, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=
 
 
 @pytest.mark.parametrize('objective', [
-    MaskedLM(), MaskedLM(pair=FullSentences()), MaskedLM(pair=SentenceOrder()), PermutationLM(), SpanBoundary(),
-    ReplacedTokenDetection(), CausalLM(), BlankInfilling(), MixtureOfDenoisers(), DenoisingAutoencoder(),
-    DenoisingAutoencoder(reserve=2), *(MaskedLM(choice=choice) for choice in ('repeated', 'everywhere', 'windows'))],
-    ids=['nsp', 'full', 'sop', 'plm', 'sbo', 'rtd', 'clm', 'glm', 't5', 'bart', 'mbart', 'electra', 'roberta',
+    MaskedLM(), MaskedLM(pair=FullSentences()), MaskedLM(pair=SentenceOrder()), PermutationLM(),
+    SpanBoundary(),
+    ReplacedTokenDetection(), CausalLM(), BlankInfilling(), MixtureOfDenoisers(),
+    DenoisingAutoencoder(),
+    DenoisingAutoencoder(reserve=2), *(MaskedLM(choice=choice)
+                                       for choice in ('repeated', 'everywhere', 'windows'))],
+    ids=['nsp', 'full', 'sop', 'plm', 'sbo', 'rtd', 'clm', 'glm', 't5', 'bart', 'mbart', 'electra',
+         'roberta',
          'deberta'])
 def test_rows_are_as_long_as_asked_for_and_have_the_predictions_that_are_told(objective):
   for length in (8, 13):

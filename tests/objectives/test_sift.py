@@ -8,15 +8,18 @@ from plm_jax.layers.heads import ModelWithHeads, PooledClassifier
 from plm_jax.objectives.sift import Sift, symmetric_divergence
 
 LENGTH, WIDTH = 8, 32
-MODEL = ModelWithHeads(tiny.config(layers=1).backbone(), {'label': PooledClassifier(tiny.block(), 3)})
+MODEL = ModelWithHeads(tiny.config(layers=1).backbone(),
+                       {'label': PooledClassifier(tiny.block(), 3)})
 
 
 @pytest.fixture(scope='module')
 def setting():
   draw = np.random.default_rng(0)
   tokens = draw.integers(5, 90, (4, LENGTH)).astype(np.int32)
-  batch = {'tokens': tokens, 'segments': (np.arange(LENGTH) < np.array([[8], [5], [8], [7]])).astype(np.int32)}
-  return tiny.random_params(jax.eval_shape(lambda: MODEL.init(jax.random.key(0), batch)['params'])), batch
+  batch = {'tokens': tokens,
+           'segments': (np.arange(LENGTH) < np.array([[8], [5], [8], [7]])).astype(np.int32)}
+  return tiny.random_params(jax.eval_shape(lambda: MODEL.init(jax.random.key(0),
+                                                              batch)['params'])), batch
 
 
 def apply(params, batch, perturbation):
@@ -35,11 +38,13 @@ def test_divergence_by_hand():
 
 
 def test_one_step_by_hand():
-  """Two classes whose logits are the perturbation itself and 0: the step has its size, towards more change."""
+  """Two classes whose logits are the perturbation itself and 0: the step has its size, towards more
+  change."""
   sift = Sift(step=0.25, noise=0.1)
   key = jax.random.split(jax.random.key(3), 1)
   noise = float(np.clip(jax.random.normal(key[0], (1, 1)), -2, 2)[0, 0] * 0.1)
-  clean, change = sift.perturbed_divergence(lambda x: jnp.stack([x[:, 0, 0], 0 * x[:, 0, 0]], -1), key, (1, 1))
+  clean, change = sift.perturbed_divergence(lambda x: jnp.stack([x[:, 0, 0], 0 * x[:, 0, 0]], -1),
+                                            key, (1, 1))
   np.testing.assert_array_equal(clean, [[0, 0]])
   moved = noise + 0.25 * np.sign(noise)
   p = 1 / (1 + np.exp(-moved))
@@ -76,10 +81,11 @@ def test_gradients_reach_every_parameter(setting):
   @jax.jit
   @jax.grad
   def gradient(params):
-    return Sift().perturbed_divergence(lambda x: apply(params, batch, x), keys, (LENGTH, WIDTH))[1].mean()
+    return Sift().perturbed_divergence(lambda x: apply(params, batch, x), keys,
+                                       (LENGTH, WIDTH))[1].mean()
   found = tiny.flat(gradient(params))
-  # Softmax does not feel a bias of keys, and the two divergences move a bias of the logits against each other: both
-  # gradients are zero but for rounding.
+  # Softmax does not feel a bias of keys, and the two divergences move a bias of the logits against
+  # each other: both gradients are zero but for rounding.
   for name, x in found.items():
     assert name.endswith(('key/bias', 'label/dense/bias')) or np.abs(x).max() > 0, name
   assert all(np.isfinite(x).all() for x in found.values())
@@ -90,20 +96,23 @@ def test_rows_do_not_depend_on_each_other(setting):
   params, batch = setting
   keys = jax.random.split(jax.random.key(1), 4)
   def change(batch, keys):
-    return jax.jit(lambda b: Sift().perturbed_divergence(lambda x: apply(params, b, x), keys, (LENGTH, WIDTH))[1])(
+    return jax.jit(lambda b: Sift().perturbed_divergence(lambda x: apply(params, b, x), keys,
+                                                         (LENGTH, WIDTH))[1])(
       batch
     )
 
   order = np.array([2, 0, 3, 1])
   np.testing.assert_allclose(
-      change(tiny.take(batch, order), keys[order]), np.asarray(change(batch, keys))[order], rtol=1e-4, atol=1e-9)
+      change(tiny.take(batch, order), keys[order]), np.asarray(change(batch, keys))[order],
+      rtol=1e-4, atol=1e-9)
 
 
 def test_all_embeddings_are_of_one_size_under_it(setting):
   """Scaled tables change nothing, which is what the method is named for."""
   params, batch = setting
   def scaled(by):
-    embeddings = {name: x * by if name != 'norm' else x for name, x in params['backbone']['embeddings'].items()}
+    embeddings = {name: x * by if name != 'norm' else x for name,
+                  x in params['backbone']['embeddings'].items()}
     return {**params, 'backbone': {**params['backbone'], 'embeddings': embeddings}}
   run = jax.jit(lambda params, x: apply(params, batch, x))
   x = jnp.asarray(np.random.default_rng(1).normal(0, 0.3, (4, LENGTH, WIDTH)), jnp.float32)

@@ -11,9 +11,11 @@ from plm_jax.tokenizers.contract import Vocab
 
 T5 = Vocab(size=50, pad=0, eos=1, unk=2, sentinel=49)
 BART = Vocab(size=50, pad=1, cls=0, sep=2, mask=4)
-# Two examples: target 5 6, inputs 7 8 9; target 10, inputs 11 12. Rows of 7 tokens to read and 5 to write.
+# Two examples: target 5 6, inputs 7 8 9; target 10, inputs 11 12. Rows of 7 tokens to read and 5 to
+# write.
 WINDOWS = dict(
-    tokens=jnp.array([[5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0]]), segments=jnp.array([[1] * 5 + [2] * 3 + [0] * 4]),
+    tokens=jnp.array([[5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0]]),
+    segments=jnp.array([[1] * 5 + [2] * 3 + [0] * 4]),
     sentences=jnp.array([[1, 1, 2, 2, 2, 3, 4, 4, 0, 0, 0, 0]]))
 
 
@@ -34,30 +36,40 @@ def window(target, inputs):
 
 def test_examples_of_a_row_as_t5_has_them():
   assert rows(WINDOWS) == {
-      'tokens': [7, 8, 9, 1, 11, 12, 1], 'segments': [1, 1, 1, 1, 2, 2, 2], 'place': [0, 1, 2, 3, 0, 1, 2],
-      'decoder_tokens': [0, 5, 6, 0, 10], 'decoder_segments': [1, 1, 1, 2, 2], 'decoder_place': [0, 1, 2, 0, 1],
+      'tokens': [7, 8, 9, 1, 11, 12, 1], 'segments': [1, 1, 1, 1, 2, 2, 2],
+      'place': [0, 1, 2, 3, 0, 1, 2],
+      'decoder_tokens': [0, 5, 6, 0, 10], 'decoder_segments': [1, 1, 1, 2, 2],
+      'decoder_place': [0, 1, 2, 0, 1],
       'labels': [5, 6, 1, 10, 1], 'weights': [1.0] * 5, 'content': [1.0, 1.0, 0.0, 1.0, 0.0]}
 
 
 def test_an_example_as_bart_has_it():
   assert rows(window([5, 6], [7, 8, 9]), BART, specials=2) == {
-      'tokens': [0, 7, 8, 9, 2, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
-      'decoder_tokens': [2, 0, 5, 6, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
+      'tokens': [0, 7, 8, 9, 2, 1, 1], 'segments': [1] * 5 + [0] * 2,
+      'place': [0, 1, 2, 3, 4, 0, 0],
+      'decoder_tokens': [2, 0, 5, 6, 1], 'decoder_segments': [1, 1, 1, 1, 0],
+      'decoder_place': [0, 1, 2, 3, 0],
       'labels': [0, 5, 6, 2, 0], 'weights': [1.0] * 4 + [0.0], 'content': [0.0, 1.0, 1.0, 0.0, 0.0]}
 
 
 def test_an_example_as_mbart_has_it():
-  """Its own code: the source ends with its language, the decoder begins with that of the target and ends with it."""
+  """Its own code: the source ends with its language, the decoder begins with that of the target and
+  ends with it."""
   mbart = Vocab(size=50, bos=0, pad=1, eos=2, mask=49, source=40, target=41)
   assert rows(window([5, 6], [7, 8, 9]), mbart, specials=2) == {
-      'tokens': [7, 8, 9, 2, 40, 1, 1], 'segments': [1] * 5 + [0] * 2, 'place': [0, 1, 2, 3, 4, 0, 0],
-      'decoder_tokens': [41, 5, 6, 2, 1], 'decoder_segments': [1, 1, 1, 1, 0], 'decoder_place': [0, 1, 2, 3, 0],
-      'labels': [5, 6, 2, 41, 0], 'weights': [1.0] * 4 + [0.0], 'content': [1.0, 1.0, 0.0, 0.0, 0.0]}
+      'tokens': [7, 8, 9, 2, 40, 1, 1], 'segments': [1] * 5 + [0] * 2,
+      'place': [0, 1, 2, 3, 4, 0, 0],
+      'decoder_tokens': [41, 5, 6, 2, 1], 'decoder_segments': [1, 1, 1, 1, 0],
+      'decoder_place': [0, 1, 2, 3, 0],
+      'labels': [5, 6, 2, 41, 0], 'weights': [1.0] * 4 + [0.0],
+      'content': [1.0, 1.0, 0.0, 0.0, 0.0]}
 
 
 def test_ends_of_targets_count_in_the_loss_and_not_in_the_accuracy():
-  """A model that knows that the target ends, and nothing else, would be right in two of five; so would 5, 5, 5, ..."""
-  objective, batch = TextToText(decoder_length=5), {name: np.array([x]) for name, x in rows(WINDOWS).items()}
+  """A model that knows that the target ends, and nothing else, would be right in two of five; so
+  would 5, 5, 5, ..."""
+  objective, batch = TextToText(decoder_length=5), {name: np.array([x]) for name,
+                                                    x in rows(WINDOWS).items()}
   ends = jnp.zeros((1, 5, 50)).at[..., 1].set(9.0)
   losses = objective.loss({'lm': ends}, batch)
   assert [x.tolist() for x in losses['seq2seq_accuracy']] == [0, 3] and losses['seq2seq'][1] == 5
@@ -85,7 +97,8 @@ def test_nothing_is_learned_of_an_example_without_inputs_or_of_an_empty_row():
 def test_examples_of_a_row_do_not_see_each_other():
   """An example's logits are the same, to rounding, beside another and alone."""
   objective = TextToText(decoder_length=5)
-  cfg = EncoderDecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0), stack=StackConfig(2),
+  cfg = EncoderDecoderConfig(vocab=50, block=tiny.block(norm_at='pre', dropout=0.0),
+                             stack=StackConfig(2),
                              decoder=StackConfig(2), max_length=12, absolute='learned')
   model = objective.build(cfg, packed=True)
   def batch_of(windows):

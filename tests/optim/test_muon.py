@@ -1,4 +1,5 @@
-"""Muon: which parameters are matrices, its update against numpy in float64, and the same update on eight devices."""
+"""Muon: which parameters are matrices, its update against numpy in float64, and the same update on
+eight devices."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +18,10 @@ from plm_jax.training.learner import make_learner, placeholder_vocab, state_shap
 from plm_jax.validation import with_overrides
 
 ARCHITECTURES = (
-    'bert_base', 'albert_base', 'roberta_base', 'electra_base', 'deberta_base', 'deberta_v2_xlarge', 'xlnet_base',
-    'mpnet_base', 'modernbert_base', 'neobert_base', 'ltg_bert_strict', 'gpt_bert_strict', 'elmo_medium', 'gpt2_small', 'llama3_8b',
+    'bert_base', 'albert_base', 'roberta_base', 'electra_base', 'deberta_base', 'deberta_v2_xlarge',
+    'xlnet_base',
+    'mpnet_base', 'modernbert_base', 'neobert_base', 'ltg_bert_strict', 'gpt_bert_strict',
+    'elmo_medium', 'gpt2_small', 'llama3_8b',
     'palm_8b', 'glm_base', 't5_small', 't5_v1_1_small', 'bart_base')
 STEPS = (3.4445, -4.775, 2.0315)
 
@@ -65,8 +68,10 @@ def expected_update(grads, axes, rms):
 
 @pytest.mark.parametrize(('axes', 'rows', 'columns'), [
     ((None, 'width', 'heads', None), (1,), (2, 3)), ((None, 'heads', None, 'width'), (1, 2), (3,)),
-    ((None, 'width', 'mlp'), (1,), (2,)), ((None, 'mlp', 'width'), (1,), (2,)), (('width', None), (0,), (1,)),
-    ((None, 'width', None, 'mlp'), (1,), (3,)), (('mlp', 'width'), (0,), (1,)), ((None, None, 'width'), (1,), (2,))])
+    ((None, 'width', 'mlp'), (1,), (2,)), ((None, 'mlp', 'width'), (1,), (2,)),
+    (('width', None), (0,), (1,)),
+    ((None, 'width', None, 'mlp'), (1,), (3,)), (('mlp', 'width'), (0,), (1,)),
+    ((None, None, 'width'), (1,), (2,))])
 def test_sides_of_a_matrix(axes, rows, columns):
   assert find_sides(axes) == Sides(rows, columns)
 
@@ -84,7 +89,8 @@ def test_hidden_matrices_of_every_architecture(name):
   assert found
   for path, leaf in leaves.items():
     if path in found:
-      assert not path[0].startswith('heads') and 'embeddings' not in path and path[-1] not in ('bias', 'scale')
+      assert not path[0].startswith('heads') and 'embeddings' not in path and path[-1] not in (
+          'bias', 'scale')
       own = (*found[path].inputs, *found[path].outputs)
       assert len({*own}) == len(own) and max(own) < leaf.ndim
     elif path[-1] == 'kernel' and {'layers', 'block'} <= {*path}:
@@ -94,24 +100,28 @@ def test_hidden_matrices_of_every_architecture(name):
 
 
 @pytest.mark.parametrize(('name', 'rms'), [
-    ('bert_base', 0.2), ('bert_base', 0.0), ('deberta_v2_xlarge', 0.2), ('xlnet_base', 0.2), ('elmo_medium', 0.2),
+    ('bert_base', 0.2), ('bert_base', 0.0), ('deberta_v2_xlarge', 0.2), ('xlnet_base', 0.2),
+    ('elmo_medium', 0.2),
     ('llama3_8b', 0.2), ('t5_small', 0.2)])
 def test_updates_are_those_of_numpy(name, rms):
   boxed = shapes_of(name)
   dimensions, leaves = matrix_dimensions(boxed), leaves_of(boxed)
   random = np.random.default_rng(0)
-  grads = jax.tree.map(lambda x: random.normal(size=(3, *x.shape)).astype(np.float32), tiny.unbox(boxed))
+  grads = jax.tree.map(lambda x: random.normal(size=(3, *x.shape)).astype(np.float32),
+                       tiny.unbox(boxed))
   transform = scale_by_muon_and_adam(dimensions, optax.scale_by_adam(), rms=rms)
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), tiny.unbox(boxed))
   state = transform.init(params)
   with jax.default_matmul_precision('highest'):
     for step in range(3):
-      updates, state = jax.jit(transform.update)(jax.tree.map(lambda x, step=step: x[step], grads), state)
+      updates, state = jax.jit(transform.update)(jax.tree.map(lambda x, step=step: x[step], grads),
+                                                 state)
   found, given = leaves_of(updates), leaves_of(grads)
   for path in leaves:
     if path in dimensions:
       wanted = expected_update(given[path], dimensions[path], rms)
-      np.testing.assert_allclose(found[path], wanted, atol=2e-5 * np.abs(wanted).max(), err_msg='/'.join(path))
+      np.testing.assert_allclose(found[path], wanted, atol=2e-5 * np.abs(wanted).max(),
+                                 err_msg='/'.join(path))
   plain = optax.scale_by_adam()
   state = plain.init(params)
   for step in range(3):
@@ -137,9 +147,11 @@ def test_orthogonal_updates_have_the_size_of_adamw():
     (MeshConfig(1, fsdp=8), 2), (MeshConfig(1, fsdp=8), 12), (MeshConfig(1, tensor=2, fsdp=4), 8),
     (MeshConfig(1, tensor=2, fsdp=4), 12)])
 def test_eight_devices_make_the_update_of_one(mesh, layers):
-  """Parameters and gradients are split over their sides. Eight layers or more are dealt out to the devices."""
+  """Parameters and gradients are split over their sides. Eight layers or more are dealt out to the
+  devices."""
   random = np.random.default_rng(0)
-  layouts = {'attention': (None, 'fsdp', 'tensor', None), 'out': (None, 'tensor', None, 'fsdp'), 'up': (None, 'fsdp', 'tensor')}
+  layouts = {'attention': (None, 'fsdp', 'tensor', None), 'out': (None, 'tensor', None, 'fsdp'),
+             'up': (None, 'fsdp', 'tensor')}
   sides = {'attention': ((1,), (2, 3)), 'out': ((1, 2), (3,)), 'up': ((1,), (2,))}
   shapes = {'attention': (layers, 32, 4, 8), 'out': (layers, 4, 8, 32), 'up': (layers, 32, 64)}
   transform = scale_by_muon_and_adam(
@@ -149,7 +161,8 @@ def test_eight_devices_make_the_update_of_one(mesh, layers):
     step = jax.jit(lambda x: transform.update(x, transform.init(x))[0])
     alone = step(grads)
     devices = make_mesh(mesh)
-    spread = {name: jax.device_put(x, jax.NamedSharding(devices, jax.P(*layouts[name]))) for name, x in grads.items()}
+    spread = {name: jax.device_put(x, jax.NamedSharding(devices, jax.P(*layouts[name]))) for name,
+              x in grads.items()}
     with jax.set_mesh(devices):
       together = step(spread)
       program = step.lower(spread).compile().as_text()
@@ -160,11 +173,14 @@ def test_eight_devices_make_the_update_of_one(mesh, layers):
 
 @pytest.mark.parametrize('rate', [0.5, 1.0])
 def test_the_rate_of_matrices_multiplies_their_weight_decay(rate):
-  """Without gradients, only the decay is left: learning rate x factor x weight decay x parameter."""
-  config = Muon(muon_rate=rate, peak=0.1, warmup=0, schedule='constant', weight_decay=0.2, exempt=())
+  """Without gradients, only the decay is left: learning rate x factor x weight decay x
+  parameter."""
+  config = Muon(muon_rate=rate, peak=0.1, warmup=0, schedule='constant', weight_decay=0.2,
+                exempt=())
   params = {'kernel': jnp.full((4, 4), 2.0), 'table': jnp.full((4, 4), 2.0)}
   optimizer = make_optimizer(config, 10, matrices={('kernel',): Sides((0,), (1,))})
-  updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+  updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params),
+                                params)
   np.testing.assert_allclose(updates['kernel'], -0.1 * rate * 0.2 * 2, rtol=1e-5)
   np.testing.assert_allclose(updates['table'], -0.1 * 0.2 * 2, rtol=1e-5)
 
@@ -184,11 +200,13 @@ def test_the_optimizer_of_a_run():
 
 
 def test_lion_takes_the_sign_of_a_mean():
-  config = Lion(peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, b1=0.9, b2=0.99)
+  config = Lion(peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0, b1=0.9,
+                b2=0.99)
   optimizer = make_optimizer(config, 10)
   params = {'kernel': jnp.zeros(3)}
   state = optimizer.init(params)
   for grad in ([1.0, -2.0, 0.5], [-3.0, -1.0, -1.0]):
     updates, state = optimizer.update({'kernel': jnp.array(grad)}, state, params)
   # 0.9 * mean + 0.1 * gradient, of the mean 0.01 * [1, -2, 0.5]
-  np.testing.assert_allclose(updates['kernel'], -0.1 * np.sign(np.array([0.009 - 0.3, -0.018 - 0.1, 0.0045 - 0.1])))
+  np.testing.assert_allclose(updates['kernel'],
+                             -0.1 * np.sign(np.array([0.009 - 0.3, -0.018 - 0.1, 0.0045 - 0.1])))

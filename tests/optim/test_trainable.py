@@ -33,8 +33,10 @@ def tree():
 def factors(config, params):
   """-> by what the update of a gradient of ones is multiplied, beside one without any of this."""
   def updates(config):
-    optimizer = make_optimizer(dataclasses.replace(config, warmup=0, schedule='constant', clip=0.0), 10)
-    return jax.jit(lambda: optimizer.update(jax.tree.map(np.ones_like, params), optimizer.init(params), params)[0])()
+    optimizer = make_optimizer(dataclasses.replace(config, warmup=0, schedule='constant', clip=0.0),
+                               10)
+    return jax.jit(lambda: optimizer.update(jax.tree.map(np.ones_like, params),
+                                            optimizer.init(params), params)[0])()
   plain = updates(dataclasses.replace(config, layer_decay=1.0))
   return {name: np.asarray(x).ravel().tolist() for name, x in tiny.flat(
       jax.tree.map(lambda got, want: np.round(got / want, 6), updates(config), plain)).items()}
@@ -46,7 +48,8 @@ def test_learning_rates_fall_towards_the_text_as_electra_has_them():
   layers = 'backbone/stack/layers/block/attention/query'
   assert got == {
       'heads_label/dense/bias': [1, 1], 'backbone/pooler/bias': [1],
-      f'{layers}/kernel': [1 / 16, 1 / 16, 1 / 8, 1 / 8, 1 / 4, 1 / 4], f'{layers}/bias': [1 / 16, 1 / 8, 1 / 4],
+      f'{layers}/kernel': [1 / 16, 1 / 16, 1 / 8, 1 / 8, 1 / 4, 1 / 4],
+      f'{layers}/bias': [1 / 16, 1 / 8, 1 / 4],
       'backbone/stack/norm/scale': [1 / 4], 'backbone/embeddings/tokens': [1 / 32] * 4,
       'backbone/embeddings/norm/scale': [1 / 32]}
 
@@ -59,9 +62,11 @@ def test_numbers_that_are_trained_are_counted_layer_by_layer():
 
 
 def shapes(model):
-  batch = {name: np.ones((1, 8), np.int32) for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
+  batch = {name: np.ones((1, 8), np.int32)
+           for name in ('tokens', 'segments', 'decoder_tokens', 'decoder_segments')}
   backbone = model.backbone(False)
-  return {'backbone': jax.eval_shape(lambda: tiny.unbox(backbone.init(jax.random.key(0), batch)['params']))}
+  return {'backbone': jax.eval_shape(lambda: tiny.unbox(
+      backbone.init(jax.random.key(0), batch)['params']))}
 
 
 def small(model, **more):
@@ -84,12 +89,14 @@ def test_layers_are_found_in_every_wiring(model):
   got = tiny.flat(depths_below_head(shapes(model)))
   own = {name: x.tolist() for name, x in got.items() if '/block/' in name}
   assert len(own) > 10 and set(map(tuple, own.values())) == {(4, 3, 2)}
-  assert {int(x) for name, x in got.items() if '/block/' not in name and 'pooler' not in name} == {5}
+  assert {int(x) for name, x in got.items() if '/block/' not in name
+          and 'pooler' not in name} == {5}
 
 
 def test_layers_that_are_shared_count_for_the_last_that_has_them():
   block = {'attention': np.ones((1, 2)), 'mlp': np.ones((4, 2))}
-  got = depths_below_head({'backbone': {'stack': {'layers': {'block': block}}}})['backbone']['stack']['layers']['block']
+  got = depths_below_head({'backbone': {'stack': {'layers': {'block': block}}}})['backbone'][
+      'stack']['layers']['block']
   assert got['attention'].tolist() == [2] and got['mlp'].tolist() == [5, 4, 3, 2]
 
 
@@ -104,7 +111,8 @@ def test_layers_learn_one_after_another_from_the_top():
                   for name, x in tiny.flat(updates).items()})
   layers = [at['backbone/stack/layers/block/attention/query/kernel'] for at in moved]
   assert all(at['heads_label/dense/bias'] == [True] * 2 for at in moved)
-  want = [[False] * 3] * 2 + [[False, False, True]] * 2 + [[False, True, True]] * 2 + [[True] * 3] * 3
+  want = [[False] * 3] * 2 + [[False, False, True]] * 2 + [[False, True, True]] * 2 + [
+      [True] * 3] * 3
   assert layers == want
   assert [at['backbone/embeddings/tokens'][0] for at in moved] == [False] * 8 + [True]
 
@@ -117,7 +125,8 @@ def test_the_slanted_triangle_of_ulmfit():
     p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / 0.1 - 1))
     return 0.01 * (1 + p * (32 - 1)) / 32
   steps = np.arange(100)
-  np.testing.assert_allclose(make_schedule(config, 100)(steps), [theirs(t) for t in steps], rtol=1e-5)
+  np.testing.assert_allclose(make_schedule(config, 100)(steps), [theirs(t) for t in steps],
+                             rtol=1e-5)
 
 
 def chosen(select, params):
@@ -130,7 +139,8 @@ def test_top_layers_are_trained_with_the_head():
   assert {name for name, x in none.items() if np.any(x)} == {'heads_label/dense/bias'}
   two = chosen(ParameterSelection(top=2), tree())
   assert two[f'{layers}/kernel'] == two[f'{layers}/bias'] == [False, True, True]
-  assert two['backbone/pooler/bias'] and two['backbone/stack/norm/scale'] and not two['backbone/embeddings/tokens']
+  assert two['backbone/pooler/bias'] and two['backbone/stack/norm/scale'] and not two[
+      'backbone/embeddings/tokens']
   assert all(np.all(x) for x in chosen(ParameterSelection(top=-1), tree()).values())
 
 
@@ -138,7 +148,8 @@ def test_biases_alone_by_a_pattern():
   """BitFit (Ben Zaken et al. 2022)."""
   got = chosen(ParameterSelection(only=('**/bias', 'heads_*')), tree())
   assert {name for name, x in got.items() if np.any(x)} == {
-      'heads_label/dense/bias', 'backbone/pooler/bias', 'backbone/stack/layers/block/attention/query/bias'}
+      'heads_label/dense/bias', 'backbone/pooler/bias',
+      'backbone/stack/layers/block/attention/query/bias'}
   with pytest.raises(ParameterError, match=r'no parameter is called \'\*\*/gain\''):
     ParameterSelection(only=('**/gain',))(tree())
 
@@ -154,7 +165,8 @@ def learner(select, frozen=0, **changes):
 
 
 def flops(learner, params, batch):
-  gradient = jax.jit(lambda params: step.compute_gradient(learner, params, batch, learner.key('dropout'))[0])
+  gradient = jax.jit(lambda params: step.compute_gradient(learner, params, batch,
+                                                          learner.key('dropout'))[0])
   counted: Any = gradient.lower(params).compile().cost_analysis()
   return counted['flops']
 
@@ -163,14 +175,17 @@ def flops(learner, params, batch):
 def setting():
   windows = tiny.windows(4)
   one = learner(ParameterSelection())
-  batch = jax.device_get(jax.jit(lambda windows: one.objective.corrupt(one.key('corruption'), windows, tiny.VOCAB))(windows))
+  batch = jax.device_get(jax.jit(lambda windows: one.objective.corrupt(one.key('corruption'),
+                                                                       windows, tiny.VOCAB))(
+                                                                           windows))
   params = tiny.random_params(jax.eval_shape(lambda: step.init_state(one, windows).params))
   return params, batch
 
 
 @pytest.mark.slow
 def test_what_stays_costs_no_gradient():
-  """A third of the products is left, or less, where a head alone learns; with one of two layers it is between."""
+  """A third of the products is left, or less, where a head alone learns; with one of two layers it
+  is between."""
   params, batch = setting()
   whole = flops(learner(ParameterSelection()), params, batch)
   heads = flops(learner(ParameterSelection(only=('heads_nsp',))), params, batch)
@@ -184,16 +199,19 @@ def test_what_stays_costs_no_gradient():
 def test_the_rest_of_the_gradient_is_what_it_was(accumulate):
   params, batch = setting()
   def gradient(learner):
-    return jax.device_get(jax.jit(lambda: step.compute_gradient(learner, params, batch, learner.key('dropout'))[0])())
+    return jax.device_get(jax.jit(lambda: step.compute_gradient(learner, params, batch,
+                                                                learner.key('dropout'))[0])())
 
   whole, top = (
     gradient(learner(ParameterSelection())),
     gradient(learner(ParameterSelection(top=1), frozen=1, accumulate=accumulate)),
   )
   rows = ParameterSelection(top=1)(params)
-  want = jax.tree.map(lambda rows, g: g * rows.reshape(-1, *[1] * (g.ndim - 1)) if rows.ndim else g * rows, rows, whole)
+  want = jax.tree.map(lambda rows, g: g * rows.reshape(-1, *[1] * (g.ndim - 1)) if rows.ndim else g
+                      * rows, rows, whole)
   tiny.assert_close(top, want)
-  assert all(not np.any(g[~np.broadcast_to(r.reshape(-1, *[1] * (g.ndim - 1)) if r.ndim else r, g.shape)])
+  assert all(not np.any(g[~np.broadcast_to(r.reshape(-1, *[1] * (g.ndim - 1)) if r.ndim else r,
+                                           g.shape)])
              for r, g in zip(jax.tree.leaves(rows), jax.tree.leaves(top), strict=True))
 
 
@@ -205,6 +223,7 @@ def test_top_layers_and_the_pooler_begin_afresh():
   got = tiny.flat(reinitialize_top(old, new, 2))
   layers = 'backbone/stack/layers/block/attention/query'
   assert {name: np.asarray(x).ravel().tolist() for name, x in got.items()} == {
-      'heads_label/dense/bias': [1, 1], 'backbone/pooler/bias': [-1], 'backbone/stack/norm/scale': [-1],
+      'heads_label/dense/bias': [1, 1], 'backbone/pooler/bias': [-1],
+      'backbone/stack/norm/scale': [-1],
       f'{layers}/kernel': [1, 1, -1, -1, -1, -1], f'{layers}/bias': [1, -1, -1],
       'backbone/embeddings/tokens': [1] * 4, 'backbone/embeddings/norm/scale': [1]}

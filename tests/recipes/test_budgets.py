@@ -11,8 +11,10 @@ from plm_jax.compile.report import CHIPS, CompileReport
 from plm_jax.config.run import ConfigError
 
 # On v2: a second of arithmetic, half a second of traffic.
-REPORT = CompileReport('TPU v2', {'parameters': 2 ** 30, 'temporaries': 2 ** 29}, 23e12, 23e12, 175 * 10 ** 9,
-                {('all-reduce', False): (2, 8 * 10 ** 6, 15e6), ('all-reduce', True): (1, 10 ** 6, 1e6)}, 0, 1.0)
+REPORT = CompileReport('TPU v2', {'parameters': 2 ** 30, 'temporaries': 2 ** 29}, 23e12, 23e12,
+                       175 * 10 ** 9,
+                {('all-reduce', False): (2, 8 * 10 ** 6, 15e6),
+                 ('all-reduce', True): (1, 10 ** 6, 1e6)}, 0, 1.0)
 
 
 def budget(*reports: CompileReport, topology='v2:4x4'):
@@ -28,7 +30,8 @@ def versions(monkeypatch):
 def test_what_is_kept_of_a_step():
   kept = budget(REPORT, REPORT)
   short, long = kept.pop('phases')
-  assert kept == {'topology': 'v2:4x4', 'devices': 32, 'kind': 'TPU v2', 'mesh': {'data': 8, 'fsdp': 4, 'tensor': 1},
+  assert kept == {'topology': 'v2:4x4', 'devices': 32, 'kind': 'TPU v2',
+                  'mesh': {'data': 8, 'fsdp': 4, 'tensor': 1},
                   'micro-steps': 1, 'compiler': 'jax 1.2, libtpu 1.2'}
   assert short | {'tokens': 512} == long
   assert short == {
@@ -40,8 +43,10 @@ def test_what_is_kept_of_a_step():
 
 
 @pytest.mark.parametrize(('planted', 'grew'), [
-    ({}, set()), (dict(hbm_traffic=177 * 10 ** 9, flops=23.4e12), set()), (dict(hbm_traffic=10 ** 9), set()),
-    (dict(hbm_traffic=180 * 10 ** 9), {'traffic, GB'}), (dict(hbm_traffic=700 * 10 ** 9), {'traffic, GB', 'bound, ms'}),
+    ({}, set()), (dict(hbm_traffic=177 * 10 ** 9, flops=23.4e12), set()),
+    (dict(hbm_traffic=10 ** 9), set()),
+    (dict(hbm_traffic=180 * 10 ** 9), {'traffic, GB'}),
+    (dict(hbm_traffic=700 * 10 ** 9), {'traffic, GB', 'bound, ms'}),
     (dict(memory={'parameters': 2 ** 30, 'temporaries': 2 ** 30}), {'HBM, GiB'}),
     (dict(flops=24e12), {'compiled TFLOP', 'bound, ms'}),
     (dict(collectives={('all-gather', False): (1, 10 ** 7, 3e7)}), {'sent, MB'}),
@@ -53,19 +58,23 @@ def test_what_grows_beyond_the_tolerance_is_over_budget(planted, grew, monkeypat
   assert budgets.check('bert_base') == (not grew)
   lines = [line for line in capsys.readouterr().out.splitlines() if 'GREW' in line]
   assert len(lines) == len(grew)
-  assert all(line.startswith('256 x 512') and any(figure in line for figure in grew) for line in lines)
+  assert all(line.startswith('256 x 512') and any(figure in line for figure in grew)
+             for line in lines)
 
 
 def test_a_budget_of_other_steps_is_none():
-  with pytest.raises(ConfigError, match='of 256 x 128, 256 x 512, the recipe has 256 x 128: write it anew'):
-    budgets.compared(budget(REPORT, REPORT), {**budget(REPORT, REPORT), 'phases': budget(REPORT, REPORT)['phases'][:1]})
+  with pytest.raises(ConfigError,
+                     match='of 256 x 128, 256 x 512, the recipe has 256 x 128: write it anew'):
+    budgets.compared(budget(REPORT, REPORT),
+                     {**budget(REPORT, REPORT), 'phases': budget(REPORT, REPORT)['phases'][:1]})
 
 
 def test_a_budget_is_written_and_read(tmp_path, monkeypatch):
   monkeypatch.setattr(budgets, 'FOLDER', tmp_path / 'budgets')
   assert budgets.read('bert_base') is None and not budgets.check('bert_base')
   monkeypatch.setattr(budgets.compiling, 'compile_run', lambda config: [REPORT, REPORT])
-  monkeypatch.setattr(budgets.compiling, 'topology_devices', lambda name: [types.SimpleNamespace()] * 32)
+  monkeypatch.setattr(budgets.compiling, 'topology_devices',
+                      lambda name: [types.SimpleNamespace()] * 32)
   assert budgets.write('bert_base') and budgets.check('bert_base')
   assert budgets.read('bert_base') == budget(REPORT, REPORT)
   assert (tmp_path / 'budgets' / 'bert_base.json').read_text().count('\n') > 40  # a figure a line
@@ -75,7 +84,8 @@ def test_a_run_at_its_bounds():
   """A million steps of a second on 16 chips; an epoch of BERT's long rows is a tenth of them."""
   slow = dataclasses.replace(REPORT, flops=46e12)
   assert fits.row('bert_base', budget(REPORT, slow)) == (
-      'bert_base', 'v2:4x4, fsdp 4', '1.5; 1.5 of 8', '1,000.0 (compute); 2,000.0 (compute)', '100%; 50%', '12.73',
+      'bert_base', 'v2:4x4, fsdp 4', '1.5; 1.5 of 8', '1,000.0 (compute); 2,000.0 (compute)',
+      '100%; 50%', '12.73',
       '4,889', '16 TPU chips, 4 days')
   assert fits.fits(budget(REPORT, slow))
   assert not fits.fits(budget(REPORT, dataclasses.replace(REPORT, memory={'all': 9 * 2 ** 30})))
@@ -85,5 +95,6 @@ def test_a_run_at_its_bounds():
 def test_what_is_kept_is_of_the_recipe_as_it_is(path):
   found, recipe = json.loads(path.read_text()), recipes.find_recipe(path.stem)
   assert found['topology'] == recipe.row.pod and found['mesh']['fsdp'] == recipe.row.mesh.fsdp
-  assert found['mesh']['tensor'] == recipe.row.mesh.tensor and found['micro-steps'] == recipe().train.accumulate
+  assert found['mesh']['tensor'] == recipe.row.mesh.tensor and found['micro-steps'] == recipe(
+      ).train.accumulate
   assert found['kind'] in CHIPS and fits.fits(found) and fits.seconds(path.stem, found) > 0

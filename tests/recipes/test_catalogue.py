@@ -28,23 +28,28 @@ ROOT = pathlib.Path(__file__).parents[2]
 def test_names():
   names = [*recipes.all_recipes()]
   assert len(names) == 167 and {
-      'bert_base', 'gpt3_13b', 't5_v1_1_xxl', 't5_small_tasks', 'bart_translation', 'bart_translation_source',
-      'roberta_doc_sentences', 'deberta_v2_xxlarge', 'glm_410m', 'gpt2_chinese', 'ul2_20b'} <= {*names}
+      'bert_base', 'gpt3_13b', 't5_v1_1_xxl', 't5_small_tasks', 'bart_translation',
+      'bart_translation_source',
+      'roberta_doc_sentences', 'deberta_v2_xxlarge', 'glm_410m', 'gpt2_chinese',
+      'ul2_20b'} <= {*names}
   assert all(recipe.name == name == recipe().name for name, recipe in recipes.all_recipes().items())
 
 
 @pytest.mark.parametrize(('asked', 'found'), [
     (('gpt3_13b',), 'gpt3_13b'), (('gpt3', '13b'), 'gpt3_13b'), (('ul2',), 'ul2_20b'),
     (('t5_tasks', 'small'), 't5_small_tasks'), (('bart_translation',), 'bart_translation'),
-    (('bart_translation', 'source'), 'bart_translation_source'), (('bart_translation', 'whole'), 'bart_translation')])
+    (('bart_translation', 'source'), 'bart_translation_source'),
+    (('bart_translation', 'whole'), 'bart_translation')])
 def test_a_recipe_is_found_by_its_name_or_by_family_and_size(asked, found):
   assert recipes.find_recipe(*asked).name == found
 
 
 @pytest.mark.parametrize(('asked', 'message'), [
-    (('robertabase',), "there is no recipe 'robertabase': did you mean roberta_base or bert_base or neobert_base? "
+    (('robertabase',),
+     "there is no recipe 'robertabase': did you mean roberta_base or bert_base or neobert_base? "
                        '`python -m plm_jax train` lists them'),
-    (('experiments.gpt3-13b',), "there is no recipe 'experiments.gpt3-13b': did you mean gpt3_13b or gpt3_175b or "
+    (('experiments.gpt3-13b',),
+     "there is no recipe 'experiments.gpt3-13b': did you mean gpt3_13b or gpt3_175b or "
                                 'gpt3_6b7? `python -m plm_jax train` lists them'),
     (('zzz',), "there is no recipe 'zzz': `python -m plm_jax train` lists them"),
     (('gpt3',), 'gpt3 comes in 8 sizes: --size is small, medium, large, xl, 2b7, 6b7, 13b, 175b'),
@@ -67,7 +72,8 @@ def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
 
 @pytest.mark.parametrize('name', recipes.all_recipes())
 def test_every_device_of_a_pod_gets_as_many_rows(name):
-  """A TPU v2 or v3 chip is two devices; rows of a micro-step are dealt to all that do not share heads."""
+  """A TPU v2 or v3 chip is two devices; rows of a micro-step are dealt to all that do not share
+  heads."""
   recipe = recipes.find_recipe(name)
   generation, _, sides = recipe.row.pod.partition(':')
   devices = math.prod(map(int, sides.split('x'))) * (2 if generation in ('v2', 'v3') else 1)
@@ -90,16 +96,19 @@ def test_the_table_says_what_the_run_is(name):
 def documented(family):
   """The commands in the docstring of a family, as lists of arguments behind `python -m plm_jax`."""
   lines = (recipes.FAMILIES[family].__doc__ or '').replace('\\\n', ' ').splitlines()
-  return [shlex.split(line, comments=True)[3:] for line in lines if line.strip().startswith('python -m plm_jax ')]
+  return [shlex.split(line, comments=True)[3:]
+          for line in lines if line.strip().startswith('python -m plm_jax ')]
 
 
 def test_the_mesh_of_the_pod_is_the_recipe_s_own_until_another_is_asked_for():
   large = recipes.find_recipe('bert_large')
   assert large.row.mesh == MeshConfig(fsdp=8) and large().mesh == MeshConfig(fsdp=8, adapts=True)
-  assert parse(large, []).mesh == large().mesh and parse(large, ['--mesh.tensor=2']).mesh == MeshConfig(tensor=2)
+  assert parse(large, []).mesh == large().mesh and parse(
+      large, ['--mesh.tensor=2']).mesh == MeshConfig(tensor=2)
   assert parse(large, ['--mesh.fsdp=16']).mesh == MeshConfig(fsdp=16)
   assert parse(large, ['--mesh.fsdp=8', '--mesh.tensor=2']).mesh == MeshConfig(fsdp=8, tensor=2)
-  assert large('laptop').mesh == MeshConfig() and recipes.find_recipe('bert_base')().mesh == MeshConfig(
+  assert large('laptop').mesh == MeshConfig() and recipes.find_recipe('bert_base')(
+      ).mesh == MeshConfig(
     fsdp=4, adapts=True
   )
 
@@ -143,7 +152,8 @@ def test_help_begins_with_what_the_family_says_and_how_the_recipe_is_started(cap
     ('experiments.__main__', 'bert_base', 'python -m plm_jax train bert_base'),
     ('plm_jax.__main__', 'bert_base', 'python -m plm_jax train bert_base')])
 def test_messages_name_what_was_typed(module, name, program, monkeypatch):
-  monkeypatch.setattr(sys.modules['__main__'], '__spec__', importlib.machinery.ModuleSpec(module, None))
+  monkeypatch.setattr(sys.modules['__main__'], '__spec__',
+                      importlib.machinery.ModuleSpec(module, None))
   assert options.program_name(recipes.find_recipe(name)) == program
 
 
@@ -169,12 +179,14 @@ def test_doors():
   assert {'bert_base', 'gpt2_small', 't5_small_tasks', 'transformer_base'} <= {*doors}
   assert 'fastapi' in doors.pop('serve')  # an example of a service
   tasks = {name: doors.pop(name) for name in [*doors] if 'cli.finetune' in doors[name]}
-  assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner', 'finetune_choice', 'sbert_nli',
+  assert {*tasks} == {'finetune', 'finetune_glue', 'finetune_squad', 'finetune_ner',
+                      'finetune_choice', 'sbert_nli',
                       'sbert_sts', 'simcse'}
   for name, text in tasks.items():
     assert f'-m experiments.{name} --init=FOLDER' in text
     default = re.search(r"\n  start\((?:'(\w+)', about=__doc__ or '')?\)\n$", text)
-    assert default and (name == 'finetune') == (default[1] is None) and (default[1] or 'sst2') in TASKS
+    assert default and (name == 'finetune') == (default[1]
+                                                is None) and (default[1] or 'sst2') in TASKS
   for name, text in doors.items():
     assert text.endswith(f"\n\n  start('{name}')\n")
     # Worker processes import the file: they would wait for the imports of training.
@@ -190,7 +202,8 @@ def test_doors():
     ('experiments', 'recipes:\n  BERT, as published')])
 def test_what_is_typed_at_the_door(module, said):
   environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu'}
-  done = subprocess.run([sys.executable, '-m', module], capture_output=True, text=True, cwd=ROOT, env=environment,
+  done = subprocess.run([sys.executable, '-m', module], capture_output=True, text=True, cwd=ROOT,
+                        env=environment,
                         check=False, timeout=120)
   assert (done.stdout + done.stderr).startswith(said)
   assert done.returncode == (module != 'experiments')

@@ -41,7 +41,8 @@ def test_the_few_layers_of_a_small_model_are_unrolled():
   assert recipe('sst2', InitialModel('x', 'bert', bert.base()), **FILES).model.stack.scan
 
 
-@pytest.mark.parametrize('task', ['classification', 'sst2', 'tagging', 'stsb', 'answers', 'embedding'])
+@pytest.mark.parametrize('task', ['classification', 'sst2', 'tagging', 'stsb', 'answers',
+                                  'embedding'])
 def test_a_small_model_learns_at_rates_of_its_own(task):
   """Of any family: ALBERT's published numbers of steps are for a model of width 768."""
   for start in (small(), small('albert_base'), small('roberta_base')):
@@ -52,7 +53,8 @@ def test_a_small_model_learns_at_rates_of_its_own(task):
     assert run.data.epochs >= 4 and run.data.least_steps == 1000 and run.optim.warmup == 0 and run.data.warmup > 0
     assert run.folder == f'runs/finetune_{task}-bert_base-laptop'
   published = recipe(task, small(), 'paper', **FILES)
-  assert published.optim.peak == recipe(task, InitialModel('x', 'bert', bert.base()), **FILES).optim.peak <= 5e-5
+  assert published.optim.peak == recipe(task, InitialModel('x', 'bert', bert.base()),
+                                        **FILES).optim.peak <= 5e-5
   assert (published.scale, published.data.least_steps) == ('paper', 0)
 
 
@@ -73,35 +75,47 @@ def test_rates_fall_with_the_width():
 
 def test_sizes_that_were_published_keep_their_settings():
   assert recipe('rte', InitialModel('x', 'electra', electra.small()), **FILES).optim.peak == 1e-4
-  assert recipe('mnli', InitialModel('x', 'deberta-v2', deberta_v2.v3_xsmall()), **FILES).optim.peak == 4.5e-5
+  assert recipe('mnli', InitialModel('x', 'deberta-v2', deberta_v2.v3_xsmall()),
+                **FILES).optim.peak == 4.5e-5
   albert_base = recipe('rte', InitialModel('x', 'albert', albert.base()), **FILES)
-  assert (albert_base.optim.peak, albert_base.train.phases[0].steps, albert_base.optim.warmup) == (3e-5, 800, 200)
+  assert (albert_base.optim.peak, albert_base.train.phases[0].steps,
+          albert_base.optim.warmup) == (3e-5, 800, 200)
   xlarge = recipe('mrpc', InitialModel('x', 'deberta', deberta.xlarge()), **FILES)
   assert (xlarge.optim.peak, xlarge.objective.head_dropout) == (7e-6, 0.3)
   assert (
-    recipe('conll2003', InitialModel('x', 'deberta-v2', deberta_v2.v3_base()), **FILES).objective.head_dropout == 0.0
+    recipe('conll2003', InitialModel('x', 'deberta-v2', deberta_v2.v3_base()),
+           **FILES).objective.head_dropout == 0.0
   )
 
 
 @pytest.mark.parametrize(('model', 'family', 'batch', 'peak'), [
-    (bert.base(), 'bert', 64, 3e-5), (bert.large(), 'bert', 64, 1e-5), (roberta.base(), 'roberta', 512, 1e-5),
+    (bert.base(), 'bert', 64, 3e-5), (bert.large(), 'bert', 64, 1e-5),
+    (roberta.base(), 'roberta', 512, 1e-5),
     (roberta.large(), 'roberta', 512, 3e-5), (small().model, 'bert', 64, 3e-5)])
 def test_neither_family_nor_size_changes_a_task_of_sentence_vectors(model, family, batch, peak):
   run = recipe('simcse', InitialModel('x', family, model), train=('wiki.txt',))
-  assert (run.train.phases[0].batch, run.optim.peak, run.train.phases[0].length) == (batch, peak, 32)
-  assert (run.optim.b2, run.optim.clip, run.optim.schedule, run.data.warmup) == (0.999, 1.0, 'linear', 0.0)
+  assert (run.train.phases[0].batch, run.optim.peak,
+          run.train.phases[0].length) == (batch, peak, 32)
+  assert (run.optim.b2, run.optim.clip, run.optim.schedule,
+          run.data.warmup) == (0.999, 1.0, 'linear', 0.0)
   assert (run.data.epochs, run.data.least_steps, run.scale) == (1.0, 0, 'paper')
 
 
 def test_a_start_from_another_task_is_named():
   """Of DeBERTa's first and second version, not of the third, and not where it was followed."""
   model = deberta.base()
-  assert finetune.intermediate_task_hint('rte', InitialModel('x/deberta-base', 'deberta', model)) == (
-      'published results on rte begin with a model that was fine-tuned on mnli: give its folder to --init')
-  assert not finetune.intermediate_task_hint('rte', InitialModel('x/deberta-base-mnli', 'deberta', model))
-  assert not finetune.intermediate_task_hint('sst2', InitialModel('x/deberta-base', 'deberta', model))
-  assert not finetune.intermediate_task_hint('rte', InitialModel('x', 'deberta-v2', deberta_v2.v3_large()))
-  assert finetune.intermediate_task_hint('rte', InitialModel('x', 'deberta-v2', deberta_v2.xlarge()))
+  assert finetune.intermediate_task_hint('rte', InitialModel('x/deberta-base', 'deberta',
+                                                             model)) == (
+      'published results on rte begin with a model that was fine-tuned on mnli: give its folder to '
+      '--init')
+  assert not finetune.intermediate_task_hint('rte', InitialModel('x/deberta-base-mnli', 'deberta',
+                                                                 model))
+  assert not finetune.intermediate_task_hint('sst2', InitialModel('x/deberta-base', 'deberta',
+                                                                  model))
+  assert not finetune.intermediate_task_hint('rte', InitialModel('x', 'deberta-v2',
+                                                                 deberta_v2.v3_large()))
+  assert finetune.intermediate_task_hint('rte', InitialModel('x', 'deberta-v2',
+                                                             deberta_v2.xlarge()))
 
 
 def test_a_fresh_small_model_learns_as_before():
@@ -110,13 +124,16 @@ def test_a_fresh_small_model_learns_as_before():
   assert with_paths(run, {'name': 'x'}).folder == 'runs/x-laptop'
 
 
-@pytest.mark.parametrize('task', ['classification', 'multilabel', 'regression', 'tagging', 'answers', 'choice', 'rerank',
+@pytest.mark.parametrize('task', ['classification', 'multilabel', 'regression', 'tagging',
+                                  'answers', 'choice', 'rerank',
                                   'embedding'])
 @pytest.mark.parametrize(('family', 'model'), [
-    ('bert', bert.base()), ('roberta', roberta.base()), ('electra', electra.base()), ('albert', albert.base()),
+    ('bert', bert.base()), ('roberta', roberta.base()), ('electra', electra.base()),
+    ('albert', albert.base()),
     ('bert', bert.mini())])
 def test_own_data_is_learned_in_enough_updates(task, family, model):
-  """Mosbach et al. 2021 and Zhang et al. 2021: of every kind, with early stopping, warmup and bias correction."""
+  """Mosbach et al. 2021 and Zhang et al. 2021: of every kind, with early stopping, warmup and bias
+  correction."""
   run = recipe(task, InitialModel('x', family, model), **FILES)
   assert (run.data.least_steps, run.data.warmup, run.optim.warmup) == (1000, 0.1, 0)
   assert run.optim.bias_correction and run.train.early == 10 and run.data.epochs >= 2
@@ -126,7 +143,8 @@ def test_own_data_is_learned_in_enough_updates(task, family, model):
 
 def test_named_tasks_keep_their_published_settings():
   run = recipe('sst2', InitialModel('x', 'bert', bert.base()), **FILES)
-  assert (run.data.epochs, run.data.least_steps, run.train.early, run.optim.bias_correction) == (3.0, 0, 0, False)
+  assert (run.data.epochs, run.data.least_steps, run.train.early,
+          run.optim.bias_correction) == (3.0, 0, 0, False)
 
 
 def test_options_that_are_given_win():
@@ -142,7 +160,8 @@ def test_options_that_are_given_win():
 
 
 @pytest.mark.parametrize(('task', 'pooling'), [
-    ('classification', 'mean'), ('multilabel', 'mean'), ('regression', 'mean'), ('choice', 'mean'), ('rerank', 'mean'),
+    ('classification', 'mean'), ('multilabel', 'mean'), ('regression', 'mean'), ('choice', 'mean'),
+    ('rerank', 'mean'),
     ('sst2', 'mean'), ('tagging', 'first'), ('answers', 'first')])
 def test_a_text_is_pooled_as_the_initial_model_was_trained(task, pooling):
   start = InitialModel('x', 'bert', bert.base(), 'mean')

@@ -27,7 +27,8 @@ def test_the_table_of_tasks_is_up_to_date(path):
 def test_names_of_sizes_are_code():
   text = 'BERT.\n\ntiny, mini and base are\nbase models. large: a base model.\n\n- small is base.\n- tiny_other'
   assert recipe_page.mark_sizes(text, 'bert') == (
-      'BERT.\n\n`tiny`, `mini` and `base` are\nbase models. `large`: a base model.\n\n- `small` is base.\n- tiny_other')
+      'BERT.\n\n`tiny`, `mini` and `base` are\nbase models. `large`: a base model.\n\n- `small` is '
+      'base.\n- tiny_other')
 
 
 def test_every_recipe_has_a_budget_of_its_own_mesh():
@@ -48,8 +49,10 @@ def test_the_pages_have_every_recipe(monkeypatch):
   assert sorted(names) == sorted([*recipes.all_recipes()] * 2)  # a table of sizes, one of pods
   llama = [line for line in found if line.startswith('| `llama_7b`')]
   assert llama == [
-      '| `llama_7b` | 32 x 4,096 | 6,738,415,616 | 2,048 x 2,048 | 0.0003 | 82,432 hours of an A100 |',
-      '| `llama_7b` | v4:4x4x4 `--mesh.fsdp=64` `--train.accumulate=16` `--model.stack.remat=dots` |']
+      '| `llama_7b` | 32 x 4,096 | 6,738,415,616 | 2,048 x 2,048 | 0.0003 | 82,432 hours of an '
+      'A100 |',
+      '| `llama_7b` | v4:4x4x4 `--mesh.fsdp=64` `--train.accumulate=16` `--model.stack.remat=dots` '
+      '|']
 
 
 def test_figures_of_a_budget(monkeypatch):

@@ -1,7 +1,7 @@
-"""Every recipe at its smallest: run, exported and read back. One of each wiring with each objective is trained and
-asked for words; of each wiring that tests/test_before.py does not continue one is killed, taken up again and evaluated.
-Steps of the others are traced: gradients and trajectories of families are those of the cases in tests/golden, and of
-tests/test_before.py."""
+"""Every recipe at its smallest: run, exported and read back. One of each wiring with each objective
+is trained and asked for words; of each wiring that tests/test_before.py does not continue one is
+killed, taken up again and evaluated. Steps of the others are traced: gradients and trajectories of
+families are those of the cases in tests/golden, and of tests/test_before.py."""
 from collections.abc import Callable
 import dataclasses
 import functools
@@ -26,7 +26,8 @@ from plm_jax.training import feed
 from plm_jax.training.train import TrainingResult
 
 RECIPES = [*recipes.all_recipes()]
-CONTINUED = json.loads((pathlib.Path(__file__).parents[1] / 'fixtures' / 'before' / 'after.json').read_text())
+CONTINUED = json.loads((pathlib.Path(__file__).parents[1] / 'fixtures' / 'before'
+                        / 'after.json').read_text())
 """of which test_before.py has runs that go on"""
 
 
@@ -42,8 +43,10 @@ def smallest(name: str) -> PretrainRun:
   config = recipes.find_recipe(name)('test')
   text = dataclasses.replace(config.data.prepare, heldout=0.2)
   return dataclasses.replace(
-      config, mesh=dataclasses.replace(config.mesh, data=1), data=dataclasses.replace(config.data, prepare=text),
-      train=dataclasses.replace(config.train, phases=(Phase(3, 32, 8),), accumulate=1, log_every=1, eval_every=3,
+      config, mesh=dataclasses.replace(config.mesh, data=1),
+      data=dataclasses.replace(config.data, prepare=text),
+      train=dataclasses.replace(config.train, phases=(Phase(3, 32, 8),), accumulate=1, log_every=1,
+                                eval_every=3,
                                 eval_batches=2, save_every=1))
 
 
@@ -51,10 +54,11 @@ How = Literal['disturbed', 'trained', 'traced']
 
 
 def different() -> list:
-  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a family, most often.
+  """Recipes as parameters, those together whose smallest runs are one and the same: sizes of a
+  family, most often.
 
-  A recipe whose model and objective are those of others before it waits for a release. It is only traced where one
-  recipe before it has both.
+  A recipe whose model and objective are those of others before it waits for a release. It is only
+  traced where one recipe before it has both.
   """
   groups: dict[PretrainRun, list[str]] = {}
   for name in RECIPES:
@@ -128,7 +132,8 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
   if hasattr(config.objective, 'teacher'):
     folder = str(request.getfixturevalue('teacher')(config.family))
     text = dataclasses.replace(config.data.prepare, tokenizer=f'{folder}/tokenizer')
-    config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, teacher=folder),
+    config = dataclasses.replace(config, objective=dataclasses.replace(config.objective,
+                                                                       teacher=folder),
                                  data=dataclasses.replace(config.data, prepare=text))
   if how == 'traced':
     monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
@@ -148,7 +153,8 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
 
   monkeypatch.setattr('sys.argv', ['plm_jax', 'export', config.folder, str(tmp_path / 'out')])
   ours = loaded_model.load_model(config.folder)
-  if config.model.kind == 'encoder-decoder' and config.model.new_parts:  # a source encoder of its own
+  # a source encoder of its own
+  if config.model.kind == 'encoder-decoder' and config.model.new_parts:
     with pytest.raises(SystemExit, match='layers: 2 has no counterpart there'):
       cli.main()
   else:
@@ -156,8 +162,10 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
     theirs: Any = conversion.load(tmp_path / 'out')
     assert theirs.config and theirs.family == config.family
     kept = {part: ours.params[part] for part in theirs.params}
-    exact = 1e-6 if config.family == 'elmo' else 0  # in its files forget gates have a bias that is less by 1
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=exact), kept, dict(theirs.params))
+    # in its files forget gates have a bias that is less by 1
+    exact = 1e-6 if config.family == 'elmo' else 0
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=exact), kept,
+                 dict(theirs.params))
   if how == 'traced':
     return
   if 'lm' in ours.heads and ours.model.kind != 'infilling':
@@ -169,7 +177,8 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypatch):
   """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
-  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)  # what a run begins with is what it ends with
+  # what a run begins with is what it ends with
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))
   first = dataclasses.replace(
       first, data=dataclasses.replace(first.data, path=(str(corpus),)),
@@ -179,7 +188,8 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypat
   conversion.save(tmp_path / 'out', trained.model, trained.params, trained.tokenizer, like='t5')
   (tmp_path / 'out' / 'spiece.model').unlink()
   folder = str(tmp_path / 'out')
-  again = run(dataclasses.replace(first, output=str(tmp_path / 'again'), warm_start=folder, seed=first.seed + 1))
+  again = run(dataclasses.replace(first, output=str(tmp_path / 'again'), warm_start=folder,
+                                  seed=first.seed + 1))
   assert again
   warm = loaded_model.load_model(str(tmp_path / 'again'))
   assert warm.tokenizer.pieces == trained.tokenizer.pieces
@@ -188,10 +198,12 @@ def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_masked_diffusion_resumes_with_the_same_losses(corpus, tmp_path, monkeypatch):
-  """Times that are stratified over the batch, frequencies of tokens, and the progress of the curriculum."""
+  """Times that are stratified over the batch, frequencies of tokens, and the progress of the
+  curriculum."""
   def smaller(folder):
     config = on(corpus, smallest('mdlm_strict'), tmp_path / folder)
-    return validation.with_paths(config, {'objective.frequency_power': 1.0, 'model.stack.layers': 1})
+    return validation.with_paths(config, {'objective.frequency_power': 1.0,
+                                          'model.stack.layers': 1})
   whole = run(smaller('whole'))
   resumed = killed_and_taken_up(smaller('resumed'), monkeypatch)
   assert whole and resumed and whole.heldout == resumed.heldout

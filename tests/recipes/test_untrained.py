@@ -1,5 +1,5 @@
-"""One epoch over long documents trains every position, segment type, language and token of the text: all objectives,
-and every family of recipes."""
+"""One epoch over long documents trains every position, segment type, language and token of the
+text: all objectives, and every family of recipes."""
 import dataclasses
 import fnmatch
 import types
@@ -22,12 +22,15 @@ from plm_jax.training.learner import make_learner, placeholder_vocab
 SPECIALS, TOKENS = 12, 60  # ids before those of the text, and of the text
 VOCAB = SPECIALS + TOKENS + 41  # no other axis of a parameter is as long
 TABLES = 'positions', 'types', 'languages', 'offsets'  # next to tables with a row for each token
-ONE_TYPE = {'types': range(1, 2)}  # rows are one text; the second type is for pairs of texts in fine-tuning
-# Masks for spans make the encoder's row shorter, as in the published models. Position p is row p + 2.
+# rows are one text; the second type is for pairs of texts in fine-tuning
+ONE_TYPE = {'types': range(1, 2)}
+# Masks for spans make the encoder's row shorter, as in the published models. Position p is row p +
+# 2.
 SHORTER = {'backbone/encoder/embeddings/positions': range(56, 66)}
 # Rows that an epoch does not train, by pattern of recipes and end of the parameter's name.
 UNTRAINED = {
-    'roberta_wwm_ext': ONE_TYPE, 'spanbert_base': ONE_TYPE, 'tinybert_4l': ONE_TYPE, 'minilm_*': ONE_TYPE,
+    'roberta_wwm_ext': ONE_TYPE, 'spanbert_base': ONE_TYPE, 'tinybert_4l': ONE_TYPE,
+    'minilm_*': ONE_TYPE,
     'mosaicbert_base': ONE_TYPE,
     # The released table has 20 rows, for spans of up to 10 tokens.
     'spanbert_*': {'heads_sbo/offsets': range(10, 20)},
@@ -37,7 +40,8 @@ UNTRAINED = {
     'deberta_base': {'positions': (0, 63)}, 'deberta_v2_*': {'positions': (0, 63)},
     # As released, also: one token of every 6 is masked, from the front, until 15% are.
     'deberta_v3_*': {'generator/backbone/positions': (0, 61, 62, 63)},
-    # Positions and types count the text and the tokens of a blank; the row has both. Blanks of words are short.
+    # Positions and types count the text and the tokens of a blank; the row has both. Blanks of
+    # words are short.
     'glm_*': {'positions': range(46, 64), 'types': range(11, 64)},
     'bart_base': SHORTER, 'bart_large': SHORTER, 'bart_chinese_*': SHORTER, 'mbart_*': SHORTER,
     # Targets are of up to 32 tokens.
@@ -59,7 +63,8 @@ def distinct_recipes() -> list[str]:
 
 
 def smallest(name: str) -> PretrainRun:
-  """Return a recipe at test scale with a small vocabulary, one phase, a teacher and a corpus of each language."""
+  """Return a recipe at test scale with a small vocabulary, one phase, a teacher and a corpus of
+  each language."""
   config = recipes.find_recipe(name)('test')
   phase = validation.with_paths(config.train.phases[-1], {'batch': 16, 'steps': 1})
   config = validation.with_paths(config, {'model.vocab': VOCAB, 'train.phases': (phase,)})
@@ -104,7 +109,8 @@ def sum_gradients(config: PretrainRun, folders) -> dict[str, np.ndarray]:
   """Sum the absolute gradients of all batches of an epoch, by trainable parameter."""
   vocab = placeholder_vocab(config)
   learner, phase = make_learner(config, vocab), config.train.phases[0]
-  tokenizer: Any = types.SimpleNamespace(hash='untrained', characters=characters, pieces=['中'] * VOCAB)
+  tokenizer: Any = types.SimpleNamespace(hash='untrained', characters=characters,
+                                         pieces=['中'] * VOCAB)
   chosen = []
   for corpus in range(len(config.data.path)):
     chosen.append(folders[config.rule(phase, corpus).assembly in ('examples', 'pairs')])
@@ -128,7 +134,8 @@ def sum_gradients(config: PretrainRun, folders) -> dict[str, np.ndarray]:
 
 
 def find_untrained(config: PretrainRun, name: str, gradient: np.ndarray) -> list[int] | None:
-  """List the rows of a table without gradient; None: the parameter has no rows that text selects."""
+  """List the rows of a table without gradient; None: the parameter has no rows that text
+  selects."""
   if config.model.vocab in gradient.shape:
     axis, rows = gradient.shape.index(config.model.vocab), range(SPECIALS, SPECIALS + TOKENS)
   elif name.endswith('/table'):  # of characters, from 1 on
@@ -137,7 +144,8 @@ def find_untrained(config: PretrainRun, name: str, gradient: np.ndarray) -> list
     axis = int('/layers/' in name)
     rows = range(gradient.shape[axis])
     if name.endswith('positions'):  # behind the id of padding, as in RoBERTa
-      rows = rows[getattr(config.model, 'first_position', getattr(config.model, 'padding', -1) + 1):]
+      rows = rows[getattr(config.model, 'first_position',
+                          getattr(config.model, 'padding', -1) + 1):]
   else:
     return None
   largest = np.moveaxis(gradient, axis, 0).reshape(gradient.shape[axis], -1).max(1)
@@ -147,7 +155,8 @@ def find_untrained(config: PretrainRun, name: str, gradient: np.ndarray) -> list
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
   """Records of two documents of 3,000 tokens, and of 150 examples, each a target and its inputs."""
-  draw, folders = np.random.default_rng(0), [tmp_path_factory.mktemp(name) for name in ('text', 'examples')]
+  draw, folders = np.random.default_rng(0), [tmp_path_factory.mktemp(name)
+                                             for name in ('text', 'examples')]
   write_records(folders[0], [draw.integers(3, 13, 400) for _ in range(2)])
   write_records(folders[1], np.stack([draw.integers(1, 40, 150), draw.integers(1, 80, 150)], 1))
   return folders
@@ -169,8 +178,8 @@ def mark_recipes() -> list:
 
 @pytest.mark.parametrize('name', mark_recipes())
 def test_an_epoch_trains_every_row(name, folders):
-  """Tables of relative positions are left out: they have rows for distances of longer sequences. Frozen parameters and
-  those of a teacher are, too."""
+  """Tables of relative positions are left out: they have rows for distances of longer sequences.
+  Frozen parameters and those of a teacher are, too."""
   config = smallest(name)
   untrained, tables = {}, 0
   for parameter, gradient in sum_gradients(config, folders).items():

@@ -56,15 +56,18 @@ def test_a_model_that_is_better_is_shown_next_to_the_baselines(tmp_path):
 
 
 def test_a_model_that_is_behind_is_told_what_may_help(tmp_path):
-  """Texts of more than 8 tokens are cut, the last evaluation was the best, and it began from scratch."""
+  """Texts of more than 8 tokens are cut, the last evaluation was the best, and it began from
+  scratch."""
   ready = ready_of(tmp_path, train__phases=labelled.phases(4, 8))
   rows, notes = compare_with_baselines(ready, result(best=4, accuracy=60.0))
   assert len(rows) == 2
   notes = [*map(write_flags, notes)]
-  assert notes[0] == ('TF-IDF with logistic regression reaches 40.0 accuracy more than the model, 100.0. What may '
+  assert notes[0] == (
+      'TF-IDF with logistic regression reaches 40.0 accuracy more than the model, 100.0. What may '
                       'help:')
   assert '- it was trained from scratch: begin with a pre-trained model, --init=FOLDER' in notes
-  assert any('of the training examples lose an end. --train.phases.0.length=16 reads more' in note for note in notes)
+  assert any('of the training examples lose an end. --train.phases.0.length=16 reads more' in note
+             for note in notes)
   assert '- the last evaluation was the best one: train for longer, --data.epochs=2' in notes
   assert notes[-1] == '- it is small, 2 layers of width 32: a larger pre-trained model knows more'
   assert not any('last evaluation' in note for note in suggest_improvements(ready, result(best=2)))
@@ -74,25 +77,31 @@ def test_a_short_pretraining_and_a_low_rate_are_named(tmp_path):
   before = recipes.find_recipe('bert_base')('laptop')
   (tmp_path / 'before').mkdir()
   (tmp_path / 'before' / 'config.json').write_text(serialization.dump(before))
-  ready = ready_of(tmp_path, start=InitialModel('', 'bert', with_paths(before.model, {'vocab': 80})), optim__peak=2e-5)
+  ready = ready_of(tmp_path, start=InitialModel('', 'bert',
+                                                with_paths(before.model, {'vocab': 80})),
+                                                optim__peak=2e-5)
   ready = ready._replace(config=with_paths(ready.config, {'warm_start': str(tmp_path / 'before')}))
   told = [*suggest_improvements(ready, result())]
   assert told[0].startswith('its pre-training was short, 2,000 steps')
   assert f'the learning rate is low for a model of width 128: {name_field("optim.peak")}=5e-04' in told
-  told = [*suggest_improvements(ready._replace(config=with_paths(ready.config, {'optim.peak': 5e-4})), result())]
+  told = [*suggest_improvements(
+      ready._replace(config=with_paths(ready.config, {'optim.peak': 5e-4})), result())]
   assert not any('rate' in reason for reason in told)
 
 
 def test_two_texts_are_compared_by_vectors(tmp_path):
-  """The command that is proposed reads the same files: its options are those of the highest score."""
-  rows = [{'sentence1': 'a film', 'sentence2': f'the film {n}', 'score': n % 5 + 0.5} for n in range(20)]
+  """The command that is proposed reads the same files: its options are those of the highest
+  score."""
+  rows = [{'sentence1': 'a film', 'sentence2': f'the film {n}', 'score': n % 5 + 0.5}
+          for n in range(20)]
   file = tmp_path / 'pairs.jsonl'
   file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   ready = ready_of(tmp_path, 'regression', data__train=(str(file),), data__dev=(str(file),))
   option = '--task=embedding --loss=cosine --objective.vector-loss.full=4.5'
   hints = [write_flags(hint) for hint in suggest_improvements(ready, result())]
   assert f'a small model compares two texts better by their vectors: {option}' in hints
-  config, _ = finetune.parse('', [*option.split(), '--scale=test', f'--train={file}', f'--dev={file}'], '')
+  config, _ = finetune.parse('', [*option.split(), '--scale=test', f'--train={file}',
+                                  f'--dev={file}'], '')
   assert resolve_run(config, TOKENIZER).config.train.best == 'spearman'
 
 
@@ -106,11 +115,13 @@ def test_constant_outputs_are_named():
   """To a thousandth, whatever is predicted; not where all examples have the same class."""
   task = SequenceTask(labels=('bad', 'good'))
   hints = describe_collapse(task, *two_classes(0.4999, 0.5001, 0.5))
-  assert hints[0].startswith('the outputs are constant: for all 3 development examples they are the same to 0.001')
+  assert hints[0].startswith(
+      'the outputs are constant: for all 3 development examples they are the same to 0.001')
   assert any('--tuning.top=0' in write_flags(hint) for hint in hints)
   others = describe_collapse(task, *two_classes(0.5, 0.5), given={'tuning.top'})
   assert len(others) == len(hints) - 1 and not any('tuning.top' in hint for hint in others)
-  assert describe_collapse(task, *two_classes(0.6, 0.9))[0] == 'good is always predicted. What may help:'
+  assert describe_collapse(task, *two_classes(0.6, 0.9))[
+      0] == 'good is always predicted. What may help:'
   assert describe_collapse(task, *two_classes(0.2, 0.9)) == []
   examples, predictions = two_classes(0.5, 0.5, 0.5)
   assert describe_collapse(task, examples[::2], predictions[::2]) == []
@@ -123,7 +134,8 @@ def test_constant_outputs_are_named():
     ([Relevance([0.3, 0.4]), Relevance([0.3, 0.4])], False),
     ([ClassPrediction(0, np.array([0.25] * 4)), ClassPrediction(1, np.array([0.5] * 2))], True),
     ([MultiLabelPrediction((), np.array([0.1, 0.3]))] * 3, True),
-    ([TagPrediction([0, 0], [0.6, 0.6], np.array([[0.6, 0.4]] * 2)), TagPrediction([0], [0.6], np.array([[0.6, 0.4]]))],
+    ([TagPrediction([0, 0], [0.6, 0.6], np.array([[0.6, 0.4]] * 2)),
+      TagPrediction([0], [0.6], np.array([[0.6, 0.4]]))],
      True),
     ([TagPrediction([0, 1], [0.6, 0.7], np.array([[0.6, 0.4], [0.3, 0.7]]))], False)])
 def test_outputs_of_every_kind_may_be_constant(predictions, expected):
@@ -162,7 +174,8 @@ def test_the_initial_model_is_a_baseline_where_it_does_the_task(tmp_path):
   rows, notes = compare_with_baselines(ready, result(best=0, accuracy=100.0))
   assert rows['Baseline, the initial model'] == '70.00 accuracy'
   assert notes == ['training did not improve the initial model, which is the result']
-  assert json.loads((tmp_path / 'run' / 'baselines.json').read_text())['accuracy']['the initial model'] == 70.0
+  assert json.loads((tmp_path / 'run' / 'baselines.json').read_text())['accuracy'][
+      'the initial model'] == 70.0
 
 
 @pytest.mark.parametrize(('lowercase', 'expected'), [(True, True), (False, False)])
@@ -176,4 +189,5 @@ def test_nothing_is_computed_where_nothing_is_asked_for(tmp_path, monkeypatch):
   ready = ready_of(tmp_path, data__baseline=False)
   assert compare_with_baselines(ready, result(accuracy=0.0)) == ({}, [])
   tried = resolve_run(labelled.run(tmp_path), TOKENIZER)
-  assert tried.config.scale == 'test' and compare_with_baselines(tried, result(accuracy=0.0)) == ({}, [])
+  assert tried.config.scale == 'test' and compare_with_baselines(tried, result(accuracy=0.0)) == (
+      {}, [])

@@ -11,8 +11,10 @@ from plm_jax.report.history import History
 
 def test_a_card_says_how_a_model_came_about(tmp_path):
   bert = recipes.find_recipe('bert_base')('laptop')
-  bert = dataclasses.replace(bert, data=dataclasses.replace(bert.data, path=('/home/someone/texts/mine.txt', 'gs://b/more/')))
-  told = model_card.render_card(bert, {'mlm': 2.5, 'mlm_accuracy': 0.5}, 'bert', ('encode', 'fill_mask'), 1_234_567)
+  bert = dataclasses.replace(bert, data=dataclasses.replace(
+      bert.data, path=('/home/someone/texts/mine.txt', 'gs://b/more/')))
+  told = model_card.render_card(bert, {'mlm': 2.5, 'mlm_accuracy': 0.5}, 'bert',
+                                ('encode', 'fill_mask'), 1_234_567)
   front, _, text = told.removeprefix('---\n').partition('---\n')
   assert front == 'library_name: transformers\npipeline_tag: fill-mask\ntags:\n- plm_jax\n'
   assert '\n# bert_base-laptop\n' in text and '`bert_base` at the laptop scale.' in text
@@ -29,12 +31,14 @@ def test_a_card_says_how_a_model_came_about(tmp_path):
 def test_the_card_of_sentence_vectors():
   run = recipes.find_recipe('bert_base')('test')
   told = model_card.render_card(run, {}, 'bert', ('encode', 'similar', 'search', 'fill_mask'), 1)
-  assert told.startswith('---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n')
+  assert told.startswith(
+      '---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n')
 
 
 def test_steps_and_metrics_are_those_of_the_exported_weights(tmp_path, monkeypatch):
   run = recipes.find_recipe('bert_base')('test')
-  curves = {'mlm': {'heldout': [(4, 3.0), (8, 2.0)], 'train': [(8, 1.0)]}, 'mlm_accuracy': {'heldout': [(4, math.nan)]}}
+  curves = {'mlm': {'heldout': [(4, 3.0), (8, 2.0)], 'train': [(8, 1.0)]},
+            'mlm_accuracy': {'heldout': [(4, math.nan)]}}
   monkeypatch.setattr(model_card, 'history', lambda folder: History(folder, run, curves))
   @contextlib.contextmanager
   def checkpoint(folder, step, meta):

@@ -18,24 +18,28 @@ ENGLISH, CHINESE = 'The cat sat on the mat. A dog barks.\n\n', '小猫坐在地�
 @pytest.mark.parametrize(('text', 'epochs', 'heldout', 'said'), [
     (hints.TextFacts(False, 0.0, 20_000), 3.0, FINE, []),
     (hints.TextFacts(False, 0.02, 20_000), 3.0, FINE,
-     ['2.0% of the tokens are unknown to the tokenizer ([UNK]): a larger vocabulary knows more of the rare ones: '
+     ['2.0% of the tokens are unknown to the tokenizer ([UNK]): a larger vocabulary knows more of '
+      'the rare ones: '
       '--model.vocab=8192']),
     (hints.TextFacts(True, 0.02, 20_000), 3.0, FINE,
      ['2.0% 的词元不在词表中（[UNK]）：词表更大，认得的生僻字就更多：--model.vocab=8192']),
     (hints.TextFacts(False, 0.0, 500), 40.4, FINE | {'mlm_accuracy': 0.11},
-     ['the text was read 40 times', 'only 500 tokens are held out', 'the MLM accuracy is hardly above']),
+     ['the text was read 40 times', 'only 500 tokens are held out',
+      'the MLM accuracy is hardly above']),
     (hints.TextFacts(True, 0.0, 500), 40.4, FINE | {'mlm_accuracy': 0.11},
      ['语料已读了 40 遍', '留出的文本只有 500 个词元', '准确率几乎不高于'])])
 def test_hints(text, epochs, heldout, said):
   paths = validation.field_paths(PretrainRun)
   found = [write_flags(hint, paths) for hint in hints.run_hints(BERT, text, epochs, heldout)]
-  assert len(found) == len(said) and all(one.startswith(begin) for one, begin in zip(found, said, strict=True))
+  assert len(found) == len(said) and all(one.startswith(begin) for one,
+                                         begin in zip(found, said, strict=True))
 
 
 @pytest.mark.parametrize(('accuracy', 'baseline', 'hinted'), [
     (0.178, 0.059, True), (0.245, 0.073, False), (0.02, 0.01, True)])
 def test_a_model_that_ignores_the_context_is_recognized(accuracy, baseline, hinted):
-  """A tenth of BERT's tokens to predict are visible: a model that copies them is ahead of the majority class."""
+  """A tenth of BERT's tokens to predict are visible: a model that copies them is ahead of the
+  majority class."""
   heldout = {'mlm_accuracy': accuracy, 'mlm_baseline': baseline}
   found = hints.run_hints(BERT, hints.TextFacts(False, 0.0, 20_000), 3.0, heldout)
   assert bool(found) == hinted and (not found or f'({0.1 + 0.9 * baseline:.1%})' in found[0])
@@ -56,16 +60,18 @@ def test_a_tokenizer_from_elsewhere_may_not_be_made_for_the_text():
 @pytest.mark.parametrize(('prepared', 'full', 'said'), [
     (dict(), False, '--data.prepare.coverage=1 gives'), (dict(), True, '--model.vocab=8192'),
     (dict(kind='sentencepiece-unigram'), True, '--data.prepare.coverage=1 gives'),
-    (dict(kind='sentencepiece-unigram', coverage=1.0), True, 'a larger --data.prepare.sample has more of them'),
+    (dict(kind='sentencepiece-unigram', coverage=1.0), True,
+     'a larger --data.prepare.sample has more of them'),
     (dict(kind='word-bpe'), True, '--data.prepare.kind=byte-bpe knows all'),
     (dict(), None, '--data.prepare.kind=sentencepiece-unigram needs no spaces')])
 def test_what_makes_more_characters_known(prepared, full, said):
-  """A larger vocabulary where single characters fill it, and what else there is where it would change nothing. full:
-  None where the text has no spaces."""
+  """A larger vocabulary where single characters fill it, and what else there is where it would
+  change nothing. full: None where the text has no spaces."""
   prepared = dataclasses.replace(BERT.data.prepare, **prepared)
   config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
   for chinese in (False, True):
-    found, = hints.run_hints(config, hints.TextFacts(chinese, 0.5, 20_000, bool(full), full is None), 1.0, FINE)
+    found, = hints.run_hints(config, hints.TextFacts(chinese, 0.5, 20_000, bool(full),
+                                                     full is None), 1.0, FINE)
     found = write_flags(found, validation.field_paths(PretrainRun))
     assert said.split(' ')[0] in found and (chinese or said in found)
 
@@ -79,8 +85,10 @@ def test_what_a_text_is(tmp_path):
   tokenizer.save(tmp_path / 'tokenizer')
   for name, text in (('english', ENGLISH), ('chinese', CHINESE)):
     (tmp_path / f'{name}.txt').write_text(text * 4 + 'A dog sat on the cat.\n')
-    prepare(PrepareConfig(source=str(tmp_path / f'{name}.txt'), tokenizer=str(tmp_path / 'tokenizer'), workers=1,
+    prepare(PrepareConfig(source=str(tmp_path / f'{name}.txt'),
+                          tokenizer=str(tmp_path / 'tokenizer'), workers=1,
                           heldout=0.5), tmp_path / name)
-  english, chinese = (hints.examine_text(tmp_path / name, tokenizer) for name in ('english', 'chinese'))
+  english, chinese = (hints.examine_text(tmp_path / name, tokenizer)
+                      for name in ('english', 'chinese'))
   assert (english.chinese, english.unknown, chinese.chinese) == (False, 0.0, True)
   assert 0.05 < chinese.unknown < 0.2 and english.heldout > 0

@@ -49,7 +49,8 @@ def test_escapes_everything(tmp_path):
     {'step': 1, 'split': evil, 'loss': 2.0},
     title=evil,
     headline={evil: evil},
-    blanks=[FillMaskSample(f'{evil} [MASK] {evil}', [(evil, 0.5)], evil), FillMaskSample('[MASK]', [('a', 0.5)], evil)],
+    blanks=[FillMaskSample(f'{evil} [MASK] {evil}', [(evil, 0.5)], evil),
+            FillMaskSample('[MASK]', [('a', 0.5)], evil)],
     config={evil: {evil: [evil, {evil: evil}]}},
     environment={evil: evil},
     notes=[evil],
@@ -69,7 +70,8 @@ def test_asks_for_nothing_from_outside(tmp_path):
 
 def test_last_line_of_a_step_and_split_wins(tmp_path):
   path = tmp_path / 'metrics.jsonl'
-  lines = [train(10, loss=3.0), train(20, loss=2.0), heldout(20, loss=2.5), train(30, loss=9.0, gone=1),
+  lines = [train(10, loss=3.0), train(20, loss=2.0), heldout(20, loss=2.5),
+           train(30, loss=9.0, gone=1),
            train(20, loss=2.1), train(30, loss=1.5)]
   path.write_text('\n'.join(map(json.dumps, lines)))
   assert html.read_curves(path) == (
@@ -100,8 +102,10 @@ def test_phases_start_where_the_length_changes(tmp_path):
 def test_charts_in_order_with_last_values(tmp_path):
   found = page(
       tmp_path,
-      *(train(step, zeta=1.0, tokens_per_second=1.2e6, learning_rate=2e-5, grad_norm=1.5, mfu=0.4, nsp_accuracy=0.5,
-              nsp=0.7, mlm_accuracy=0.2, mlm=5.0, loss=5.7, skipped=0, streak=0) for step in range(10, 101, 10)),
+      *(train(step, zeta=1.0, tokens_per_second=1.2e6, learning_rate=2e-5, grad_norm=1.5, mfu=0.4,
+              nsp_accuracy=0.5,
+              nsp=0.7, mlm_accuracy=0.2, mlm=5.0, loss=5.7, skipped=0, streak=0)
+              for step in range(10, 101, 10)),
       heldout(50, loss=6.0, mlm_accuracy=0.1, mlm_baseline=0.04),
       heldout(100, loss=5.5, mlm_accuracy=0.214, mlm_baseline=0.05))
   charts = found.charts()
@@ -111,27 +115,36 @@ def test_charts_in_order_with_last_values(tmp_path):
   assert found.words.index('Other') < found.words.index('Zeta')
   assert sorted(values(charts['Loss'])) == ['5.5', '5.7']
   assert sorted(values(charts['MLM accuracy'])) == ['20%', '21.4%', '5%']
-  assert values(charts['Learning rate']) == ['2×10⁻⁵'] and values(charts['Tokens per second']) == ['1.2M']
+  assert values(charts['Learning rate']) == ['2×10⁻⁵'] and values(charts['Tokens per second']) == [
+      '1.2M']
   # Held-out evaluations are dots; of the train curve only the last point is one.
-  assert [circle.get('class') for circle in charts['Loss'].iter('circle')] == ['train', 'heldout', 'heldout']
+  assert [circle.get('class') for circle in charts['Loss'].iter('circle')] == [
+      'train', 'heldout', 'heldout']
   titles = [title.text for title in charts['Loss'].iter('title')]
   assert titles[-1] == 'step 100\ntrain: 5.7\nheld-out: 5.5' and len(titles) == 10
 
 
 def test_figures_have_words_and_a_baseline_beside_every_accuracy():
   assert html.heldout_headline(('mlm', 'nsp', 'z', 'new_one'), dict(
-      mlm=2.0, mlm_accuracy=0.3, mlm_baseline=0.05, nsp=0.2, nsp_accuracy=0.93, nsp_baseline=0.91, z=4.0, new_one=1.5,
+      mlm=2.0, mlm_accuracy=0.3, mlm_baseline=0.05, nsp=0.2, nsp_accuracy=0.93, nsp_baseline=0.91,
+      z=4.0, new_one=1.5,
       new_one_accuracy=0.0)) == {
-          'Held-out MLM accuracy': '30.0%', 'MLM majority-class baseline': '5.0%', 'MLM accuracy / baseline': '6.0',
-          'Held-out MLM loss': '2.000', 'Held-out NSP accuracy': '93.0%', 'NSP majority-class baseline': '91.0%',
-          'Held-out NSP loss': '0.200', 'Held-out new one accuracy': '0.0%', 'Held-out new one loss': '1.500'}
+          'Held-out MLM accuracy': '30.0%', 'MLM majority-class baseline': '5.0%',
+          'MLM accuracy / baseline': '6.0',
+          'Held-out MLM loss': '2.000', 'Held-out NSP accuracy': '93.0%',
+          'NSP majority-class baseline': '91.0%',
+          'Held-out NSP loss': '0.200', 'Held-out new one accuracy': '0.0%',
+          'Held-out new one loss': '1.500'}
 
 
 def test_leads_with_results_machine_and_date_and_ends_with_next_steps(tmp_path):
-  found = page(tmp_path, train(1, loss=1.0), headline={'Held-out MLM accuracy': '30.0%'}, notes=['a hint'],
-               blanks=[FillMaskSample('a [MASK]', [('b', 1.0)])], next_steps={'Fill masks': 'plm-jax fill-mask RUN'},
+  found = page(tmp_path, train(1, loss=1.0), headline={'Held-out MLM accuracy': '30.0%'},
+               notes=['a hint'],
+               blanks=[FillMaskSample('a [MASK]', [('b', 1.0)])],
+               next_steps={'Fill masks': 'plm-jax fill-mask RUN'},
                environment={'Devices': '1 x cpu', 'Finished': '2026-01-02'}, config={'seed': 0})
-  order = ('30.0%', 'Trained on 1 x cpu, finished 2026-01-02', 'a hint', 'Curves', 'Fill in the blank', 'Environment',
+  order = ('30.0%', 'Trained on 1 x cpu, finished 2026-01-02', 'a hint', 'Curves',
+           'Fill in the blank', 'Environment',
            'Configuration', 'Next steps', 'plm-jax fill-mask RUN', 'Written by plm_jax')
   places = [found.words.index(text) for text in order]
   assert places == sorted(places)
@@ -142,7 +155,8 @@ def test_skipped_steps_are_drawn_once_there_are_any(tmp_path):
 
 
 def test_every_coordinate_is_on_the_chart(tmp_path):
-  lines = [train(step, loss=11 - 2 * (step % 7), grad_norm=1e4 if step == 500 else 1 + step % 3, constant=5.0, zero=0.0,
+  lines = [train(step, loss=11 - 2 * (step % 7), grad_norm=1e4 if step == 500 else 1 + step % 3,
+                 constant=5.0, zero=0.0,
                  negative=-1.0 * step, small=1e-9 * step) for step in range(1, 1001)]
   charts = page(tmp_path, *lines, train(1001, loss=float('nan'))).charts()
   assert len(charts) == 6
@@ -157,18 +171,22 @@ def test_says_what_it_does_not_draw(tmp_path):
   spike = [train(step, grad_norm=500.0 if step == 50 else 1.0) for step in range(1, 101)]
   assert 'up to 500 beyond the axis' in page(tmp_path, *spike).words
   nan, inf = float('nan'), float('inf')
-  found = page(tmp_path, train(1, loss=nan), train(2, loss=inf), train(3, loss=1.0), train(4, mlm=nan))
+  found = page(tmp_path, train(1, loss=nan), train(2, loss=inf), train(3, loss=1.0),
+               train(4, mlm=nan))
   assert '2 not finite, not drawn' in found.words and '1 not finite, not drawn' in found.words
   assert list(found.charts()) == ['Loss']
 
 
 def test_numbers_of_any_kind_are_drawn_or_counted(tmp_path):
-  """As JSON has them: null for what was not finite, too large ones, none; and steps that are none."""
+  """As JSON has them: null for what was not finite, too large ones, none; and steps that are
+  none."""
   odd = [None, float('nan'), 10 ** 400, -1e308, 1e308, True, 'x', [1], {'a': 1}, 1e29, -1e29, 0]
   lines = [train(step, loss=value) for step, value in enumerate(odd)]
-  foreign = [train(step, loss=1.0) for step in (-1, 10 ** 30, True, '7', 1.5, None)] + [{'step': 1, 'split': 3}]
+  foreign = [train(step, loss=1.0) for step in (-1, 10 ** 30, True, '7', 1.5,
+                                                None)] + [{'step': 1, 'split': 3}]
   deep = '[' * 100_000
-  (tmp_path / 'metrics.jsonl').write_text('\n'.join([*map(json.dumps, lines + foreign), deep, '9' * 5000, '']))
+  (tmp_path / 'metrics.jsonl').write_text(
+      '\n'.join([*map(json.dumps, lines + foreign), deep, '9' * 5000, '']))
   found = Page(write_report(tmp_path, Summary('a run', {})))
   assert '5 not finite, not drawn' in found.words and list(found.charts()) == ['Loss']
   assert '9 lines of metrics.jsonl, torn or of something else, left out of the curves' in found.words
@@ -180,15 +198,19 @@ def test_no_label_is_clipped(tmp_path):
     plain = 7 if text.get('class').startswith('value') else 6
     return sum(5 if letter in '⁻⁰¹²³⁴⁵⁶⁷⁸⁹' else plain for letter in text.text)
   for value in (-1.23456e-12, 9.8765e-5, 123456.0, 6.0e6, -0.00123456):
-    charts = page(tmp_path, train(10, learning_rate=value), train(20, learning_rate=1.01 * value)).charts()
+    charts = page(tmp_path, train(10, learning_rate=value),
+                  train(20, learning_rate=1.01 * value)).charts()
     for text in charts['Learning rate'].iter('text'):
-      left = float(text.get('x')) - width(text) * {'tick left': 1, 'tick': 0.5}.get(text.get('class'), 0)
+      left = float(text.get('x')) - width(text) * {'tick left': 1,
+                                                   'tick': 0.5}.get(text.get('class'), 0)
       assert left >= -1 and left + width(text) <= html.WIDTH, (text.text, text.get('class'))
 
 
 def test_labels_do_not_overlap(tmp_path):
-  svg = page(tmp_path, train(10, loss=2.0), train(20, loss=1.0), heldout(20, loss=1.001)).charts()['Loss']
-  places = sorted(float(text.get('y')) for text in svg.iter('text') if text.get('class').startswith('value'))
+  svg = page(tmp_path, train(10, loss=2.0), train(20, loss=1.0),
+             heldout(20, loss=1.001)).charts()['Loss']
+  places = sorted(float(text.get('y')) for text in svg.iter('text')
+                  if text.get('class').startswith('value'))
   assert places[1] - places[0] >= 14
 
 
@@ -206,7 +228,8 @@ def test_downsampling_keeps_ends_and_extremes(number):
   assert kept == sorted(set(kept)) and set(kept) <= set(points)
   if points:
     assert kept[0] == points[0] and kept[-1] == points[-1]
-    assert max(v for _, v in kept) == max(v for _, v in points) and min(v for _, v in kept) == min(v for _, v in points)
+    assert max(v for _, v in kept) == max(v for _, v in points) and min(v for _, v in kept) == min(
+        v for _, v in points)
   if number <= 400:
     assert kept == points
 
@@ -227,7 +250,8 @@ def test_ticks(low, high, expected):
 
 
 @pytest.mark.parametrize(('value', 'expected'), [
-    (0, '0'), (0.25, '0.25'), (2.0651, '2.07'), (-3, '−3'), (999.7, '1k'), (12_345, '12.3k'), (1.5e6, '1.5M'),
+    (0, '0'), (0.25, '0.25'), (2.0651, '2.07'), (-3, '−3'), (999.7, '1k'), (12_345, '12.3k'),
+    (1.5e6, '1.5M'),
     (2e9, '2G'), (2e-5, '2×10⁻⁵'), (-1.25e-7, '−1.25×10⁻⁷'), (1e20, '1×10²⁰')])
 def test_number(value, expected):
   assert metric_display.format_number(value) == expected
@@ -243,7 +267,8 @@ def test_blanks(tmp_path):
       FillMaskSample('the [MASK] flows', [('road', 0.2), ('', 0.1)], 'river'),
       FillMaskSample('a [MASK] and a [MASK]', [('b', 0.5)])])
   assert 'in 1 of the 2 sentences' in found.words
-  assert found.count('mark') == 4 and found.count('li', 'truth') == 1 and found.words.count('✓') == 1
+  assert found.count('mark') == 4 and found.count('li', 'truth') == 1 and found.words.count(
+      '✓') == 1
   assert '93.1%' in found.words and 'width:93.10%' in found.source
   assert 'Hidden word: river, not among these' in found.words
   assert '[MASK]' not in found.words
@@ -251,7 +276,8 @@ def test_blanks(tmp_path):
 
 def test_samples(tmp_path):
   found = page(
-    tmp_path, samples=[GenerationSample('An array', ' of <b>numbers</b>\n', ' of values'), GenerationSample('', 'a')]
+    tmp_path, samples=[GenerationSample('An array', ' of <b>numbers</b>\n', ' of values'),
+                       GenerationSample('', 'a')]
   )
   assert found.count('mark') == 2 and found.words.count('As written') == 1
   for text in ('An array', ' of <b>numbers</b>', ' of values'):
@@ -295,6 +321,7 @@ def test_a_table_of_corpora(tmp_path):
   rows = [[cell.text or '' for cell in row] for row in section.iter('tr')]
   assert rows == [['', 'MLM loss', 'MLM accuracy'], ['de', '2.000', '75.0%'], ['sw', '3.000', '']]
   assert corpus_section({'mlm': 2.5}, MaskedLM().reporting.format_metric) == []
-  (tmp_path / 'metrics.jsonl').write_text(json.dumps({'step': 2, 'split': 'heldout', **heldout}) + '\n')
+  (tmp_path / 'metrics.jsonl').write_text(json.dumps({'step': 2, 'split': 'heldout', **heldout})
+                                          + '\n')
   text = html.write_report(tmp_path, html.Summary('run', {}, sections=[section])).read_text()
   assert text.count('<figure>') == 2 and 'Held-out metrics by corpus' in text

@@ -18,14 +18,16 @@ ROTARY = neobert.base()
 
 @pytest.mark.parametrize(('model', 'start', 'length', 'remedy'), [
     (LEARNED, 'runs/a', 128, '--train.phases.0.length=256 reads more'),
-    (LEARNED, 'runs/a', 512, 'It has position embeddings for 512 tokens: one that is pre-trained with '
+    (LEARNED, 'runs/a', 512,
+     'It has position embeddings for 512 tokens: one that is pre-trained with '
                              '--model.max-length=1024 reads more'),
     (LEARNED, '', 512, '--model.max-length=1024 --train.phases.0.length=1024 reads more'),
     (with_paths(ROTARY, {'max_length': 512}), 'runs/a', 512,
      '--model.max-length=1024 --train.phases.0.length=1024 reads more')])
 def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, length, remedy):
   """The options of the line are accepted where they are given; what cannot be is not proposed."""
-  config = FinetuneRun('x', model=model, warm_start=start, train=TrainConfig(phases=(Phase(1, length, 8),)))
+  config = FinetuneRun('x', model=model, warm_start=start,
+                       train=TrainConfig(phases=(Phase(1, length, 8),)))
   features = dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=7, lost=5)
   told = describe_truncation(config, features)
   assert write_flags(told) == (
@@ -42,19 +44,24 @@ def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, le
 
 
 def test_questions_are_cut_by_a_length_of_their_own():
-  config = FinetuneRun('x', objective=AnswerTask(question_length=64), train=TrainConfig(phases=(Phase(1, 384, 8),)))
-  told = describe_truncation(config, dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=2))
+  config = FinetuneRun('x', objective=AnswerTask(question_length=64),
+                       train=TrainConfig(phases=(Phase(1, 384, 8),)))
+  told = describe_truncation(config, dataclasses.replace(
+      collect_rows([], {}, np.zeros(0, np.int32)), clipped=2))
   assert write_flags(told) == (
       '2 questions lose what is behind 64 tokens. --objective.question-length=128 reads more')
 
 
 @pytest.mark.parametrize(('model', 'scale', 'peak', 'expected'), [
-    (bert.tiny(), 'laptop', 5e-4, '300 steps: for 2 layers of width 128; --scale=paper takes the published settings of '
+    (bert.tiny(), 'laptop', 5e-4,
+     '300 steps: for 2 layers of width 128; --scale=paper takes the published settings of '
                                   'larger models'),
-    (bert.tiny(), 'paper', 3e-5, '300 steps, as published for larger models; 2 layers of width 128 may need '
+    (bert.tiny(), 'paper', 3e-5,
+     '300 steps, as published for larger models; 2 layers of width 128 may need '
                                  '--optim.peak=5e-04'),
     (bert.base(), 'paper', 2e-5, '300 steps, for 12 layers of width 768')])
 def test_a_run_tells_its_settings_and_what_they_are_for(model, scale, peak, expected):
   config = FinetuneRun('x', model=model, warm_start='runs/a', scale=scale)
   config = with_paths(config, {'optim.peak': peak, 'train.phases': (Phase(300, 64, 8),)})
-  assert write_flags(describe_settings(config)) == f'learning rate {peak:g}, batch size 8, {expected}'
+  assert write_flags(describe_settings(
+      config)) == f'learning rate {peak:g}, batch size 8, {expected}'

@@ -16,7 +16,8 @@ OLD, NEW = 'a' * 40, 'b' * 40
 @pytest.fixture
 def config(tmp_path, monkeypatch):
   """A run from org/bert, of which the hub has a new commit."""
-  monkeypatch.setattr(hub, 'resolve_commit', lambda name: name.revision if len(name.revision) == 40 else NEW)
+  monkeypatch.setattr(hub, 'resolve_commit',
+                      lambda name: name.revision if len(name.revision) == 40 else NEW)
   run = recipes.find_recipe('bert_base')('test')
   return dataclasses.replace(run, warm_start='org/bert', output=str(tmp_path / 'run'))
 
@@ -46,7 +47,8 @@ def test_paths_stay(config, tmp_path):
 
 def test_the_tokenizer_of_the_text_is_pinned_as_well(config):
   text = dataclasses.replace(config.data.prepare, tokenizer='gpt2')
-  config = dataclasses.replace(config, warm_start='', data=dataclasses.replace(config.data, prepare=text))
+  config = dataclasses.replace(config, warm_start='',
+                               data=dataclasses.replace(config.data, prepare=text))
   assert runs.pin_hub_names(config).data.prepare.tokenizer == f'gpt2@{NEW}'
 
 

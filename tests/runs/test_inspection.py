@@ -1,4 +1,5 @@
-"""What a run will give its model, as it is shown before: the batch itself, and how it is written."""
+"""What a run will give its model, as it is shown before: the batch itself, and how it is
+written."""
 import pathlib
 import types
 
@@ -24,45 +25,56 @@ PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'cat', 'sat', '##
 
 
 def reader(objective, kind: str = 'encoder', packed: bool = False) -> BatchReader:
-  tokenizer = types.SimpleNamespace(pieces=PIECES, vocab=Vocab(len(PIECES), pad=0, unk=1, cls=2, sep=3, mask=4))
+  tokenizer = types.SimpleNamespace(pieces=PIECES,
+                                    vocab=Vocab(len(PIECES), pad=0, unk=1, cls=2, sep=3, mask=4))
   model = tiny.config()
   return BatchReader(tokenizer, types.SimpleNamespace(  # pyright: ignore
-      kind=kind, block=model.block, head=model.head, tied=True, vocab=10, logit_factor=1.0, lm_head=None), objective, packed)
+      kind=kind, block=model.block, head=model.head, tied=True, vocab=10, logit_factor=1.0,
+      lm_head=None), objective, packed)
 
 
 def arrays(**values) -> dict:
   return {name: np.array([value]) for name, value in values.items()}
 
 
-WINDOWS = arrays(tokens=[5, 6, 8, 7, 5, 0], segments=[1, 1, 1, 1, 1, 0], sentences=[1, 1, 1, 2, 2, 0],
+WINDOWS = arrays(tokens=[5, 6, 8, 7, 5, 0], segments=[1, 1, 1, 1, 1, 0],
+                 sentences=[1, 1, 1, 2, 2, 0],
                  words=[1, 2, 2, 3, 4, 0], document=4, corpus=0, index=1234, epoch=2)
 
 
 def test_a_masked_row_says_what_stands_where_and_what_is_predicted():
   batch = arrays(
-      tokens=[2, 5, 4, 8, 9, 5, 3, 0], segments=[1, 1, 1, 1, 1, 1, 1, 0], types=[0, 0, 0, 0, 1, 1, 1, 0],
-      positions=[2, 4, 5, 0], labels=[6, 7, 5, 2], weights=np.array([1, 1, 1, 0], np.float32), nsp=1)
+      tokens=[2, 5, 4, 8, 9, 5, 3, 0], segments=[1, 1, 1, 1, 1, 1, 1, 0],
+      types=[0, 0, 0, 0, 1, 1, 1, 0],
+      positions=[2, 4, 5, 0], labels=[6, 7, 5, 2], weights=np.array([1, 1, 1, 0], np.float32),
+      nsp=1)
   row, = reader(MaskedLM()).rows(WINDOWS, batch)
   text, reads = row.lanes
   assert row.title == 'row 0: window 1,234, document 4, epoch 2'
   assert row.facts == {'nsp': '1'}
-  assert text == Lane('text', [Column('the', '', '', ('1', '1')), Column('cat', '', '', ('2', '1')), Column(
-      '##s', '', '', ('2', '1')), Column('sat', '', '', ('3', '2')), Column('the', '', '', ('4', '2'))],
+  assert text == Lane('text', [Column('the', '', '', ('1', '1')), Column('cat', '', '', ('2', '1')),
+                               Column(
+      '##s', '', '', ('2', '1')), Column('sat', '', '', ('3', '2')),
+      Column('the', '', '', ('4', '2'))],
       ('words', 'sentences'), 1)
   assert reads.names == ('types',) and reads.padding == 1
   assert [column[:3] for column in reads.columns] == [
-      ('[CLS]', 'special', ''), ('the', '', ''), ('[MASK]', 'mask', 'cat'), ('##s', '', ''), ('数', 'other', 'sat'),
+      ('[CLS]', 'special', ''), ('the', '', ''), ('[MASK]', 'mask', 'cat'), ('##s', '', ''),
+      ('数', 'other', 'sat'),
       ('the', 'same', 'the'), ('[SEP]', 'special', '')]
-  assert row.attention_mask is not None and row.attention_mask.shape == (7, 7) and row.attention_mask.all()
+  assert row.attention_mask is not None and row.attention_mask.shape == (
+      7, 7) and row.attention_mask.all()
 
 
 def test_a_causal_row_has_what_comes_next_and_sees_what_came_before():
-  batch = arrays(tokens=[3, 5, 6, 3, 7, 0], labels=[5, 6, 3, 7, 5, 0], weights=np.array([1, 1, 1, 1, 1, 0], np.float32),
+  batch = arrays(tokens=[3, 5, 6, 3, 7, 0], labels=[5, 6, 3, 7, 5, 0],
+                 weights=np.array([1, 1, 1, 1, 1, 0], np.float32),
                  segments=[1, 1, 1, 2, 2, 0], place=[0, 1, 2, 0, 1, 0])
   row, = reader(CausalLM(), 'decoder').rows(WINDOWS, batch)
   reads = row.lanes[1]
   assert [(column.piece, column.kind, column.target) for column in reads.columns] == [
-      ('[SEP]', 'next', 'the'), ('the', 'next', 'cat'), ('cat', 'next', '[SEP]'), ('[SEP]', 'next', 'sat'),
+      ('[SEP]', 'next', 'the'), ('the', 'next', 'cat'), ('cat', 'next', '[SEP]'),
+      ('[SEP]', 'next', 'sat'),
       ('sat', 'next', 'the')]
   assert row.attention_mask is not None and row.attention_mask.astype(int).tolist() == [
       [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
@@ -70,25 +82,30 @@ def test_a_causal_row_has_what_comes_next_and_sees_what_came_before():
 
 def test_texts_that_share_a_row_see_themselves_where_the_run_keeps_them_apart():
   batch = arrays(tokens=[2, 5, 2, 6], segments=[1, 1, 2, 2])
-  (apart,), (together,) = (reader(MaskedLM(), packed=packed).rows({}, batch) for packed in (True, False))
+  (apart,), (together,) = (reader(MaskedLM(), packed=packed).rows({}, batch)
+                           for packed in (True, False))
   assert apart.attention_mask is not None and apart.attention_mask.astype(int).tolist() == [
       [1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
   assert together.attention_mask is not None and together.attention_mask.all()
 
 
 def test_words_are_read_as_they_are_spelled():
-  assert [spell_word(word) for word in char_ids.encode_words(['naïve', '数组', ''])] == ['naïve', '数组', '']
+  assert [spell_word(word) for word in char_ids.encode_words(['naïve', '数组', ''])] == [
+      'naïve', '数组', '']
   assert spell_word(char_ids.encode_boundary(char_ids.SENTENCE_END)) == '</S>'
 
 
 def test_a_lane_is_folded_at_the_width_with_chinese_as_wide_as_it_is():
   lane = Lane('reads', [
-      Column('[MASK]', 'mask', '数', ('1',)), Column('数', '', '', ('2',)), Column('sat', '', 'x', ('3',))],
+      Column('[MASK]', 'mask', '数', ('1',)), Column('数', '', '', ('2',)),
+      Column('sat', '', 'x', ('3',))],
               ('types',), 2)
   assert [*batch_drawing.fold_lane(lane, batch_drawing.NAME_WIDTH + 20, False)] == [
-      '  reads          [MASK] 数 sat', '  labels         数        x', '  types          1      2  3',
+      '  reads          [MASK] 数 sat', '  labels         数        x',
+      '  types          1      2  3',
       '                 and 2 of padding']
-  narrow = [*batch_drawing.fold_lane(lane._replace(columns=lane.columns * 3), batch_drawing.NAME_WIDTH + 20, False)]
+  narrow = [*batch_drawing.fold_lane(lane._replace(columns=lane.columns * 3),
+                                     batch_drawing.NAME_WIDTH + 20, False)]
   assert len(narrow) == 3 * 3 + 1 and narrow[3].split() == ['[MASK]', '数', 'sat']
   assert '\x1b[30;43m[MASK]\x1b[0m' in next(batch_drawing.fold_lane(lane, 80, True))
 
@@ -100,9 +117,11 @@ def options(tmp_path_factory) -> list[str]:
   return ['--scale=test', f'--data.path={path}', '--data.prepare.heldout=0.1']
 
 
-def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_path, monkeypatch, capsys):
+def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_path, monkeypatch,
+                                                                   capsys):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'inspect', 'bert_base', *options, '--rows=2', '--page=rows.html'])
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'inspect', 'bert_base', *options, '--rows=2',
+                                   '--page=rows.html'])
   commands.main()
   said = capsys.readouterr().out
   assert 'bert_base: the first 2 of 8 rows of step 0\n' in said and '[CLS]' in said and '[MASK]' in said
@@ -113,8 +132,10 @@ def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'lanes'), [
-    ('roberta_base', 'text, reads'), ('spanbert_base', 'text, reads'), ('deberta_v3_base', 'text, reads, filled'),
-    ('xlnet_base', 'text, memory, reads'), ('mpnet_base', 'text, reads'), ('gpt2_small', 'text, reads'), ('glm_base', 'text, reads'),
+    ('roberta_base', 'text, reads'), ('spanbert_base', 'text, reads'),
+    ('deberta_v3_base', 'text, reads, filled'),
+    ('xlnet_base', 'text, memory, reads'), ('mpnet_base', 'text, reads'),
+    ('gpt2_small', 'text, reads'), ('glm_base', 'text, reads'),
     ('t5_small', 'text, reads, decoder reads'), ('bart_base', 'text, reads, decoder reads'),
     ('elmo_small', 'text, forward, backward')])
 def test_every_objective_is_shown(name, lanes, options):
@@ -142,13 +163,15 @@ def test_the_windows_of_a_step_are_those_that_the_run_reads(options):
     ('tagging', {'kinds': {'special', 'next'}, 'targets': {'', 'O', 'B-PER'}})])
 def test_labelled_rows_are_shown_with_their_answers(kind, shown, tmp_path):
   file = labelled.write(tmp_path, kind, 'train', 8)
-  config = inspect.parse([f'--task={kind}', f'--train={file}', '--scale=test', f'--output={tmp_path / "run"}'])
+  config = inspect.parse([f'--task={kind}', f'--train={file}', '--scale=test',
+                          f'--output={tmp_path / "run"}'])
   found = inspect_run(config, 8, 0)
   columns = [column for row in found.rows for lane in row.lanes for column in lane.columns]
   assert {column.kind for column in columns} == shown['kinds']
   assert {column.target for column in columns} == shown['targets']
   for row in found.rows:
-    read = ' '.join(column.piece for lane in row.lanes for column in lane.columns if column.kind != 'special')
+    read = ' '.join(column.piece for lane in row.lanes
+                    for column in lane.columns if column.kind != 'special')
     read = read.replace(' ##', '')
     assert read == row.facts['text'].replace(' | ', ' ') and str(file) in row.title
     if kind == 'classification':
@@ -171,6 +194,8 @@ def test_a_discriminator_reads_what_a_generator_fills_in():
   batch = arrays(tokens=[2, 4, 6, 3], segments=[1, 1, 1, 1], positions=[1], labels=[5],
                  weights=np.array([1], np.float32))
   filled = np.array([[2, 7, 6, 3]]), np.array([[0.0, 1.0, 0.0, 0.0]])
-  row, = reader(recipes.find_recipe('electra_small')('test').objective).rows({}, batch, filled)  # pyright: ignore
+  row, = reader(recipes.find_recipe('electra_small')('test').objective).rows(
+      {}, batch, filled)  # pyright: ignore
   assert [column[:3] for column in row.lanes[-1].columns] == [
-      ('[CLS]', 'special', ''), ('sat', 'other', 'replaced'), ('cat', '', ''), ('[SEP]', 'special', '')]
+      ('[CLS]', 'special', ''), ('sat', 'other', 'replaced'), ('cat', '', ''),
+      ('[SEP]', 'special', '')]

@@ -31,18 +31,25 @@ def test_records_of_another_kind_of_tokenizer_are_refused(name, kind, wanted):
   with pytest.raises(ConfigError) as wrong:
     preflight.check_tokenizer_kind(config, 'RECORDS', tokenizer(kind))
   assert str(wrong.value) == (
-      f'RECORDS contains records of a {kind.replace("_", "-")} tokenizer, but {name} needs {wanted}: make them with '
-      f'`python -m plm_jax prepare TEXT RECORDS --for={name}`. To train on these records anyway, give '
+      f'RECORDS contains records of a {kind.replace("_", "-")} tokenizer, but {name} needs '
+      f'{wanted}: make them with '
+      f'`python -m plm_jax prepare TEXT RECORDS --for={name}`. To train on these records anyway, '
+      f'give '
       f'data.prepare.kind={given} data.prepare.layout=bert')
-  insisted = dataclasses.replace(config, data=dataclasses.replace(config.data, prepare=TextConfig(kind=given)))
+  insisted = dataclasses.replace(config, data=dataclasses.replace(config.data,
+                                                                  prepare=TextConfig(kind=given)))
   preflight.check_tokenizer_kind(insisted, 'RECORDS', tokenizer(kind))
-  preflight.check_tokenizer_kind(dataclasses.replace(config, warm_start='elsewhere'), 'RECORDS', tokenizer(kind))
+  preflight.check_tokenizer_kind(dataclasses.replace(config, warm_start='elsewhere'), 'RECORDS',
+                                 tokenizer(kind))
 
 
 def test_records_of_the_recipes_kind_are_taken():
-  preflight.check_tokenizer_kind(recipes.find_recipe('gpt2_small')('test'), 'RECORDS', tokenizer('byte_bpe'))
-  preflight.check_tokenizer_kind(recipes.find_recipe('t5_base')('test'), 'RECORDS', tokenizer('sentencepiece'))
-  preflight.check_tokenizer_kind(recipes.find_recipe('bert_base')('test'), 'RECORDS', tokenizer('wordpiece'))
+  preflight.check_tokenizer_kind(recipes.find_recipe('gpt2_small')('test'), 'RECORDS',
+                                 tokenizer('byte_bpe'))
+  preflight.check_tokenizer_kind(recipes.find_recipe('t5_base')('test'), 'RECORDS',
+                                 tokenizer('sentencepiece'))
+  preflight.check_tokenizer_kind(recipes.find_recipe('bert_base')('test'), 'RECORDS',
+                                 tokenizer('wordpiece'))
 
 
 @pytest.fixture(scope='module')
@@ -59,11 +66,13 @@ def parse_with(*options):
 
 
 @pytest.mark.parametrize('option', ['--data.prepare.heldout=0.5', '--data.prepare.no-lowercase',
-                                    '--data.prepare.segmenter=spaces', '--data.prepare.on-error=skip'])
+                                    '--data.prepare.segmenter=spaces',
+                                    '--data.prepare.on-error=skip'])
 def test_a_line_names_options_of_text_next_to_finished_records(records, option, caplog):
   name = option.replace('no-', '').partition('=')[0]
   parse_with(f'--data.path={records}', option)
-  assert caplog.messages == [f'{name[2:].replace("-", "_")} would change nothing: {records} holds finished token '
+  assert caplog.messages == [
+      f'{name[2:].replace("-", "_")} would change nothing: {records} holds finished token '
                              'records, and no text is prepared']
   caplog.clear()
   parse_with('--data.path', records, records.parent / 'text.txt', option)
@@ -75,7 +84,8 @@ def test_a_line_names_options_of_text_next_to_finished_records(records, option, 
 def split_records(tmp_path_factory):
   """Records with held-out documents."""
   folder = tmp_path_factory.mktemp('split') / 'records'
-  (folder.parent / 'text.txt').write_text('\n\n'.join(f'The cat sat on the mat {number}.' for number in range(40)))
+  (folder.parent / 'text.txt').write_text('\n\n'.join(f'The cat sat on the mat {number}.'
+                                                      for number in range(40)))
   prepare(PrepareConfig(source=f'{folder.parent}/text.txt', kind='bytes', workers=1), folder)
   return folder
 
@@ -85,27 +95,37 @@ def test_a_held_out_text_next_to_finished_records_is_refused(split_records, tmp_
   valid = tmp_path / 'valid.txt'
   valid.write_text('The mat sat.')
   config = parse_with('--data.path', records, 'other.txt', '--data.heldout-path', valid, 'b.txt')
-  with pytest.raises(ConfigError, match=f'their held-out text is 1% of the documents, not {valid}: make others with'):
+  with pytest.raises(ConfigError,
+                     match=f'their held-out text is 1% of the documents, not {valid}: make others '
+                           f'with'):
     preflight.check_heldout_paths(config)
-  with pytest.raises(ConfigError, match=f'data.heldout_path={records} holds token records: give the text itself'):
+  with pytest.raises(ConfigError,
+                     match=f'data.heldout_path={records} holds token records: give the text '
+                           f'itself'):
     preflight.check_heldout_paths(parse_with('--data.path=a.txt', f'--data.heldout-path={records}'))
-  preflight.check_heldout_paths(parse_with('--data.path', records, 'b.txt', '--data.heldout-path', '', 'c.txt'))
-  own = PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1, heldout_path=str(valid))
+  preflight.check_heldout_paths(parse_with('--data.path', records, 'b.txt', '--data.heldout-path',
+                                           '', 'c.txt'))
+  own = PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1,
+                      heldout_path=str(valid))
   prepare(own, tmp_path / 'own')
   config = parse_with(f'--data.path={tmp_path / "own"}', f'--data.heldout-path={valid}')
   preflight.check_heldout_paths(config)
   assert preflight.describe_heldout(config, [tmp_path / 'own']) == f'{valid} (12 tokens)'
 
 
-def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkpoint(split_records, tmp_path):
+def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkpoint(
+    split_records, tmp_path):
   records = split_records
   config = parse_with(f'--data.path={records}')
   assert preflight.check_heldout(config, [records]) == ''
-  prepare(PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1, heldout=0), tmp_path / 'all')
-  assert preflight.check_heldout(config, [tmp_path / 'all']).startswith('no text is held out, so the run is not evalu')
+  prepare(PrepareConfig(source=f'{records.parent}/text.txt', kind='bytes', workers=1, heldout=0),
+          tmp_path / 'all')
+  assert preflight.check_heldout(config, [tmp_path / 'all']).startswith(
+      'no text is held out, so the run is not evalu')
   assert preflight.describe_heldout(config, [tmp_path / 'all']) == 'none'
   with pytest.raises(ConfigError, match='is a metric of held-out text, and there is none'):
-    preflight.check_heldout(parse_with(f'--data.path={records}', '--train.best=mlm'), [tmp_path / 'all'])
+    preflight.check_heldout(parse_with(f'--data.path={records}', '--train.best=mlm'),
+                            [tmp_path / 'all'])
   phase = config.train.phases[0]
   assert feed.open_heldout(config, [tmp_path / 'all'], phase) == {}
   both = parse_with('--data.path', records, records)
@@ -115,7 +135,8 @@ def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkp
   prepare(PrepareConfig(source=f'{tmp_path}/one.txt', kind='bytes', workers=1), tmp_path / 'one')
   assert feed.open_heldout(config, [tmp_path / 'one'], phase) == {}
   assert preflight.check_heldout(config, [tmp_path / 'one']).startswith(
-      'no text is held out, as there is but one document, or copies of one, so the run is not evaluated')
+      'no text is held out, as there is but one document, or copies of one, so the run is not '
+      'evaluated')
 
 
 def test_the_summary_names_the_held_out_text_and_counts_finished_steps(monkeypatch):
@@ -125,7 +146,8 @@ def test_the_summary_names_the_held_out_text_and_counts_finished_steps(monkeypat
       (Phase(10, 32, 8), Phase(10, 64, 2))))
   result = TrainingResult(12, {}, True, 1.0, {'mlm': 2.0}, 0.5)  # stopped early
   facts = hints.TextFacts(False, 0.0, 20_000)
-  conclude.report_pretraining(config, result, 1, conclude.ModelSamples(), facts, 'valid.txt (12 tokens)')
+  conclude.report_pretraining(config, result, 1, conclude.ModelSamples(), facts,
+                              'valid.txt (12 tokens)')
   assert headlines[0]['Held-out text'] == 'valid.txt (12 tokens)'
   assert headlines[0]['Tokens read'] == f'{10 * 32 * 8 + 2 * 64 * 2:,}'
 
@@ -133,7 +155,9 @@ def test_the_summary_names_the_held_out_text_and_counts_finished_steps(monkeypat
 def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tmp_path):
   text = f'--data.path={records.parent / "text.txt"}'
   start, option = f'--warm-start={records}', '--data.prepare.lowercase=False'
-  with pytest.raises(ConfigError, match=f'would change nothing: the tokenizer is that of warm_start={records}, and is not trained'):
+  with pytest.raises(ConfigError,
+                     match=f'would change nothing: the tokenizer is that of warm_start={records}, '
+                           f'and is not trained'):
     parse_with(text, start, option)
   parse_with(text, f'--warm-start={tmp_path}', option)  # which has no tokenizer
   parse_with(text, start, '--data.prepare.heldout=0.5')
@@ -143,7 +167,8 @@ def test_records_of_another_tokenizer_than_the_one_that_is_named_are_refused(rec
   train_wordpiece(['a b c'] * 9, 40).save(tmp_path)
   other, same = (parse_with(f'--data.path={records}', f'--data.prepare.tokenizer={place}')
                  for place in (tmp_path, records))
-  with pytest.raises(ConfigError, match=f'RECORDS holds records of another tokenizer than .*{tmp_path}: leave'):
+  with pytest.raises(ConfigError,
+                     match=f'RECORDS holds records of another tokenizer than .*{tmp_path}: leave'):
     preflight.check_tokenizer_kind(other, 'RECORDS', load(records / 'tokenizer'))
   preflight.check_tokenizer_kind(same, 'RECORDS', load(records / 'tokenizer'))
 
@@ -172,57 +197,73 @@ def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
   with pytest.raises(ConfigError) as wrong:
     preflight.check_memory(on_one_device({}, vocab=16_000_000))
   # The table, and two means of its gradient, at 32 numbers a piece, and the bias of the head.
-  assert str(wrong.value).startswith('a run with these options needs at least 5.9 GiB of memory: 5.9 GiB for param')
-  assert str(wrong.value).endswith('Available: 1.0 GiB. Use a smaller model or batch (train.phases), or more '
+  assert str(wrong.value).startswith(
+      'a run with these options needs at least 5.9 GiB of memory: 5.9 GiB for param')
+  assert str(wrong.value).endswith(
+      'Available: 1.0 GiB. Use a smaller model or batch (train.phases), or more '
                                    'gradient accumulation (train.accumulate)')
-  train = dataclasses.replace(recipes.find_recipe('bert_base')('test').train, phases=(Phase(9, 64, 1 << 20),))
-  with pytest.raises(ConfigError, match=r'8\.0 GiB for one layer of 1,048,576 sequences of 64 tokens'):
+  train = dataclasses.replace(recipes.find_recipe('bert_base')('test').train,
+                              phases=(Phase(9, 64, 1 << 20),))
+  with pytest.raises(ConfigError,
+                     match=r'8\.0 GiB for one layer of 1,048,576 sequences of 64 tokens'):
     preflight.check_memory(on_one_device({'train': train}))
 
 
 def test_options_that_make_no_model_are_refused_before_text_is_prepared():
-  block = dataclasses.replace(recipes.find_recipe('bert_base')('test').model.block, head_size=2**31 - 1, heads=2**20)
+  block = dataclasses.replace(recipes.find_recipe('bert_base')('test').model.block,
+                              head_size=2**31 - 1, heads=2**20)
   with pytest.raises(ConfigError):
     preflight.check_memory(on_one_device({}, block=block))
 
 
 def test_prompts_that_do_not_fit_are_refused_before_training():
   pieces = train_wordpiece(['the cat sat on the mat'] * 3, 60)
-  config = dataclasses.replace(recipes.find_recipe('bert_base')('test'), prompts=('the [MASK] ' * 40,))
+  config = dataclasses.replace(recipes.find_recipe('bert_base')('test'),
+                               prompts=('the [MASK] ' * 40,))
   with pytest.raises(ConfigError, match='the model takes 64'):
     preflight.check_prompts(config, pieces)
-  config = dataclasses.replace(recipes.find_recipe('gpt2_small')('test'), prompts=('the cat ' * 40,))
-  with pytest.raises(ConfigError, match=r"prompts 'the cat the cat .* at most leave room for an answer in the 64 of"):
+  config = dataclasses.replace(recipes.find_recipe('gpt2_small')('test'),
+                               prompts=('the cat ' * 40,))
+  with pytest.raises(ConfigError,
+                     match=r"prompts 'the cat the cat .* at most leave room for an answer in the "
+                           r"64 of"):
     preflight.check_prompts(config, pieces)
   preflight.check_prompts(dataclasses.replace(config, prompts=('the cat',)), pieces)
 
 
 def test_documents_of_one_sentence_and_questions_about_pairs(tmp_path, capsys):
-  """Named by `prepare` and by runs that ask about pairs of sentences, with what helps; and what they then are asked."""
+  """Named by `prepare` and by runs that ask about pairs of sentences, with what helps; and what
+  they then are asked."""
   (tmp_path / 'lines.txt').write_text('\n'.join(f'This is line {n}.' for n in range(60)))
-  (tmp_path / 'documents.txt').write_text('\n\n'.join(f'Here is {n}. It has more. And more.' for n in range(60)))
+  (tmp_path / 'documents.txt').write_text('\n\n'.join(f'Here is {n}. It has more. And more.'
+                                                      for n in range(60)))
   folders = {}
   for name in ('lines', 'documents'):
     folders[name] = tmp_path / name
     prepare(PrepareConfig(source=str(tmp_path / f'{name}.txt'), vocab=60, workers=1), folders[name])
     said = ' '.join(capsys.readouterr().out.split())
     assert ('training documents, at least, have but one sentence' in said) == (name == 'lines')
-  for recipe, effect in (('bert_base', 'text of another document'), ('albert_base', 'sentences cut in two')):
+  for recipe, effect in (('bert_base', 'text of another document'),
+                         ('albert_base', 'sentences cut in two')):
     config = recipes.find_recipe(recipe)('test')
     said = write_flags(preflight.check_sentence_pairs(config, [folders['lines']]))
     assert effect in said and '59 of 59 training documents' in said
     assert '--data.prepare.documents=files' in said
     assert preflight.check_sentence_pairs(config, [folders['documents']]) == ''
-  assert preflight.check_sentence_pairs(recipes.find_recipe('roberta_base')('test'), [folders['lines']]) == ''
+  assert preflight.check_sentence_pairs(recipes.find_recipe('roberta_base')('test'),
+                                        [folders['lines']]) == ''
   # The advice helps: a file is one document.
-  config = PrepareConfig(source=f'{tmp_path}/*.txt', vocab=60, workers=1, documents='files', heldout=0.5)
+  config = PrepareConfig(source=f'{tmp_path}/*.txt', vocab=60, workers=1, documents='files',
+                         heldout=0.5)
   prepare(config, tmp_path / 'files')
-  assert preflight.check_sentence_pairs(recipes.find_recipe('bert_base')('test'), [tmp_path / 'files']) == ''
+  assert preflight.check_sentence_pairs(recipes.find_recipe('bert_base')('test'),
+                                        [tmp_path / 'files']) == ''
 
 
 def test_records_without_the_white_space_of_their_text_are_refused_for_decoders(monkeypatch):
   monkeypatch.setattr(preflight, 'read_meta', lambda folder: types.SimpleNamespace(exact=False))
   config = recipes.find_recipe('gpt2_small')('test')
-  with pytest.raises(ConfigError, match=r'--for=gpt2_small`\. To train .* give data\.prepare\.sentences=split$'):
+  with pytest.raises(ConfigError,
+                     match=r'--for=gpt2_small`\. To train .* give data\.prepare\.sentences=split$'):
     preflight.check_exact_text(config, 'RECORDS')  # pyright: ignore
   preflight.check_exact_text(recipes.find_recipe('bert_base')('test'), 'RECORDS')  # pyright: ignore

@@ -1,4 +1,5 @@
-"""From the command line to a finished run: the recipes at their smallest, resumed, interrupted and given bad input."""
+"""From the command line to a finished run: the recipes at their smallest, resumed, interrupted and
+given bad input."""
 import gzip
 import json
 import os
@@ -40,7 +41,8 @@ def corpus(tmp_path_factory) -> pathlib.Path:
   def sentence():
     return f'The {draw.choice(["old", "new", "small", "great"])} {draw.choice(["array", "matrix", "value"])} is ' \
            f'{draw.choice(["returned", "copied", "sorted", "stored"])} in {draw.choice(["memory", "place", "order"])}.'
-  documents = ['\n'.join(' '.join(sentence() for _ in range(4)) for _ in range(3)) for _ in range(60)]
+  documents = ['\n'.join(' '.join(sentence() for _ in range(4)) for _ in range(3))
+               for _ in range(60)]
   path = tmp_path_factory.mktemp('text') / 'corpus.txt.gz'
   path.write_bytes(gzip.compress('\n\n'.join(documents).encode()))
   return path
@@ -50,7 +52,8 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 def command(corpus):
   """Arguments of a run of seconds on one device."""
   return [
-      '--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0.2', '--mesh.data=1', '--train.save-every=2']
+      '--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0.2', '--mesh.data=1',
+      '--train.save-every=2']
 
 
 @pytest.fixture(scope='module')
@@ -63,8 +66,10 @@ def finished(command, tmp_path_factory):
 def test_a_stopped_run_says_so_by_its_exit_status(monkeypatch):
   """Of each command that trains: what starts it again has to know that it has not finished."""
   for function in ('cli.run.run', 'cli.vectors.train_vectors', 'runs.run.run'):
-    monkeypatch.setattr(f'plm_jax.{function}', lambda config, caller=None: types.SimpleNamespace(finished=False))
-  for start in (lambda: main(BERT_BASE, ['--scale=test']), lambda: vectors.start('word2vec', ['--scale=test']),
+    monkeypatch.setattr(f'plm_jax.{function}', lambda config,
+                        caller=None: types.SimpleNamespace(finished=False))
+  for start in (lambda: main(BERT_BASE, ['--scale=test']),
+                lambda: vectors.start('word2vec', ['--scale=test']),
                 lambda: finetune.start('classification', ['--scale=test'])):
     with pytest.raises(SystemExit) as ended:
       start()
@@ -90,7 +95,8 @@ def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', ['crash', 'signal', pytest.param('metrics', marks=pytest.mark.release)])
+@pytest.mark.parametrize('how', ['crash', 'signal',
+                                 pytest.param('metrics', marks=pytest.mark.release)])
 def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_path, monkeypatch):
   args = [*command, f'--output={tmp_path / "run"}']
   def disturbed(*arguments):
@@ -117,7 +123,9 @@ def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_
   if how == 'crash':
     damaged = next((tmp_path / 'run/checkpoints/4/state').rglob('_METADATA'))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b'?')
-    with pytest.raises(SystemExit, match=r'_METADATA is damaged: .* The one before is that of step 2: .*resume=whole'):
+    with pytest.raises(SystemExit,
+                       match=r'_METADATA is damaged: .* The one before is that of step 2: '
+                             r'.*resume=whole'):
       main(BERT_BASE, args)
     args.append('--train.resume=whole')
   if how == 'metrics':
@@ -171,11 +179,14 @@ def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch,
   original = tiny.text()
   text.write_text(original)
   args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2', '--mesh.data=1',
-          f'--data.prepare.tokenizer={tokenizer}', f'--output={tmp_path / "run"}', '--train.save-every=2']
+          f'--data.prepare.tokenizer={tokenizer}', f'--output={tmp_path / "run"}',
+          '--train.save-every=2']
   stopped_at(2, args, monkeypatch)
   edited = original.replace('.', ' once more .', 1)
   text.write_text(edited)
-  with pytest.raises(CheckpointError, match=r'(?s)is not what the checkpoint of step 3 was trained on.*choose another '
+  with pytest.raises(CheckpointError,
+                     match=r'(?s)is not what the checkpoint of step 3 was trained on.*choose '
+                           r'another '
                      r'folder with output.*train.changed_data=accept.*text: \w{12} -> \w{12}'):
     run(parse(BERT_BASE, args))
   # Prepared anew in another cache, the same text is the same data.
@@ -194,16 +205,19 @@ def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch,
 def test_a_misspelled_best_is_refused_before_text_is_prepared(best, command, tmp_path, monkeypatch):
   monkeypatch.setattr(pretrain, 'prepare', lambda *_: 1 / 0)
   args = [*command, f'--output={tmp_path / "run"}', f'--train.best={best}']
-  with pytest.raises(SystemExit, match=r'--train\.best is one of the held-out metrics mlm, mlm_accuracy, nsp'):
+  with pytest.raises(SystemExit,
+                     match=r'--train\.best is one of the held-out metrics mlm, mlm_accuracy, nsp'):
     main(BERT_BASE, args)
   assert not (tmp_path / 'run').exists()
 
 
 def test_a_run_without_enough_memory_ends_with_advice(command, tmp_path, monkeypatch):
   def allocate(*_):
-    raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: Out of memory allocating {2 ** 40} bytes.')
+    raise jax.errors.JaxRuntimeError(
+        f'RESOURCE_EXHAUSTED: Out of memory allocating {2 ** 40} bytes.')
   monkeypatch.setattr(run_lib, 'train', allocate)
-  with pytest.raises(SystemExit, match=r'no room for a buffer of 1,024\.0 GiB\.\nTry --train\.accumulate'):
+  with pytest.raises(SystemExit,
+                     match=r'no room for a buffer of 1,024\.0 GiB\.\nTry --train\.accumulate'):
     main(BERT_BASE, [*command, f'--output={tmp_path / "run"}'])
 
 
@@ -220,8 +234,10 @@ def test_where_a_run_lies(monkeypatch, tmp_path):
   assert parse(BERT_BASE, ['--scale=test']).folder == 'runs/bert_base-test'
 
 
-def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished, tmp_path, monkeypatch, capsys):
-  for name, old, new in (('config.json', '"eps": 1e-06', '"eps": 1e-05'), ('tokenizer/vocab.txt', 'array', 'arraz')):
+def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished, tmp_path,
+                                                                        monkeypatch, capsys):
+  for name, old, new in (('config.json', '"eps": 1e-06', '"eps": 1e-05'),
+                         ('tokenizer/vocab.txt', 'array', 'arraz')):
     copy = shutil.copytree(finished[0], tmp_path / name[:5])
     text = (copy / name).read_text()
     assert old in text
@@ -250,15 +266,19 @@ def test_all_checkpoints_of_a_run_are_verified(finished, tmp_path, monkeypatch, 
     cli.main()
   said = capsys.readouterr().out.splitlines()
   assert error.value.code == 1 and said[-1].endswith('damaged (4 lines above)') and len(said) == 5
-  for place, line in zip(('checkpoints', 'best', 'chck_1M', 'chck_2M'), [*said[:2], *sorted(said[2:4])], strict=True):
+  for place, line in zip(('checkpoints', 'best', 'chck_1M', 'chck_2M'),
+                         [*said[:2], *sorted(said[2:4])], strict=True):
     assert f'{place}/8/_CHECKPOINT_METADATA cannot be read as JSON' in line
 
 
 def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, monkeypatch):
-  names = {f'{split}-document-{length}.json' for split in ('train', 'heldout') for length in (45, 77)}
-  (folder,), _ = prepare_corpora(parse(BERT_BASE, command))  # text of its own: while it was prepared
+  names = {f'{split}-document-{length}.json' for split in ('train', 'heldout')
+           for length in (45, 77)}
+  # text of its own: while it was prepared
+  (folder,), _ = prepare_corpora(parse(BERT_BASE, command))
   assert names <= {path.name for path in folder.glob('windows/*/*.json')}
-  prepare(PrepareConfig(source=str(corpus), vocab=300, heldout=0.2, workers=1), tmp_path / 'records')
+  prepare(PrepareConfig(source=str(corpus), vocab=300, heldout=0.2, workers=1),
+          tmp_path / 'records')
   sentences, reads = Shards.sentences, []
   def read(self, number):
     reads.append(self.entries[number].name)
@@ -266,7 +286,8 @@ def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, mo
   monkeypatch.setattr(Shards, 'sentences', read)
   monkeypatch.setattr(feed, 'open_phase', lambda *_: 1 / 0)
   with pytest.raises(ZeroDivisionError):
-    run(parse(BERT_BASE, [*command, f'--data.path={tmp_path / "records"}', f'--output={tmp_path / "run"}']))
+    run(parse(BERT_BASE, [*command, f'--data.path={tmp_path / "records"}',
+                          f'--output={tmp_path / "run"}']))
   assert reads == ['train-00000', 'heldout-00000']
   assert {path.name for path in (tmp_path / 'records').glob('windows/*/*.json')} == names
 
@@ -288,15 +309,18 @@ def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, mo
 
 @pytest.mark.slow
 def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp_path, monkeypatch):
-  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)  # which moves none
+  # which moves none
+  monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}']
   assert same(run(parse(BERT_BASE, args)).params, finished[1].params)
 
 
 @pytest.mark.slow
-def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path, monkeypatch, capsys):
+def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path, monkeypatch,
+                                                    capsys):
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
-  args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}', '--model.block.dropout=0.3']
+  args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}',
+          '--model.block.dropout=0.3']
   run(parse(BERT_BASE, [*args, '--model.block.mlp.activation=relu']))
   assert (f'the model of this run computes otherwise than that in {finished[0]}:\n'
           '  model.block.mlp.activation: gelu -> relu\n') in capsys.readouterr().out
@@ -309,8 +333,10 @@ def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
 
 
 @pytest.mark.parametrize('options', [
-    ['--train.phases.0.weights', '0.3', '0.7'], ['--train.phases.0.corpora=1'], ['--train.phases.1.temperature=2'],
-    ['--data.weights', '0.3', '0.7'], ['--data.temperature=2', '--data.cap=9'], ['--data.unimax-epochs=2']])
+    ['--train.phases.0.weights', '0.3', '0.7'], ['--train.phases.0.corpora=1'],
+    ['--train.phases.1.temperature=2'],
+    ['--data.weights', '0.3', '0.7'], ['--data.temperature=2', '--data.cap=9'],
+    ['--data.unimax-epochs=2']])
 def test_a_run_is_evaluated_on_any_number_of_texts_whatever_its_mixture(options):
   config = parse(BERT_BASE, ['--scale=test', '--data.path', 'a', 'b', *options])
   config_lib.check(config)
@@ -328,7 +354,8 @@ def test_a_run_is_evaluated_on_its_held_out_text_and_on_no_other(corpus, tmp_pat
           f'--output={tmp_path / "run"}']
   result = run(parse(BERT_BASE, args))
   valid.rename(tmp_path / 'moved.txt')
-  assert run(parse(BERT_BASE, [*args, f'--data.heldout-path={tmp_path / "moved.txt"}'])).step == result.step
+  assert run(parse(BERT_BASE,
+                   [*args, f'--data.heldout-path={tmp_path / "moved.txt"}'])).step == result.step
   assert f'Held-out text:                    {valid} (' in capsys.readouterr().out
   run_lib.evaluate_folder(str(tmp_path / 'run'))
   told = capsys.readouterr().out
@@ -349,17 +376,24 @@ def test_a_run_on_all_of_its_text_has_no_held_out_metrics(corpus, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys, monkeypatch):
-  (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n' * 40)
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), str(tmp_path / 'other.txt')])
+def test_any_text_is_evaluated_with_the_tokenizer_of_the_run(finished, tmp_path, capsys,
+                                                             monkeypatch):
+  (tmp_path / 'other.txt').write_text('The old array is copied in memory. Quite other words.\n\n'
+                                      * 40)
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]),
+                                   str(tmp_path / 'other.txt')])
   cli.main()
-  found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines() if line.count(': ') == 1)
+  found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines()
+               if line.count(': ') == 1)
   assert 0 < float(found['MLM loss']) < 9 and 'NSP accuracy' in found
   assert found['MLM majority-class baseline'].endswith('%')
   foreign = PrepareConfig(source=str(tmp_path / 'other.txt'), vocab=60, heldout=0.0, workers=1)
   prepare(foreign, tmp_path / 'records')
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]), f'--data.path={tmp_path / "records"}'])
-  with pytest.raises(SystemExit, match=r'were made with another tokenizer than that of the run in .*: give the text'):
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'evaluate', str(finished[0]),
+                                   f'--data.path={tmp_path / "records"}'])
+  with pytest.raises(SystemExit,
+                     match=r'were made with another tokenizer than that of the run in .*: give the '
+                           r'text'):
     cli.main()
 
 
@@ -396,7 +430,8 @@ def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys)
     (['--data.path=nowhere.txt'], 'nowhere.txt'),
     (['--data.weights', '1', '2'], 'one share each'),
 ])
-def test_bad_input_is_refused_before_anything_is_written(change, message, command, tmp_path, monkeypatch):
+def test_bad_input_is_refused_before_anything_is_written(change, message, command, tmp_path,
+                                                         monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(SystemExit) as error:
     main(BERT_BASE, [*command, f'--output={tmp_path / "run"}', *change])
@@ -408,8 +443,10 @@ def test_text_that_cannot_be_used_is_refused(tmp_path):
       ('empty.txt', b'\n\n', 'no documents'), ('latin.txt', 'naïve\n'.encode('latin-1'), 'UTF-8')]:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SystemExit) as error:
-      main(BERT_BASE, ['--scale=test', f'--data.path={tmp_path / name}', f'--output={tmp_path / "run"}'])
-    assert message in str(error.value) and name in str(error.value) and not (tmp_path / 'run').exists()
+      main(BERT_BASE, ['--scale=test', f'--data.path={tmp_path / name}',
+                       f'--output={tmp_path / "run"}'])
+    assert message in str(error.value) and name in str(error.value) and not (
+        tmp_path / 'run').exists()
 
 
 def test_damaged_records_and_other_configurations_are_refused(command, finished, tmp_path):
@@ -432,35 +469,48 @@ def test_damaged_records_and_other_configurations_are_refused(command, finished,
 
 def test_bert_base_is_the_papers():
   config = parse(BERT_BASE, [])
-  assert [(p.steps, p.length, p.batch) for p in config.train.phases] == [(900_000, 128, 256), (100_000, 512, 256)]
+  assert [(p.steps, p.length, p.batch)
+          for p in config.train.phases] == [(900_000, 128, 256), (100_000, 512, 256)]
   optim = config.optim
-  assert (optim.peak, optim.warmup, optim.b1, optim.b2, optim.weight_decay) == (1e-4, 10_000, 0.9, 0.999, 0.01)
-  assert (config.objective.mask_rate, config.objective.mask_share, config.objective.random_share) == (0.15, 0.8, 0.1)
+  assert (optim.peak, optim.warmup, optim.b1, optim.b2,
+          optim.weight_decay) == (1e-4, 10_000, 0.9, 0.999, 0.01)
+  assert (config.objective.mask_rate, config.objective.mask_share,
+          config.objective.random_share) == (0.15, 0.8, 0.1)
   assert config.objective.max_predictions(128) == 20 and config.objective.max_predictions(512) == 77
 
 
 @pytest.mark.slow
 def test_translations_beside_running_text(tmp_path, capsys):
-  """XLM on a corpus of each of two languages and one of pairs: figures of each, in training and by `evaluate`."""
-  draw, words = random.Random(0), [('house', 'haus'), ('cat', 'katze'), ('tree', 'baum'), ('sees', 'sieht')]
-  pairs = [[' '.join(side) for side in zip(*(draw.choice(words) for _ in range(draw.randint(2, 6))), strict=True)]
+  """XLM on a corpus of each of two languages and one of pairs: figures of each, in training and by
+  `evaluate`."""
+  draw, words = random.Random(0), [('house', 'haus'), ('cat', 'katze'), ('tree', 'baum'),
+                                   ('sees', 'sieht')]
+  pairs = [[' '.join(side) for side in zip(*(draw.choice(words) for _ in range(draw.randint(2, 6))),
+                                           strict=True)]
            for _ in range(200)]
   (tmp_path / 'pairs.tsv').write_text('en\tde\n' + ''.join(f'{en}\t{de}\n' for en, de in pairs))
   for number, name in enumerate(('en', 'de')):
-    texts = ['\n'.join(pair[number] for pair in pairs[start:start + 5]) for start in range(0, 200, 5)]
+    texts = ['\n'.join(pair[number] for pair in pairs[start:start + 5])
+             for start in range(0, 200, 5)]
     (tmp_path / f'{name}.txt').write_text('\n\n'.join(texts))
-  sources = [str(tmp_path / 'de.txt'), str(tmp_path / 'en.txt'), f'task:columns-en-de:{tmp_path / "pairs.tsv"}']
+  sources = [str(tmp_path / 'de.txt'), str(tmp_path / 'en.txt'),
+             f'task:columns-en-de:{tmp_path / "pairs.tsv"}']
   run(parse(recipes.find_recipe('xlm_xnli15_tlm'), [
-      '--scale=test', f'--output={tmp_path / "run"}', '--mesh.data=1', '--data.prepare.kind=wordpiece',
-      '--data.prepare.heldout=0.2', '--objective.pair.languages', 'de', 'en', 'en-de', '--data.path', *sources]))
-  lines = [json.loads(line) for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
-  names = {f'{figure}/{name}' for figure in ('mlm', 'mlm_accuracy') for name in ('de', 'en', 'en-de')}
+      '--scale=test', f'--output={tmp_path / "run"}', '--mesh.data=1',
+      '--data.prepare.kind=wordpiece',
+      '--data.prepare.heldout=0.2', '--objective.pair.languages', 'de', 'en', 'en-de',
+      '--data.path', *sources]))
+  lines = [json.loads(line)
+           for line in (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()]
+  names = {f'{figure}/{name}' for figure in ('mlm', 'mlm_accuracy')
+           for name in ('de', 'en', 'en-de')}
   heldout = [line for line in lines if line['split'] == 'heldout'][-1]
   assert names == {name for name in heldout if '/' in name}
   assert 'Held-out metrics by corpus' in (tmp_path / 'run' / 'report.html').read_text()
   capsys.readouterr()
   run_lib.evaluate_folder(str(tmp_path / 'run'))
   told = capsys.readouterr().out
-  assert all(f'\n{name}: MLM loss {heldout[f"mlm/{name}"]:.4f}' in told for name in ('de', 'en', 'en-de'))
+  assert all(f'\n{name}: MLM loss {heldout[f"mlm/{name}"]:.4f}' in told
+             for name in ('de', 'en', 'en-de'))
   with pytest.raises(config_lib.ConfigError, match='give one text per corpus of the run'):
     run_lib.evaluate_folder(str(tmp_path / 'run'), [sources[0]])
