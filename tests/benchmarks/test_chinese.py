@@ -1,4 +1,5 @@
-"""Chinese masks: what arms differ in, how words like others are found, and what is counted of rows made by hand."""
+"""Chinese masks: what arms differ in, how words like others are found, and what is counted of rows
+made by hand."""
 import numpy as np
 import pytest
 
@@ -16,9 +17,12 @@ MASK, PIECES = 4, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'北京是大�
 
 @pytest.mark.parametrize(('arm', 'changes'), [
     ('bert', []), ('words', ['objective.unit: token -> word']),
-    ('macbert', ["objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) -> "
+    ('macbert',
+     ["objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) "
+      "-> "
                  'SentenceOrder(swapped=0.5, short=0.1, slack=16)', 'objective.unit: token -> word',
-                 'objective.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)', 'objective.synonyms:  -> out/similar.txt'])])
+                 'objective.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)',
+                 'objective.synonyms:  -> out/similar.txt'])])
 def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, changes):
   run = chinese.config(SETTING, arm)
   config_lib.check(run)
@@ -29,7 +33,8 @@ def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, chang
 def test_arms_are_of_one_size():
   def parameters(arm):
     config = chinese.config(SETTING, arm)
-    return count_parameters(state_shapes(config, make_learner(config, placeholder_vocab(config))).params)
+    return count_parameters(
+        state_shapes(config, make_learner(config, placeholder_vocab(config))).params)
   assert parameters('bert') == parameters('macbert') == 5_415_810
 
 
@@ -60,13 +65,15 @@ def test_neighbours_of_many_are_those_of_few(monkeypatch):
 
 
 def rows() -> Drawn:
-  """[CLS] 北京 是 大 城市 [SEP] 我们 [SEP], twice: 北京, one half of 城市 and 我们 are predicted, then nothing."""
+  """[CLS] 北京 是 大 城市 [SEP] 我们 [SEP], twice: 北京, one half of 城市 and 我们 are predicted, then
+  nothing."""
   tokens = np.array([[2, 5, 6, 7, 8, 9, 10, 3, 11, 12, 3, 0]] * 2)
   words = np.array([[0, 1, 1, 2, 3, 4, 4, 0, 21, 21, 0, 0]] * 2)
   new, predicted = tokens.copy(), np.zeros(tokens.shape, bool)
   new[0, [1, 2, 5, 8]] = MASK, MASK, 13, 11
   predicted[0, [1, 2, 5, 8, 9]] = True
-  return Drawn(tokens, new, words, tokens > 0, predicted, np.array([1, 0]), np.array([1, 1, 2, 3, 4, 1, 1, 1]))
+  return Drawn(tokens, new, words, tokens > 0, predicted, np.array([1, 0]),
+               np.array([1, 1, 2, 3, 4, 1, 1, 1]))
 
 
 def test_shares_of_predicted_tokens():
@@ -82,7 +89,8 @@ def test_shares_of_predicted_tokens():
 def test_words_of_rows():
   found = chinese_masks.spelt(rows(), PIECES)
   assert found[:5] == [
-      Word(0, '北京', '[MASK][MASK]', (True, True), True), Word(0, '是', '是', (False,)), Word(0, '大', '大', (False,)),
+      Word(0, '北京', '[MASK][MASK]', (True, True), True), Word(0, '是', '是', (False,)),
+      Word(0, '大', '大', (False,)),
       Word(0, '城市', 'new市', (True, False), True), Word(0, '我们', '我们', (True, True), True)]
   assert len(found) == 10 and not any(any(word.predicted) for word in found[5:])
   # Of words of several tokens 北京, 城市 and 我们 are predicted, 城市 by half.
@@ -102,17 +110,22 @@ def test_what_takes_the_place_of_words():
 
 
 def test_spans_and_runs():
-  assert chinese_masks.of_spans(rows().spans) == {'drawn 1': 62.5, 'drawn 2': 12.5, 'drawn 3': 12.5, 'drawn 4': 12.5}
+  assert chinese_masks.of_spans(rows().spans) == {'drawn 1': 62.5, 'drawn 2': 12.5, 'drawn 3': 12.5,
+                                                  'drawn 4': 12.5}
   assert chinese_masks.of_spans(np.ones(5, int)) == {}
-  words = [Word(row, 'x', 'x', (bool(chosen),)) for row, marks in enumerate(('1101111100', '0111', '1')) for chosen in
+  words = [Word(row, 'x', 'x', (bool(chosen),)) for row,
+           marks in enumerate(('1101111100', '0111', '1')) for chosen in
            map(int, marks)]
-  assert chinese_masks.of_runs(words) == {'runs 1': 25, 'runs 2': 25, 'runs 3': 25, 'runs 4': 0, 'runs 5': 25}
+  assert chinese_masks.of_runs(words) == {'runs 1': 25, 'runs 2': 25, 'runs 3': 25, 'runs 4': 0,
+                                          'runs 5': 25}
 
 
 def test_figures_stand_beside_those_published():
-  found = {'bert': {'predicted': 14.94, 'whole': 6.0}, 'macbert': {'predicted': 15.0, 'alike': 79.9}}
+  found = {'bert': {'predicted': 14.94, 'whole': 6.0},
+           'macbert': {'predicted': 15.0, 'alike': 79.9}}
   lines = chinese_masks.table(found).splitlines()
-  assert lines[0] == '| % (published) | bert | macbert |' and len(lines) == 2 + len(chinese_masks.ROWS)
+  assert lines[0] == '| % (published) | bert | macbert |' and len(lines) == 2 + len(
+      chinese_masks.ROWS)
   assert lines[2] == '| of the tokens of a row predicted | 14.9 (15) | 15.0 (15) |'
   assert '| a word like it | - | 79.9 (80) |' in lines
   assert '| of words of several tokens, any predicted: all are | 6.0 | - |' in lines

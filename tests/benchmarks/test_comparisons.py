@@ -8,15 +8,18 @@ import tiny
 
 from benchmarks import chinese, comparison, kept, modern, objectives
 
-GOOD, BAD = ('a fine film', 'we liked it', 'good and moving'), ('a dull film', 'we left early', 'bad and long')
-SMALL = ('--layers=2', '--width=64', '--rows=8', '--length=32', '--steps=6', '--tuning-seeds=2', '--tuning-epochs=0.5')
+GOOD, BAD = ('a fine film', 'we liked it',
+             'good and moving'), ('a dull film', 'we left early', 'bad and long')
+SMALL = ('--layers=2', '--width=64', '--rows=8', '--length=32', '--steps=6', '--tuning-seeds=2',
+         '--tuning-epochs=0.5')
 # Characters of which words are made.
 HAN = '中国北京上海大城市我们他你好天气今明年月日人民生活学校老师书电影音乐历史文化经济发展技术科研究社会问题工作方法'
 
 
 @pytest.fixture
 def in_process(monkeypatch):
-  """What would have a process of its own is called here, with what JSON makes of its arguments -> what was called."""
+  """What would have a process of its own is called here, with what JSON makes of its arguments ->
+  what was called."""
   called = []
   def apart(function, given):
     called.append(function)
@@ -29,7 +32,8 @@ def examples(folder, name, good, bad):
   rows = ''.join(f'{label}\t{text}\n' for _ in range(8) for some in zip(good, bad, strict=True)
                  for label, text in zip((1, 0), some, strict=True))
   for part in ('train', 'dev'):
-    (folder / f'{name}_{part}.tsv.gz').write_bytes(gzip.compress(f'label\tsentence\n{rows}'.encode()))
+    (folder / f'{name}_{part}.tsv.gz').write_bytes(
+        gzip.compress(f'label\tsentence\n{rows}'.encode()))
 
 
 @pytest.mark.slow
@@ -40,15 +44,18 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
   examples(tmp_path, 'cola', GOOD, BAD)
   examples(tmp_path, 'sst2', GOOD, BAD)
   monkeypatch.setattr('sys.argv', [
-      'modern', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=1024', '--arms', 'all',
+      'modern', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=1024',
+      '--arms', 'all',
       '--seeds', '0', '--peaks', '1e-3', '2e-3', '--brief=2', *SMALL])
   comparison.main(modern.BENCH)
   assert in_process == ['benchmarks.modern:pretrained'] * 3 + ['benchmarks.kept:finetuned'] * 4
   first, nothing = capfd.readouterr().out.splitlines()[-2:]
   assert nothing.startswith('| from scratch | - | ') and nothing.count('±') == 2
-  assert first.startswith('| all | ') and '| 6 |' in first and ' - |' not in first.replace('| - | 6 |', '')
+  assert first.startswith('| all | ') and '| 6 |' in first and ' - |' not in first.replace(
+      '| - | 6 |', '')
   assert not [*tmp_path.glob('out/sweep/*/')] and not [*tmp_path.glob('out/tasks/*/')]
-  assert [path.name for path in tmp_path.glob('out/runs/*/')]  # others may begin with what was trained
+  # others may begin with what was trained
+  assert [path.name for path in tmp_path.glob('out/runs/*/')]
   comparison.main(modern.BENCH)
   assert len(in_process) == 7 and capfd.readouterr().out.splitlines()[-2:] == [first, nothing]
 
@@ -62,11 +69,13 @@ def test_objectives(tmp_path, in_process, monkeypatch, capfd):
   examples(tmp_path, 'cola', GOOD, BAD)
   examples(tmp_path, 'sst2', GOOD, BAD)
   pairs = (pathlib.Path(__file__).parents[1] / 'fixtures/blimp.jsonl').read_text().splitlines()
-  short = [line for line in pairs if max(len(json.loads(line)[f'sentence_{kind}']) for kind in ('good', 'bad')) < 30]
+  short = [line for line in pairs if max(len(json.loads(line)[f'sentence_{kind}'])
+                                         for kind in ('good', 'bad')) < 30]
   assert len(short) > 2
   (tmp_path / 'blimp_each5th.jsonl.gz').write_bytes(gzip.compress('\n'.join(short).encode()))
   monkeypatch.setattr('sys.argv', [
-      'objectives', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=1024', '--arms', 'clm',
+      'objectives', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out',
+      '--vocab=1024', '--arms', 'clm',
       'diffusion', '--peaks', '1e-3', *SMALL])
   comparison.main(objectives.BENCH)
   assert in_process.count('benchmarks.comparison:judge_pairs') == 2
@@ -82,19 +91,23 @@ def test_objectives(tmp_path, in_process, monkeypatch, capfd):
 def test_chinese(tmp_path, in_process, monkeypatch, capfd):
   pytest.importorskip('jieba')
   text = tmp_path / 'text.txt'
-  lines = [''.join(HAN[(7 * line + place * place) % len(HAN)] for place in range(30)) + '。' for line in range(400)]
+  lines = [''.join(HAN[(7 * line + place * place) % len(HAN)] for place in range(30)) + '。'
+           for line in range(400)]
   text.write_text('\n\n'.join('\n'.join(lines[number:number + 8]) for number in range(0, 400, 8)))
   examples(tmp_path, 'chnsenticorp', ('天气好', '我们学校好', '好电影'), ('天气不好', '他不好', '不好问题'))
-  tagged = ''.join(f'{character}\t{tag}\n' for character, tag in zip('他工作北京', ('O', 'O', 'O', 'B-GPE', 'I-GPE'),
+  tagged = ''.join(f'{character}\t{tag}\n' for character,
+                   tag in zip('他工作北京', ('O', 'O', 'O', 'B-GPE', 'I-GPE'),
                                                                     strict=True)) + '\n'
   for part in ('train', 'dev'):
     (tmp_path / f'weibo_ner_{part}.conll.gz').write_bytes(gzip.compress((tagged * 40).encode()))
   monkeypatch.setattr('sys.argv', [
-      'chinese', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=512', '--arms', 'macbert',
+      'chinese', f'--text={text}', f'--data={tmp_path}', f'--output={tmp_path}/out', '--vocab=512',
+      '--arms', 'macbert',
       *SMALL])
   comparison.main(chinese.BENCH)
   assert in_process == ['benchmarks.similar_words:made', 'benchmarks.chinese:pretrained'] + [
       'benchmarks.kept:finetuned'] * 4
   *_, arm, nothing = capfd.readouterr().out.splitlines()
-  assert arm.startswith('| n-grams of similar words (MacBERT) | ') and nothing.startswith('| from scratch | - | ')
+  assert arm.startswith('| n-grams of similar words (MacBERT) | ') and nothing.startswith(
+      '| from scratch | - | ')
   assert ' - |' not in arm.replace('| - | 6 |', '') and nothing.count('±') == 2

@@ -50,7 +50,8 @@ def test_a_bias_is_read_by_distance_or_by_pair(shared, expected):
 
 
 def test_a_shared_gradient_has_less_noise():
-  # 100 pairs at distance 1 with a signal of 0.1 and independent noise of 1: a ratio of 0.1 each, and of 1 for the sum.
+  # 100 pairs at distance 1 with a signal of 0.1 and independent noise of 1: a ratio of 0.1 each,
+  # and of 1 for the sum.
   noise = jax.random.normal(jax.random.key(0), (400, 2, 101, 101))
   gradients = np.array(noise) + 0.1 * np.eye(101, k=1)
   ratios = plateau.signal_to_noise(gradients)

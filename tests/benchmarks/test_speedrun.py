@@ -26,19 +26,23 @@ def test_every_entry_is_a_valid_run(track, name):
 
 def test_the_first_entry_is_the_winner_of_the_comparison_of_modern_changes():
   config = make_run(TRACKS['cpu'], 'modern', 'text.txt', 'out')
-  assert (config.train.steps, config.optim.peak, config.optim.schedule, config.objective.mask_rate) == (
+  assert (config.train.steps, config.optim.peak, config.optim.schedule,
+          config.objective.mask_rate) == (
       4884, 1e-3, 'wsd', 0.3)
   assert record.tokens(make_entries(TRACKS['cpu'])['modern']) == 4884 * 16 * 128
   one = dataclasses.replace(config.train.phases[0], steps=1)
-  step = record.flops(dataclasses.replace(config, train=dataclasses.replace(config.train, phases=(one,))))
+  step = record.flops(dataclasses.replace(
+      config, train=dataclasses.replace(config.train, phases=(one,))))
   np.testing.assert_allclose(record.flops(config), 4884 * step)
 
 
-@pytest.mark.parametrize('name', [path for folder in TRACKS for path in (record.RECORDS / folder).glob('*.json')])
+@pytest.mark.parametrize('name', [path for folder in TRACKS
+                                  for path in (record.RECORDS / folder).glob('*.json')])
 def test_a_record_is_of_an_entry_as_it_is_now(name):
   found = json.loads(pathlib.Path(name).read_text())
   entry = make_entries(TRACKS[name.parent.name])[name.stem]
-  assert (found['title'], found['steps'], found['tokens']) == (entry.title, entry.steps, record.tokens(entry))
+  assert (found['title'], found['steps'], found['tokens']) == (entry.title, entry.steps,
+                                                               record.tokens(entry))
 
 
 def test_the_board_shows_what_the_records_say():
@@ -58,8 +62,10 @@ def test_another_text_is_refused(tmp_path):
 
 def test_a_row_of_the_table():
   found = {
-      'title': 'title', 'date': '2026-11-28', 'commit': 'abc', 'steps': 4884, 'tokens': 10_002_432, 'flops': 2.5e15,
-      'seconds': 1201.4, 'speed': 1.5, 'losses': {'0': 3.9, '1': 4.3}, 'scores': {'cola': [10.0, 12.0]}}
+      'title': 'title', 'date': '2026-11-28', 'commit': 'abc', 'steps': 4884, 'tokens': 10_002_432,
+      'flops': 2.5e15,
+      'seconds': 1201.4, 'speed': 1.5, 'losses': {'0': 3.9, '1': 4.3},
+      'scores': {'cola': [10.0, 12.0]}}
   assert board.make_row('name', found, TRACKS['cpu']) == [
       'name', 'title', '2026-11-28', 'abc', '4,884', '10.0', '2.50', '1,201', '1.50',
       '4.100 ± 0.283 (misses the target)', '11.0 ± 1.4', '-', '-']

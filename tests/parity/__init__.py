@@ -1,10 +1,12 @@
-"""Golden cases of other code, run through plm_jax: which cases there are, who runs them, and how they are compared.
+"""Golden cases of other code, run through plm_jax: which cases there are, who runs them, and how
+they are compared.
 
-A case is a folder with case.json (what it is, tolerances), config.json, model.safetensors, inputs.npz and outputs.npz.
-A runner takes a Case and gives outputs under the names of outputs.npz; the tables below say which, by class or by
-family and kind. What is in none of them is unsupported, as is a case of which something was not read, and what a runner
-raises Unsupported for, or gives it for an output: listed as such, never passed over. Entries that the case gives, or
-does not define enough to be computed, are masked by the runner (numpy.ma) and listed as not compared.
+A case is a folder with case.json (what it is, tolerances), config.json, model.safetensors,
+inputs.npz and outputs.npz. A runner takes a Case and gives outputs under the names of outputs.npz;
+the tables below say which, by class or by family and kind. What is in none of them is unsupported,
+as is a case of which something was not read, and what a runner raises Unsupported for, or gives it
+for an output: listed as such, never passed over. Entries that the case gives, or does not define
+enough to be computed, are masked by the runner (numpy.ma) and listed as not compared.
 """
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -43,12 +45,14 @@ DECODERS = {
     'Model': decoder.backbone, 'LMHeadModel': decoder.causal_lm, 'ForCausalLM': decoder.causal_lm,
     'DoubleHeadsModel': decoder.double_heads, **fine_tuning.KINDS}
 BOTH = {
-    'Model': encoder_decoder.backbone, 'EncoderModel': encoder_decoder.backbone, 'MTModel': encoder_decoder.seq2seq,
+    'Model': encoder_decoder.backbone, 'EncoderModel': encoder_decoder.backbone,
+    'MTModel': encoder_decoder.seq2seq,
     'ForConditionalGeneration': encoder_decoder.seq2seq, **fine_tuning.KINDS}
 # Classes of transformers: beginning of the name, what is behind it.
 CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
-        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
+        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2',
+        'Ernie', 'XLM',
         'MegatronBert',
         'ModernBert', 'EuroBert', 'MPNet')},
     **{f'{name}ForPreTraining': encoder.run(encoder.pretraining)
@@ -65,25 +69,34 @@ CLASSES = {
         'T5', 'MT5', 'UMT5', 'Bart', 'MBart', 'Marian')},
 }
 GENERATING = {
-    **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
+    **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM',
+                     'LlamaForCausalLM'),
                     generation.decoder),
-    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'UMT5ForConditionalGeneration',
+    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration',
+                     'UMT5ForConditionalGeneration',
                      'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), generation.encoder_decoder),
 }
 TRAINING = {
-    **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM', 'DistilBertForMaskedLM',
-                     'AlbertForMaskedLM', 'ElectraForMaskedLM', 'XLMRobertaForMaskedLM', 'ErnieForMaskedLM',
+    **dict.fromkeys(('BertForPreTraining', 'BertForMaskedLM', 'RobertaForMaskedLM',
+                     'DistilBertForMaskedLM',
+                     'AlbertForMaskedLM', 'ElectraForMaskedLM', 'XLMRobertaForMaskedLM',
+                     'ErnieForMaskedLM',
                      'ErnieForPreTraining', 'XLMWithLMHeadModel', 'ModernBertForMaskedLM',
                      'EuroBertForMaskedLM', 'MPNetForMaskedLM'),
                     trajectory.run(trajectory.GivenMasks)),
-    **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM', 'LlamaForCausalLM'),
+    **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM',
+                     'LlamaForCausalLM'),
                     trajectory.run(trajectory.GivenText)),
-    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration', 'UMT5ForConditionalGeneration',
+    **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration',
+                     'UMT5ForConditionalGeneration',
                      'BartForConditionalGeneration',
-                     'MBartForConditionalGeneration', 'MarianMTModel'), trajectory.run(trajectory.GivenPairs)),
-    **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items() for name in (
-        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'Ernie', 'XLM',
+                     'MBartForConditionalGeneration', 'MarianMTModel'),
+                     trajectory.run(trajectory.GivenPairs)),
+    **{f'{name}{rest}': trajectory.run(kind) for rest,
+       kind in fine_tuning.KINDS.items() for name in (
+        'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2',
+        'Ernie', 'XLM',
         'MegatronBert',
         'XLNet', 'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'T5', 'MT5', 'UMT5', 'Bart', 'MBart',
         'ModernBert',
@@ -119,15 +132,20 @@ KINDS = {
     ('optimizers', 'adafactor_t5'): optimizers.adafactor_t5,
     ('optimizers', 'schedules'): optimizers.schedules,
 }
-# Of what a case says of itself: what describes it, and changes nothing that is computed. All else has to be read.
+# Of what a case says of itself: what describes it, and changes nothing that is computed. All else
+# has to be read.
 DESCRIBED = {
-    'family', 'case', 'split', 'reference', 'runner', 'hf_class', 'kind', 'seed', 'note', 'weights', 'stored_dtype',
-    'outputs', 'grads', 'suggested_atol', 'fp32_vs_fp64', 'worst_max_abs', 'worst_rel_to_scale', 'compare_where',
+    'family', 'case', 'split', 'reference', 'runner', 'hf_class', 'kind', 'seed', 'note', 'weights',
+    'stored_dtype',
+    'outputs', 'grads', 'suggested_atol', 'fp32_vs_fp64', 'worst_max_abs', 'worst_rel_to_scale',
+    'compare_where',
     'p',  # of tables: their names say it again
     'untied',  # of T5: its configuration says it again
-    'forward_kwargs.return_dict', 'forward_kwargs.output_hidden_states', 'forward_kwargs.output_attentions',
+    'forward_kwargs.return_dict', 'forward_kwargs.output_hidden_states',
+    'forward_kwargs.output_attentions',
     'forward_kwargs.use_cache'}
-# Softmax does not feel them, so Adam makes their rounding noise visible: 1e-2 is what the cases' authors allow.
+# Softmax does not feel them, so Adam makes their rounding noise visible: 1e-2 is what the cases'
+# authors allow.
 NOISY = ('.key.bias',)
 FLOOR = 1e-5
 
@@ -157,8 +175,8 @@ class Case:
 
   @property
   def kind(self) -> tuple[str, str]:
-    """Family and class; where the case names none, or one of the AutoModels, the class of its configuration, and for
-    references that have no classes what the case calls its runner."""
+    """Family and class; where the case names none, or one of the AutoModels, the class of its
+    configuration, and for references that have no classes what the case calls its runner."""
     cls = self.about.get('hf_class') or self.about.get('kind') or ''
     if (not cls or cls.startswith('AutoModel')) and (self.path / 'config.json').exists():
       cls = [*(self.config.get('architectures') or ()), cls][0]
@@ -176,11 +194,12 @@ class Case:
     said = [name for name in self.about.left() if not {name, name.partition('.')[0]} & DESCRIBED]
     where = self.about.get('compare_where')
     given = (f'input {name}' for name in self.inputs.left() if name not in (where, 'none'))
-    return said if self.kind == ('optimizers', 'schedules') else [*said, *given]  # whose parameter is not moved
+    # whose parameter is not moved
+    return said if self.kind == ('optimizers', 'schedules') else [*said, *given]
 
   def tolerance(self, output: str) -> float | np.ndarray:
-    """What the case suggests for this output, or for each entry of it; without that, ten times the reference's own
-    error in float32."""
+    """What the case suggests for this output, or for each entry of it; without that, ten times the
+    reference's own error in float32."""
     if self.outputs[output].dtype.kind in 'iub':
       return 0.0
     if self.kind[0] == 'trajectories' and output.endswith(NOISY):
@@ -196,7 +215,8 @@ class Case:
 def find(folder: pathlib.Path) -> list[Case]:
   """The cases in `folder`, at any depth, or the one that it is."""
   found = sorted(path.parent for path in folder.rglob('case.json'))
-  return [Case(path, path.relative_to(folder).as_posix() if path != folder else folder.name) for path in found]
+  return [Case(path, path.relative_to(folder).as_posix() if path != folder else folder.name)
+          for path in found]
 
 
 def compare(case: Case, got: dict[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:

@@ -1,4 +1,5 @@
-"""Runs the cases of DeBERTa's original code: the mask decoder, and replaced-token detection over shared embeddings."""
+"""Runs the cases of DeBERTa's original code: the mask decoder, and replaced-token detection over
+shared embeddings."""
 import pathlib
 import tempfile
 from typing import Any
@@ -43,9 +44,11 @@ def mask_decoder(case):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels), logits
 
   per_token, logits = jax.jit(losses)(imported.params)
-  grads = jax.jit(jax.grad(lambda params: losses(params)[0].mean()))(jax.tree.map(jnp.asarray, imported.params))
+  grads = jax.jit(jax.grad(lambda params: losses(params)[0].mean()))(
+      jax.tree.map(jnp.asarray, imported.params))
   inside, decoded = jax.jit(lambda params: (
-      model.inside(params, batch), model.intermediates(params, few)['stack']['decoded']))(imported.params)
+      model.inside(params, batch), model.intermediates(params, few)['stack']['decoded']))(
+          imported.params)
   table = imported.params['backbone']['positions']
   shape = inputs['input_ids'].shape
   return {
@@ -59,19 +62,23 @@ def mask_decoder(case):
 
 def replaced_tokens(case):
   """The discriminator's token table is the generator's, which gets no gradient, plus its own."""
-  tensors = {name: x.astype(np.float32) for name, x in load_file(case.path / 'model.safetensors').items()}
+  tensors = {name: x.astype(np.float32) for name,
+             x in load_file(case.path / 'model.safetensors').items()}
   shared = jnp.asarray(tensors[f'generator.{TOKENS}.weight'])
   own = jnp.asarray(tensors[f'{TOKENS}._weight'])
   with tempfile.TemporaryDirectory() as folder:
     # The same discriminator on its own.
-    alone = {name.replace('._weight', '.weight'): x for name, x in tensors.items() if not name.startswith('generator.')}
+    alone = {name.replace('._weight', '.weight'): x for name,
+             x in tensors.items() if not name.startswith('generator.')}
     alone = {name: x for name, x in alone.items() if not name.startswith(POSITIONS)}
     save_file(alone, pathlib.Path(folder) / 'model.safetensors')
     (pathlib.Path(folder) / CONFIG).write_text((case.path / CONFIG).read_text())
     imported = conversion.load(folder)
   model = Seen(imported.model())
-  embeddings = {name: x for name, x in imported.params['backbone']['embeddings'].items() if name != 'tokens'}
-  params = {**imported.params, 'backbone': {**imported.params['backbone'], 'embeddings': embeddings}}
+  embeddings = {name: x for name, x in imported.params['backbone']['embeddings'].items() if name
+                != 'tokens'}
+  params = {**imported.params, 'backbone': {**imported.params['backbone'],
+                                            'embeddings': embeddings}}
   inputs = {name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()}
   real, labels = case.inputs['input_mask'] > 0, inputs['labels']
   replaced = ((labels > 0) & (labels != inputs['input_ids'])).astype(jnp.float32)[real]
@@ -88,7 +95,8 @@ def replaced_tokens(case):
       jax.tree.map(jnp.asarray, params), own)
   # torch gives padding's row no gradient from look-ups.
   table = table.at[case.config.get('padding_idx', 0)].set(0)
-  return {'logits': logits, 'mask_labels': replaced, 'loss_per_token': per_token, **gradients(case, grads),
+  return {'logits': logits, 'mask_labels': replaced, 'loss_per_token': per_token,
+          **gradients(case, grads),
           f'grad/{TOKENS}._weight': table}
 
 

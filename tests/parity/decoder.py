@@ -1,4 +1,5 @@
-"""Runs the cases of transformers' decoders: the inputs and readings of the encoders, what is their own beside them."""
+"""Runs the cases of transformers' decoders: the inputs and readings of the encoders, what is their
+own beside them."""
 import functools
 from typing import Any
 
@@ -12,7 +13,8 @@ from parity.shared import Seen, gradients, layers_of, opened
 from plm_jax import conversion
 from plm_jax.architectures.decoder import empty_cache, extend_cache
 
-KNOWN = {'input_ids', 'attention_mask', 'position_ids', 'labels', 'mc_token_ids', 'mc_labels', 'start_positions',
+KNOWN = {'input_ids', 'attention_mask', 'position_ids', 'labels', 'mc_token_ids', 'mc_labels',
+         'start_positions',
          'end_positions'}
 
 
@@ -22,16 +24,19 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  """Outputs and gradients, what the layers let see, and for cases that decode step by step the same with a cache."""
+  """Outputs and gradients, what the layers let see, and for cases that decode step by step the same
+  with a cache."""
   imported, inputs, batch, build, read = opened(reading, case, KNOWN, make_batch)
-  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(build(imported.config))
+  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(
+      build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
     seen = model.intermediates(params, batch)
     # The last of them comes after the last norm, and in the shape of the rows that were given.
     last = seen['output'].hidden.reshape(*inputs['input_ids'].shape, -1)
-    return layers_of(seen) | {f'hidden_states.{imported.config.stack.blocks}': last} | read(model(params, batch))
+    return layers_of(seen) | {f'hidden_states.{imported.config.stack.blocks}': last} | read(
+        model(params, batch))
 
   with jax.default_matmul_precision('highest'):
     got = outputs(imported.params, batch)
@@ -43,17 +48,20 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
 
 def make_batch(inputs, config):
-  """transformers' arguments under our names. There padding sees the text before it, so what is seen is said in full."""
+  """transformers' arguments under our names. There padding sees the text before it, so what is seen
+  is said in full."""
   batch = encoder.make_batch(inputs)
   rows, length = batch['tokens'].shape
   if 'attention_mask' in inputs and 'visible' not in batch:
-    batch['visible'] = jnp.tril(jnp.ones((rows, length, length), bool)) & (batch['segments'][:, None] > 0)
+    batch['visible'] = jnp.tril(jnp.ones((rows, length, length),
+                                         bool)) & (batch['segments'][:, None] > 0)
     batch['segments'] = jnp.ones_like(batch['segments'])
   last = jnp.full((rows, 1), length - 1)
   if 'mc_token_ids' in inputs:
     batch['extract'] = inputs['mc_token_ids'].reshape(-1, 1)
   elif config.get('pad_token_id') is not None:
-    batch['extract'] = jnp.max(jnp.arange(length) * (batch['tokens'] != config['pad_token_id']), 1, keepdims=True)
+    batch['extract'] = jnp.max(jnp.arange(length) * (batch['tokens'] != config['pad_token_id']), 1,
+                               keepdims=True)
   else:
     batch['extract'] = last
   return batch
@@ -67,7 +75,8 @@ def gradient(model, read, imported, batch):
 
 
 def step_by_step(imported, batch, prefill: int):
-  """step_logits [B, L, V] and cache.N.key, cache.N.value [B, G, L, A], of `prefill` tokens at once, then one by one."""
+  """step_logits [B, L, V] and cache.N.key, cache.N.value [B, G, L, A], of `prefill` tokens at once,
+  then one by one."""
   config, params = imported.config, jax.tree.map(jnp.asarray, imported.params)
   backbone, head = conversion.get_family(imported.family).backbone(config), imported.heads['lm']
   rows, length = batch['tokens'].shape
@@ -76,11 +85,13 @@ def step_by_step(imported, batch, prefill: int):
   @jax.jit
   def step(part, cache):
     output: Any = backbone.apply({'params': params['backbone']}, part, cache=cache, remember=True)
-    return head.apply({'params': params.get('heads_lm', {})}, output, part), extend_cache(cache, output.keys, part)
+    return head.apply({'params': params.get('heads_lm', {})}, output,
+                      part), extend_cache(cache, output.keys, part)
 
   cache, logits = empty_cache(config, rows, length), []
   for start, stop in ((0, prefill), *((n, n + 1) for n in range(prefill, length))):
-    part = {name: whole[name][:, start:stop] for name in ('tokens', 'segments', 'place', 'types') if name in whole}
+    part = {name: whole[name][:, start:stop]
+            for name in ('tokens', 'segments', 'place', 'types') if name in whole}
     if 'visible' in whole:
       part['visible'] = of_step(whole['visible'], start, stop)
     some, cache = step(part, cache)
@@ -91,8 +102,8 @@ def step_by_step(imported, batch, prefill: int):
 
 
 def of_step(visible, start: int, stop: int):
-  """visible [B, L, L] -> [B, Q, L + Q], of tokens start .. stop - 1: the cache's L slots, of which those before are
-  filled, then their own."""
+  """visible [B, L, L] -> [B, Q, L + Q], of tokens start .. stop - 1: the cache's L slots, of which
+  those before are filled, then their own."""
   some = visible[:, start:stop]
   before = jnp.where(jnp.arange(some.shape[2]) < start, some, False)
   return jnp.concatenate([before, some[:, :, start:stop]], 2)
@@ -113,7 +124,8 @@ def causal_lm(outputs, inputs, config):
 
 def double_heads(outputs, inputs, config):
   """The next tokens, and which of several rows it is."""
-  rows = {'input_ids': inputs['input_ids'], **({'labels': inputs['mc_labels']} if 'mc_labels' in inputs else {})}
+  rows = {'input_ids': inputs['input_ids'],
+          **({'labels': inputs['mc_labels']} if 'mc_labels' in inputs else {})}
   choice = {'choice': outputs['choice'].reshape(rows['input_ids'].shape[:-1])}
   return causal_lm(outputs, inputs, config) | {
       f'mc_{name}': x for name, x in GivenChoices()(choice, rows, config).items()}

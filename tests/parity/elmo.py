@@ -1,4 +1,5 @@
-"""Runs the cases of AllenNLP's Elmo: layers, mixtures of them, state from one call to the next, and gradients."""
+"""Runs the cases of AllenNLP's Elmo: layers, mixtures of them, state from one call to the next, and
+gradients."""
 from typing import Any
 
 import jax
@@ -13,8 +14,10 @@ from plm_jax.models import elmo
 
 def run(case) -> dict[str, np.ndarray]:
   config = elmo.parse_options(case.config)
-  with np.load(case.path / 'bilm_hdf5_layout.npz') as file:  # of which model.safetensors is AllenNLP's reading
-    params = elmo.import_arrays(config, {name: file[name].astype(np.float32) for name in file.files})
+  # of which model.safetensors is AllenNLP's reading
+  with np.load(case.path / 'bilm_hdf5_layout.npz') as file:
+    params = elmo.import_arrays(config, {name: file[name].astype(np.float32)
+                                         for name in file.files})
   mixes = [{'weights': np.float32(weights), 'gamma': np.float32(gamma)}
            for weights, gamma in zip(case.config['scalar_mix'], case.config['gamma'], strict=True)]
   mix = ScalarMix(norm=case.config.get('do_layer_norm', False))
@@ -32,10 +35,13 @@ def run(case) -> dict[str, np.ndarray]:
     output, mixed, mask = forward(params, mixes, batch)
     got = {f'layer.{number}': layer for number, layer in enumerate(output.layers)}
     got |= {f'elmo_representations.{number}': x for number, x in enumerate(mixed)}
-    got |= {'token_embedding': vectors(config, params, batch), 'mask': mask, 'mask_with_bos_eos': output.mask}
+    got |= {'token_embedding': vectors(config, params, batch), 'mask': mask,
+            'mask_with_bos_eos': output.mask}
     if case.about['second_call']:
-      batch = {'characters': jnp.asarray(case.inputs['char_ids_2'], jnp.int32), 'state': output.state}
-      got |= {f'second_call.{number}': x for number, x in enumerate(forward(params, mixes, batch)[1])}
+      batch = {'characters': jnp.asarray(case.inputs['char_ids_2'], jnp.int32),
+               'state': output.state}
+      got |= {f'second_call.{number}': x for number,
+              x in enumerate(forward(params, mixes, batch)[1])}
     weights = jnp.asarray(case.inputs['loss_weights'])
     if any(name.startswith('grad/') for name in case.outputs):
       loss = lambda params, mixes: (forward(params, mixes, batch)[1][0] * weights).sum()

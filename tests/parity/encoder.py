@@ -1,4 +1,5 @@
-"""Runs the cases of transformers' encoders: one table of batch names, one reading of outputs for each class."""
+"""Runs the cases of transformers' encoders: one table of batch names, one reading of outputs for
+each class."""
 import dataclasses
 import functools
 from typing import Any
@@ -12,8 +13,10 @@ from parity.shared import Outputs, Seen, Unsupported, gradients, opened
 from plm_jax import conversion
 from plm_jax.architectures.encoder import position_ids
 
-KNOWN = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'labels', 'next_sentence_label',
-         'sentence_order_label', 'start_positions', 'end_positions', 'langs', 'lengths', 'task_type_ids'}
+KNOWN = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'labels',
+         'next_sentence_label',
+         'sentence_order_label', 'start_positions', 'end_positions', 'langs', 'lengths',
+         'task_type_ids'}
 
 
 def run(reading):
@@ -22,9 +25,11 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  """Outputs and gradients by the plain way, hidden states and attention from what the layers let see."""
+  """Outputs and gradients by the plain way, hidden states and attention from what the layers let
+  see."""
   imported, _, batch, build, read = opened(reading, case, KNOWN, make_batch)
-  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(build(imported.config))
+  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(
+      build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
@@ -50,7 +55,8 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
   if (config or {}).get('model_type') == 'xlm':
     # Rows end where they are said to, or with as many tokens as are no padding.
-    ends = inputs['lengths'].reshape(-1) if 'lengths' in inputs else (tokens != config['pad_token_id']).sum(-1)
+    ends = inputs['lengths'].reshape(-1) if 'lengths' in inputs else (
+        tokens != config['pad_token_id']).sum(-1)
     batch['segments'] = (jnp.arange(shape[-1]) < ends[:, None]).astype(jnp.int32)
     if 'token_type_ids' in inputs:
       raise Unsupported('types that are tokens')
@@ -61,7 +67,8 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
     # [B, Q, K], or [B, 1, Q, K]; 1 and 0, or 0 and a large negative number.
     additive = mask.dtype == jnp.float32 and mask.min() < 0
     batch['visible'] = (mask == 0 if additive else mask > 0).reshape(-1, *mask.shape[-2:])
-  for ours, theirs in (('types', 'token_type_ids'), ('place', 'position_ids'), ('languages', 'langs'),
+  for ours, theirs in (('types', 'token_type_ids'), ('place', 'position_ids'),
+                       ('languages', 'langs'),
                        ('tasks', 'task_type_ids')):
     if theirs in inputs:
       batch[ours] = jnp.broadcast_to(inputs[theirs], shape).reshape(tokens.shape)
@@ -69,9 +76,9 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
 
 
 def gradient(build, read, imported, batch, config):
-  """d loss / d parameters. torch gives the padding token's row of the table no gradient from look-ups, only from the
-  tied head: here look-ups of it go to a copy of the row behind the table, whose logits and gradient are left out.
-  Where padding has a position, that row has none either."""
+  """d loss / d parameters. torch gives the padding token's row of the table no gradient from
+  look-ups, only from the tied head: here look-ups of it go to a copy of the row behind the table,
+  whose logits and gradient are left out. Where padding has a position, that row has none either."""
   pad, vocab, params = config.get('pad_token_id'), imported.config.vocab, imported.params
   padding = getattr(imported.config, 'padding', -1)
   if padding >= 0 and 'place' not in batch:
@@ -79,8 +86,10 @@ def gradient(build, read, imported, batch, config):
   model = Seen(build(dataclasses.replace(imported.config, vocab=vocab + 1)))
   if pad is not None:
     batch = {**batch, 'tokens': jnp.where(batch['tokens'] == pad, vocab, batch['tokens'])}
-  tables = {('backbone', 'embeddings', 'tokens'): 0, ('heads_mlm', 'bias'): 0, ('heads_mlm', 'kernel'): 1}
-  tables = {path: axis for path, axis in tables.items() if path[-1] in params.get(path[0], {}) or len(path) > 2}
+  tables = {('backbone', 'embeddings', 'tokens'): 0, ('heads_mlm', 'bias'): 0,
+            ('heads_mlm', 'kernel'): 1}
+  tables = {path: axis for path, axis in tables.items() if path[-1] in params.get(path[0], {})
+            or len(path) > 2}
 
   def widen(params):
     for path, axis in tables.items():
@@ -119,24 +128,30 @@ def backbone(outputs, inputs, config):
 def masked_lm(outputs, inputs, config):
   logits = outputs['mlm']
   if config.get('sparse_prediction') and 'labels' in inputs:
-    logits = logits[np.nonzero(np.asarray(inputs['labels']) != -100)]  # ModernBERT computes no others
-  return with_loss({'logits': logits}, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels']))
+    # ModernBERT computes no others
+    logits = logits[np.nonzero(np.asarray(inputs['labels']) != -100)]
+  return with_loss({'logits': logits}, inputs,
+                   lambda: cross_entropy(outputs['mlm'], inputs['labels']))
 
 
 def next_sentence(outputs, inputs, config):
   del config
-  return with_loss({'logits': outputs['nsp']}, inputs, lambda: cross_entropy(outputs['nsp'], inputs['labels']))
+  return with_loss({'logits': outputs['nsp']}, inputs,
+                   lambda: cross_entropy(outputs['nsp'], inputs['labels']))
 
 
 def pretraining(outputs, inputs, config):
-  """MLM and the question about the pair: whether the next sentence follows, or in which order two are."""
+  """MLM and the question about the pair: whether the next sentence follows, or in which order two
+  are."""
   del config
-  question, theirs, labels = ('nsp', 'seq_relationship_logits', 'next_sentence_label') if 'nsp' in outputs else (
+  question, theirs, labels = ('nsp', 'seq_relationship_logits',
+                              'next_sentence_label') if 'nsp' in outputs else (
       'sop', 'sop_logits', 'sentence_order_label')
   given = {'prediction_logits': outputs['mlm'], theirs: outputs[question]}
   if labels not in inputs:
     return given
-  return with_loss(given, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels']) + cross_entropy(
+  return with_loss(given, inputs, lambda: cross_entropy(outputs['mlm'], inputs['labels'])
+                   + cross_entropy(
       outputs[question], inputs[labels]))
 
 

@@ -1,4 +1,5 @@
-"""Runs the cases of transformers' encoder-decoders: what goes into the two sides, and what both let see."""
+"""Runs the cases of transformers' encoder-decoders: what goes into the two sides, and what both let
+see."""
 import dataclasses
 import functools
 from typing import Any
@@ -12,7 +13,8 @@ from parity.shared import Seen, gradients, opened
 from plm_jax import conversion
 from plm_jax.architectures.encoder_decoder import extend_cache, initial_cache
 
-KNOWN = {'input_ids', 'attention_mask', 'decoder_input_ids', 'decoder_attention_mask', 'labels', 'start_positions',
+KNOWN = {'input_ids', 'attention_mask', 'decoder_input_ids', 'decoder_attention_mask', 'labels',
+         'start_positions',
          'end_positions'}
 PADDING_HAS_NO_GRADIENT = ('bart', 'mbart')  # from look-ups, in torch
 
@@ -23,11 +25,12 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  """Outputs and gradients, what the layers of both sides let see, and for cases that decode step by step the same with
-  a cache."""
+  """Outputs and gradients, what the layers of both sides let see, and for cases that decode step by
+  step the same with a cache."""
   imported, _, batch, build, read = opened(
       reading, case, KNOWN, functools.partial(make_batch, generates=reading is seq2seq))
-  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(build(imported.config))
+  family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(
+      build(imported.config))
 
   @jax.jit
   def outputs(params, batch):
@@ -43,12 +46,15 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
 
 def make_batch(inputs, config, generates: bool = False):
-  """transformers' arguments under our names. There padding of the decoder sees the text before it, so what is seen is
-  said in full. generates: labels are text, which the decoder reads; else it reads the encoder's where it has no own."""
-  batch = encoder.make_batch({name: x for name, x in inputs.items() if name in ('input_ids', 'attention_mask')})
+  """transformers' arguments under our names. There padding of the decoder sees the text before it,
+  so what is seen is said in full. generates: labels are text, which the decoder reads; else it
+  reads the encoder's where it has no own."""
+  batch = encoder.make_batch({name: x for name,
+                              x in inputs.items() if name in ('input_ids', 'attention_mask')})
   tokens = inputs.get('decoder_input_ids')
   if tokens is None:
-    tokens = shifted(inputs['labels'] if generates and 'labels' in inputs else inputs['input_ids'], config)
+    tokens = shifted(inputs['labels'] if generates and 'labels' in inputs else inputs['input_ids'],
+                     config)
   rows, length = tokens.shape
   seen = inputs.get('decoder_attention_mask', jnp.ones_like(tokens)) > 0
   eos = jnp.isin(inputs['input_ids'], jnp.array(config.get('eos_token_id', -1)))
@@ -59,7 +65,8 @@ def make_batch(inputs, config, generates: bool = False):
 
 
 def shifted(labels, config):
-  """What the decoder reads to say `labels`: the token that begins, or for mBART their last one, of the language."""
+  """What the decoder reads to say `labels`: the token that begins, or for mBART their last one, of
+  the language."""
   pad = config['pad_token_id']
   labels = jnp.where(labels == -100, pad, labels)
   if config['model_type'] == 'mbart':
@@ -70,12 +77,13 @@ def shifted(labels, config):
 
 
 def inside(sides, config):
-  """hidden_states.k and attentions.k of each side, in the order of transformers: the embeddings first, and the last
-  after the last norm."""
+  """hidden_states.k and attentions.k of each side, in the order of transformers: the embeddings
+  first, and the last after the last norm."""
   output = sides['output']
   if not config.decoder.layers:
     return of_side(sides['encoder'], output.encoded, '')
-  return {'encoder_last_hidden_state': output.encoded, **of_side(sides['encoder'], output.encoded, 'encoder_'),
+  return {'encoder_last_hidden_state': output.encoded,
+          **of_side(sides['encoder'], output.encoded, 'encoder_'),
           **of_side(sides['decoder'], output.hidden, 'decoder_')}
 
 
@@ -90,21 +98,24 @@ def of_side(seen, last, prefix):
 
 
 def gradient(build, read, imported, batch, config):
-  """d loss / d parameters. For BART look-ups of padding go to a copy of its row behind the table, whose gradient is
-  left out, as torch gives them none."""
-  vocab, params, pad = imported.config.vocab, jax.tree.map(jnp.asarray, imported.params), config['pad_token_id']
+  """d loss / d parameters. For BART look-ups of padding go to a copy of its row behind the table,
+  whose gradient is left out, as torch gives them none."""
+  vocab, params, pad = imported.config.vocab, jax.tree.map(jnp.asarray,
+                                                           imported.params), config['pad_token_id']
   widen, module = lambda params: params, build(imported.config)
   if imported.family in PADDING_HAS_NO_GRADIENT:
     module = build(dataclasses.replace(imported.config, vocab=vocab + 1))
     module = module.clone(heads={
-        name: head.clone(vocab=vocab + 1) if name == 'lm' else head for name, head in module.heads.items()})
+        name: head.clone(vocab=vocab + 1) if name == 'lm' else head for name,
+        head in module.heads.items()})
     batch = {**batch, **{name: jnp.where(batch[name] == pad, vocab, batch[name])
                          for name in ('tokens', 'decoder_tokens')}}
     paths = [path for path in (('backbone', 'tokens'), ('heads_lm', 'bias')) if path[0] in params]
     def widen(params):
       for path in paths:
         x = encoder.at(params, path)
-        params = encoder.put(params, path, jnp.concatenate([x, jax.lax.stop_gradient(x[pad])[None]]))
+        params = encoder.put(params, path,
+                             jnp.concatenate([x, jax.lax.stop_gradient(x[pad])[None]]))
       return params
   model = Seen(module)
 
@@ -117,15 +128,16 @@ def gradient(build, read, imported, batch, config):
 
 
 def step_by_step(imported, batch, prefill: int):
-  """step_logits [B, T, V] and cache.N.key, cache.N.value [B, G, T, A], of `prefill` tokens of the decoder at once, then
-  one by one; the encoder is read once."""
+  """step_logits [B, T, V] and cache.N.key, cache.N.value [B, G, T, A], of `prefill` tokens of the
+  decoder at once, then one by one; the encoder is read once."""
   config, params = imported.config, jax.tree.map(jnp.asarray, imported.params)
   backbone, head = conversion.get_family(imported.family).backbone(config), imported.heads['lm']
   rows, length = batch['decoder_tokens'].shape
   place = jnp.broadcast_to(jnp.arange(length), (rows, length))
 
   def part(start, stop):
-    return {'decoder_tokens': batch['decoder_tokens'][:, start:stop], 'decoder_place': place[:, start:stop],
+    return {'decoder_tokens': batch['decoder_tokens'][:, start:stop],
+            'decoder_place': place[:, start:stop],
             'decoder_segments': batch['decoder_segments'][:, start:stop],
             'decoder_visible': decoder.of_step(batch['decoder_visible'], start, stop)}
 
@@ -140,12 +152,14 @@ def step_by_step(imported, batch, prefill: int):
   source = {name: batch[name] for name in ('tokens', 'segments', 'visible') if name in batch}
   first = part(0, prefill)
   # There is no cache yet.
-  logits, cache = step(source | first | {'decoder_visible': first['decoder_visible'][:, :, length:]}, None)
+  logits, cache = step(source | first
+                       | {'decoder_visible': first['decoder_visible'][:, :, length:]}, None)
   every = [logits]
   for n in range(prefill, length):
     logits, cache = step(part(n, n + 1), cache)
     every.append(logits)
-  kept = {f'cache.{n}.{name}': cache[name][n] for n in range(len(cache['key'])) for name in ('key', 'value')}
+  kept = {f'cache.{n}.{name}': cache[name][n] for n in range(len(cache['key']))
+          for name in ('key', 'value')}
   return kept | {'step_logits': jnp.concatenate(every, 1)}
 
 
@@ -158,4 +172,5 @@ def seq2seq(outputs, inputs, config):
   """Labels are what the decoder says."""
   del config
   return encoder.with_loss(
-      {'logits': outputs['lm']}, inputs, lambda: encoder.cross_entropy(outputs['lm'], inputs['labels']))
+      {'logits': outputs['lm']}, inputs,
+      lambda: encoder.cross_entropy(outputs['lm'], inputs['labels']))

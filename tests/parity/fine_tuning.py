@@ -1,7 +1,8 @@
-"""Downstream tasks as transformers' classes compute them: the tasks of plm_jax, of rows that are made already.
+"""Downstream tasks as transformers' classes compute them: the tasks of plm_jax, of rows that are
+made already.
 
-Module and loss are the task's own (`TaskObjective.build`, `Task.loss`), in one pass for cases with outputs of a head, and step
-by step in `trajectory`.
+Module and loss are the task's own (`TaskObjective.build`, `Task.loss`), in one pass for cases with
+outputs of a head, and step by step in `trajectory`.
 """
 import dataclasses
 
@@ -18,7 +19,8 @@ from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
 
 LABELS = {'labels', 'start_positions'}
-ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids', 'decoder_attention_mask',
+ROWS = {'input_ids', 'attention_mask', 'token_type_ids', 'position_ids', 'decoder_input_ids',
+        'decoder_attention_mask',
         'langs', 'lengths', 'task_type_ids'}
 
 
@@ -47,11 +49,13 @@ class GivenTask(Given, Task):
 
   def batch(self, inputs, config, make_batch):
     """Rows as their wiring makes them, the token that stands for each, and what the loss reads."""
-    rows = self.arranged(make_batch({name: x for name, x in inputs.items() if name in ROWS}, config), inputs)
+    rows = self.arranged(make_batch({name: x for name, x in inputs.items() if name in ROWS},
+                                    config), inputs)
     return rows | (self.labelled(inputs) if LABELS & {*inputs} else {})
 
   def arranged(self, rows, inputs):
-    """Rows with the token that stands for each: XLNet's last that is no padding, the first of other encoders."""
+    """Rows with the token that stands for each: XLNet's last that is no padding, the first of other
+    encoders."""
     del inputs
     if 'extract' in rows:
       return rows
@@ -126,11 +130,13 @@ class GivenChoices(GivenTask, ChoiceTask):
     if 'visible' in rows:
       raise Unsupported('choices with masks of pairs of tokens')
     shape = inputs['input_ids'].shape[:2]
-    return {name: x.reshape(*shape, *x.shape[1:]) for name, x in super().arranged(rows, inputs).items()}
+    return {name: x.reshape(*shape, *x.shape[1:]) for name,
+            x in super().arranged(rows, inputs).items()}
 
   def labelled(self, inputs):
     groups, size = inputs['input_ids'].shape[:2]
-    return super().labelled(inputs) | {'tokens': inputs['input_ids'], 'real': jnp.full((groups, 1), size)}
+    return super().labelled(inputs) | {'tokens': inputs['input_ids'],
+                                       'real': jnp.full((groups, 1), size)}
 
   def called(self, logits):
     return {'logits': logits.reshape(logits.shape[:2])}
@@ -151,5 +157,6 @@ class GivenSpans(GivenTask, AnswerTask):
 
 
 KINDS = {
-    'ForSequenceClassification': GivenClasses, 'ForTokenClassification': GivenTags, 'ForMultipleChoice': GivenChoices,
+    'ForSequenceClassification': GivenClasses, 'ForTokenClassification': GivenTags,
+    'ForMultipleChoice': GivenChoices,
     'ForQuestionAnswering': GivenSpans, 'ForQuestionAnsweringSimple': GivenSpans}

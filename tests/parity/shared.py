@@ -1,4 +1,5 @@
-"""What runners share: a case's inputs, its model, its gradients by name, and how to say that a case is not for them."""
+"""What runners share: a case's inputs, its model, its gradients by name, and how to say that a case
+is not for them."""
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -14,15 +15,16 @@ Outputs = dict[str, jax.Array]
 
 
 class Unsupported(Exception):
-  """The reason why a runner cannot run a case of its kind, or compute one of its outputs, which is then listed as
-  unsupported."""
+  """The reason why a runner cannot run a case of its kind, or compute one of its outputs, which is
+  then listed as unsupported."""
 
 
 class Said(dict):
   """What a case says under one name or another; knows which of it nobody has asked for."""
 
   def __init__(self, said: Mapping[str, Any]):
-    super().__init__({name: Said(value) if isinstance(value, dict) else value for name, value in said.items()})
+    super().__init__({name: Said(value) if isinstance(value, dict) else value for name,
+                      value in said.items()})
     self.asked: set[str] = set()
 
   def __getitem__(self, name):
@@ -38,20 +40,26 @@ class Said(dict):
     return super().items()
 
   def take(self, *names: str, default: Any = None) -> Any:
-    """The value under the one of `names` that there is; the others, were they there too, would not be asked for."""
-    return self[next((name for name in names if name in self), names[0])] if set(names) & self.keys() else default
+    """The value under the one of `names` that there is; the others, were they there too, would not
+    be asked for."""
+    return self[next((name for name in names if name in self),
+                     names[0])] if set(names) & self.keys() else default
 
   def only(self, **known: Any) -> None:
     """Raises Unsupported for what is said and not `known`: name -> the value that is computed."""
-    if other := {name: self[name] for name, value in known.items() if name in self and self[name] != value}:
-      raise Unsupported(f'{", ".join(f"{name} {value!r}" for name, value in other.items())}: known at '
+    if other := {name: self[name] for name, value in known.items() if name in self
+                 and self[name] != value}:
+      raise Unsupported(
+          f'{", ".join(f"{name} {value!r}" for name, value in other.items())}: known at '
                         f'{", ".join(repr(known[name]) for name in other)}')
 
   def left(self) -> list[str]:
     """Names that nobody has asked for, those inside others behind a dot."""
     every = list(super().items())
-    inside = (f'{name}.{part}' for name, value in every if isinstance(value, Said) for part in value.left())
-    return [*(name for name, value in every if name not in self.asked and not isinstance(value, Said)), *inside]
+    inside = (f'{name}.{part}' for name, value in every if isinstance(value, Said)
+              for part in value.left())
+    return [*(name for name, value in every if name not in self.asked
+              and not isinstance(value, Said)), *inside]
 
 
 class Given:
@@ -82,11 +90,13 @@ class Opened(NamedTuple):
   """what transformers returns, of the module's outputs"""
 
 
-def opened(reading, case, known: Collection[str], make_batch: Callable[[Outputs, Any], Outputs]) -> Opened:
+def opened(reading, case, known: Collection[str],
+           make_batch: Callable[[Outputs, Any], Outputs]) -> Opened:
   """Reads a case of transformers' classes.
 
-  reading: a class of `fine_tuning`, whose module and loss are taken, or (outputs, inputs, config.json) -> what
-  transformers returns, of the heads in the file and the backbone's output, `all`.
+  reading: a class of `fine_tuning`, whose module and loss are taken, or (outputs, inputs,
+  config.json) -> what transformers returns, of the heads in the file and the backbone's output,
+  `all`.
   """
   imported, task = conversion.load(case.path), None
   if isinstance(reading, type):
@@ -101,7 +111,8 @@ def opened(reading, case, known: Collection[str], make_batch: Callable[[Outputs,
       return TaskObjective(task).build(config, False)
     heads: Any = {**imported.heads, 'all': Everything()}
     return ModelWithHeads(conversion.get_family(imported.family).backbone(config), heads)
-  return Opened(imported, inputs, batch, build, lambda outputs: reading(outputs, inputs, case.config))
+  return Opened(imported, inputs, batch, build,
+                lambda outputs: reading(outputs, inputs, case.config))
 
 
 class Everything:
@@ -142,16 +153,17 @@ def layers_of(seen) -> Outputs:
 
 
 def inputs_of(case, known: Collection[str]) -> dict[str, jax.Array]:
-  """The reference's arguments, integers as int32. Raises Unsupported where one is not `known`: left out, it would make
-  another case of this one."""
+  """The reference's arguments, integers as int32. Raises Unsupported where one is not `known`: left
+  out, it would make another case of this one."""
   if unknown := set(case.inputs) - set(known):
     raise Unsupported(f'inputs {sorted(unknown)}')
-  return {name: jnp.asarray(x, jnp.int32 if x.dtype.kind == 'i' else x.dtype) for name, x in case.inputs.items()}
+  return {name: jnp.asarray(x, jnp.int32 if x.dtype.kind == 'i' else x.dtype) for name,
+          x in case.inputs.items()}
 
 
 def gradients(case, family, compute: Callable[[], Any]) -> dict[str, Any]:
-  """Those that the case gives, of parameters as they are named now, whatever its file calls them; compute: -> the
-  gradient as a tree of ours, called where there are any."""
+  """Those that the case gives, of parameters as they are named now, whatever its file calls them;
+  compute: -> the gradient as a tree of ours, called where there are any."""
   wanted = [name for name in case.outputs if name.startswith('grad/')]
   given = dict(conversion.export_tensors(family, compute(), copies=True)) if wanted else {}
   return {name: given[new] for name in wanted

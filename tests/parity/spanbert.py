@@ -1,4 +1,5 @@
-"""Runs the cases of SpanBERT's original code: masked language modelling and the span boundary objective."""
+"""Runs the cases of SpanBERT's original code: masked language modelling and the span boundary
+objective."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,8 @@ def run(case) -> dict[str, np.ndarray]:
     return jnp.broadcast_to(x, (rows, pairs, targets)).reshape(rows, -1)
   batch = dict(
       tokens=inputs['src_tokens'], segments=(inputs['src_tokens'] != pad).astype(jnp.int32),
-      types=inputs['segment_labels'], left=flat(inputs['pairs'][..., :1]), right=flat(inputs['pairs'][..., 1:]),
+      types=inputs['segment_labels'], left=flat(inputs['pairs'][..., :1]),
+      right=flat(inputs['pairs'][..., 1:]),
       offset=flat(jnp.arange(targets)))
   family, model = conversion.get_family('spanbert'), Seen(imported.model())
 
@@ -26,7 +28,8 @@ def run(case) -> dict[str, np.ndarray]:
     got = model(params, batch)
     given = dict(mlm_logits=got['mlm'], sbo_logits=got['sbo'].reshape(rows * pairs, targets, -1))
     for name, logits, labels in (('lm', got['mlm'], inputs['lm_target']),
-                                 ('pair', given['sbo_logits'], inputs['pair_targets'].reshape(-1, targets))):
+                                 ('pair', given['sbo_logits'],
+                                  inputs['pair_targets'].reshape(-1, targets))):
       losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
       given[f'{name}_loss_sum'] = jnp.where(labels != pad, losses, 0).sum()
     given['ntokens'] = (inputs['lm_target'] != pad).sum()
@@ -38,7 +41,9 @@ def run(case) -> dict[str, np.ndarray]:
   with jax.default_matmul_precision('highest'):
     got = jax.jit(outputs)(imported.params, batch)
     seen = jax.jit(model.inside)(imported.params, batch)
-    grads = jax.jit(jax.grad(lambda params: outputs(params, batch)['loss']))(jax.tree.map(jnp.asarray, imported.params))
-  got |= {f'encoder_layers.{k}': seen[f'hidden_states.{k + 1}'] for k in range(imported.config.stack.layers)}
+    grads = jax.jit(jax.grad(lambda params: outputs(params, batch)['loss']))(
+        jax.tree.map(jnp.asarray, imported.params))
+  got |= {f'encoder_layers.{k}': seen[f'hidden_states.{k + 1}']
+          for k in range(imported.config.stack.layers)}
   got |= {f'grad/{name}': x for name, x in conversion.export_tensors(family, grads, copies=True)}
   return jax.device_get(got)

@@ -22,7 +22,8 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def run(case) -> dict[str, Any]:
-  """All tables of things that are here. Masked: what the case gives (x, q_in), and quick_gelu, which nobody has."""
+  """All tables of things that are here. Masked: what the case gives (x, q_in), and quick_gelu,
+  which nobody has."""
   got = {}
   for name, want in case.outputs.items():
     kind, _, rest = name.partition('/')
@@ -37,7 +38,8 @@ def run(case) -> dict[str, Any]:
     elif kind == 'xlnet_rel_shift_bnij':
       got[name] = shift_logits(jnp.arange(64.0).reshape(2, 1, 4, 8), 4)
     elif kind == 'rope' and not name.endswith('q_in'):
-      got[name] = rotary(numbers, rest.split('/')[1], case.outputs[f'{name.rpartition("/")[0]}/q_in'])
+      got[name] = rotary(numbers, rest.split('/')[1],
+                         case.outputs[f'{name.rpartition("/")[0]}/q_in'])
     elif kind == 'activation' and rest in ACTIVATIONS:
       got[name] = activation(ACTIVATIONS[rest])(jnp.asarray(case.outputs['activation/x']))
     elif kind == 'banded_causal':
@@ -56,16 +58,19 @@ def parse(text: str) -> dict[str, float]:
 
 
 def t5_buckets(rest: str) -> np.ndarray:
-  """'n32_max128_bi': of distances from -300 to 300, key minus query, in both directions or (uni) one."""
+  """'n32_max128_bi': of distances from -300 to 300, key minus query, in both directions or (uni)
+  one."""
   numbers = parse(rest)
   buckets = Buckets(int(numbers['n']), int(numbers['max']), rest.endswith('_bi'))
   return np.asarray(buckets.bucket(jnp.arange(-300, 301)))
 
 
 def distances(numbers, width: int) -> np.ndarray:
-  """Theirs is for all rows of the batch, and for texts that run backwards the second half has the other sign."""
+  """Theirs is for all rows of the batch, and for texts that run backwards the second half has the
+  other sign."""
   queries, keys = (jnp.zeros((1, int(numbers[name]))) for name in ('q', 'k'))
-  context = TransformerXL(int(numbers['clamp'])).context(None, BlockConfig(width=width, heads=1), queries, keys)
+  context = TransformerXL(int(numbers['clamp'])).context(None, BlockConfig(width=width, heads=1),
+                                                         queries, keys)
   table = np.asarray(context['table'])
   back = table * np.where(np.arange(width) < width // 2, -1, 1)
   return np.stack([table, back if numbers['bidata'] else table], 1)

@@ -76,7 +76,8 @@ class GivenPairs(Given, MixtureOfDenoisers):
     """What the decoder reads follows from its labels."""
     del make_batch
     some = labelled(rows['labels'])
-    return encoder_decoder.make_batch(rows, said, generates=True) | some | {'content': some['weights']}
+    return encoder_decoder.make_batch(rows, said,
+                                      generates=True) | some | {'content': some['weights']}
 
 
 def labelled(labels):
@@ -86,7 +87,8 @@ def labelled(labels):
 def without_dropout(config):
   """What references train without, whatever their configuration says."""
   return dataclasses.replace(config, **{
-      field.name: off(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)})
+      field.name: off(field.name, getattr(config, field.name))
+      for field in dataclasses.fields(config)})
 
 
 def off(name, value):
@@ -96,29 +98,33 @@ def off(name, value):
 
 
 def run(kind):
-  """A runner that trains with an objective of a kind: GivenMasks, GivenText, GivenPairs, or of `fine_tuning`."""
+  """A runner that trains with an objective of a kind: GivenMasks, GivenText, GivenPairs, or of
+  `fine_tuning`."""
   return functools.partial(train, kind)
 
 
 def train(kind, case) -> dict[str, np.ndarray]:
-  """losses, pre-clip gradient norms, and the parameters after the last step. What a case does not say is torch's
-  default."""
+  """losses, pre-clip gradient norms, and the parameters after the last step. What a case does not
+  say is torch's default."""
   imported, said = conversion.load(case.path), case.about['train']
   if unknown := case.inputs.keys() - kind.known:
     raise Unsupported(f'training with inputs {sorted(unknown)}')
   b1, b2 = said.get('betas', (0.9, 0.999))
   said.only(optimizer='adamw', schedule='constant', warmup=0, accumulate=1)
   optim = AdamW(
-      peak=said['lr'], warmup=0, schedule='constant', b1=b1, b2=b2, eps=said.get('eps', 1e-8), bias_correction=True,
+      peak=said['lr'], warmup=0, schedule='constant', b1=b1, b2=b2, eps=said.get('eps', 1e-8),
+      bias_correction=True,
       weight_decay=said.get('weight_decay', 0.01), clip=said.get('clip_norm') or 0.0,
       exempt=AdamW.exempt if said.get('no_decay_norm_bias') else ())
   config = case.config
   objective = kind.of(imported, case.inputs)
   wiring = xlnet if imported.family == 'xlnet' else WIRINGS[imported.config.kind]
-  heads = {name: head.clone(**{field: off(field, getattr(head, field)) for field in ('cfg', 'dropout')
+  heads = {name: head.clone(**{field: off(field, getattr(head, field))
+                               for field in ('cfg', 'dropout')
                                if hasattr(head, field)}) for name, head in imported.heads.items()}
   imported = dataclasses.replace(imported, config=without_dropout(imported.config), heads=heads)
-  learner = Learner(objective.module(imported), objective.objective, make_optimizer(optim, said['steps']), None, 0)
+  learner = Learner(objective.module(imported), objective.objective,
+                    make_optimizer(optim, said['steps']), None, 0)
   params = jax.tree.map(jnp.asarray, imported.params)
   zero = jnp.zeros((), jnp.int32)
   state: Any = TrainState(zero, params, learner.optimizer.init(params), zero, zero)
@@ -133,6 +139,7 @@ def train(kind, case) -> dict[str, np.ndarray]:
       norms.append(numbers['grad_norm'])
   family = conversion.get_family(imported.family).specialize(imported.config)
   final = dict(conversion.export_tensors(family, state.params, copies=True))
-  names = {name: conversion.rename_tensor(family, name.removeprefix('final/')) for name in case.outputs if '/' in name}
+  names = {name: conversion.rename_tensor(family, name.removeprefix('final/'))
+           for name in case.outputs if '/' in name}
   return {'losses': np.array(losses), 'grad_norms': np.array(norms),
           **{name: final[new] for name, new in names.items() if new in final}}

@@ -1,4 +1,5 @@
-"""Runs the cases of transformers' XLNet: the readings of the encoders, with its own inputs and two streams."""
+"""Runs the cases of transformers' XLNet: the readings of the encoders, with its own inputs and two
+streams."""
 import functools
 
 import jax
@@ -12,7 +13,8 @@ from plm_jax.layers.masks import attention_mask
 from plm_jax.objectives import corruption
 from plm_jax.objectives.plm import PermutationLM, factorization_ranks
 
-KNOWN = {'input_ids', 'attention_mask', 'input_mask', 'token_type_ids', 'perm_mask', 'target_mapping', 'labels',
+KNOWN = {'input_ids', 'attention_mask', 'input_mask', 'token_type_ids', 'perm_mask',
+         'target_mapping', 'labels',
          'start_positions', 'end_positions'}
 
 
@@ -31,7 +33,8 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     seen = model.intermediates(params, batch)
     memory, given = seen['output'].memory, inside(seen, params['backbone']['mask'], batch)
     if case.about['forward_kwargs'].get('use_mems', case.config.get('use_mems_eval', True)):
-      given |= {f'mems.{k}': x.swapaxes(0, 1) for k, x in enumerate(remembered(batch, memory, case.config))}
+      given |= {f'mems.{k}': x.swapaxes(0, 1) for k,
+                x in enumerate(remembered(batch, memory, case.config))}
     return given | read(model(params, batch))
 
   @jax.jit
@@ -43,13 +46,16 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     got = outputs(imported.params, batch)
     wanted = {name.removeprefix('grad/') for name in case.outputs if name.startswith('grad/')}
     if wanted:
-      given = dict(conversion.export_tensors(conversion.get_family('xlnet'), gradient(imported.params), copies=True))
-      got |= {f'grad/{name}': given[full] for name in wanted for full in (name, f'transformer.{name}') if full in given}
+      given = dict(conversion.export_tensors(conversion.get_family('xlnet'),
+                                             gradient(imported.params), copies=True))
+      got |= {f'grad/{name}': given[full] for name in wanted
+              for full in (name, f'transformer.{name}') if full in given}
   return jax.device_get(got)
 
 
 def make_batch(inputs, config):
-  """transformers' arguments under our names. There padding sees the text, so whatever is masked is said in full."""
+  """transformers' arguments under our names. There padding sees the text, so whatever is masked is
+  said in full."""
   tokens = inputs['input_ids'].reshape(-1, inputs['input_ids'].shape[-1])
   rows, length = tokens.shape
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
@@ -57,7 +63,8 @@ def make_batch(inputs, config):
     batch['types'] = inputs['token_type_ids'].reshape(tokens.shape)
   if config.get('bi_data'):
     batch['backward'] = jnp.arange(rows) >= rows // 2
-  memory = [inputs[f'mems.{k}'].swapaxes(0, 1) for k in range(config['n_layer']) if f'mems.{k}' in inputs]
+  memory = [inputs[f'mems.{k}'].swapaxes(0, 1)
+            for k in range(config['n_layer']) if f'mems.{k}' in inputs]
   if memory:
     batch['memory'] = jnp.stack(memory)
   before = memory[0].shape[1] if memory else 0
@@ -77,7 +84,8 @@ def make_batch(inputs, config):
     batch['visible'] = visible & jnp.pad(real, ((0, 0), (0, 0), (before, 0)), constant_values=True)
   if 'target_mapping' in inputs:
     mapping = np.asarray(inputs['target_mapping'])
-    if not (np.isin(mapping, (0, 1)).all() and (mapping.sum(2) == 1).all() and (mapping.sum(1) <= 1).all()):
+    if not (np.isin(mapping, (0, 1)).all() and (mapping.sum(2) == 1).all()
+            and (mapping.sum(1) <= 1).all()):
       raise Unsupported('a target_mapping other than one place of its own for each prediction')
     batch['positions'] = jnp.asarray(mapping.argmax(2), jnp.int32)
   return batch
@@ -111,24 +119,30 @@ def backbone(outputs, inputs, config):
 
 
 def permutation(case) -> dict[str, np.ndarray]:
-  """Orders and what is predicted are given by the case itself; spans are drawn anew, 85 of 512 tokens in each row."""
+  """Orders and what is predicted are given by the case itself; spans are drawn anew, 85 of 512
+  tokens in each row."""
   got = {}
   for name in [name for name in case.inputs if name.startswith('order.')]:
     number = name.partition('.')[2]
     tokens, order, targets = (
-        jnp.asarray(case.inputs[f'{key}.{number}'], jnp.int32) for key in ('inputs', 'order', 'targets'))
+        jnp.asarray(case.inputs[f'{key}.{number}'], jnp.int32)
+        for key in ('inputs', 'order', 'targets'))
     if (targets[:-1] != tokens[1:]).any() or len(order) != case.inputs['perm_size']:
-      raise Unsupported('targets that are not the next tokens, or an order of another length than perm_size')
+      raise Unsupported(
+          'targets that are not the next tokens, or an order of another length than perm_size')
     special = (tokens == 3) | (tokens == 4)
     chosen = (case.inputs[f'is_masked.{number}'] > 0) & ~special
     at, whole = jnp.arange(len(tokens)), jnp.ones((1, len(tokens)), jnp.int32)
     ranks = factorization_ranks(chosen | special, order, at)[None]
-    content, query = (attention_mask(whole, whole, ranks, ranks, strict=strict)[0, 0] for strict in (False, True))
+    content, query = (attention_mask(whole, whole, ranks, ranks, strict=strict)[0, 0]
+                      for strict in (False, True))
     positions, weights = corruption.select_positions(chosen, case.about['num_predict'])
-    got |= {f'perm_mask.{number}': ~jnp.where(chosen[:, None], query, content), f'new_targets.{number}': tokens,
+    got |= {f'perm_mask.{number}': ~jnp.where(chosen[:, None], query, content),
+            f'new_targets.{number}': tokens,
             f'target_mask.{number}': chosen,
             f'target_mapping.{number}': (at == positions[:, None]) * weights[:, None]}
-  return {name: np.asarray(x, case.outputs[name].dtype) for name, x in got.items()} | sampled(rows=2000, length=512)
+  return {name: np.asarray(x, case.outputs[name].dtype) for name,
+          x in got.items()} | sampled(rows=2000, length=512)
 
 
 def sampled(rows, length, wanted=85):
@@ -145,4 +159,5 @@ def sampled(rows, length, wanted=85):
   edges = np.diff(chosen.astype(int))
   sizes = np.nonzero(edges < 0)[1] - np.nonzero(edges > 0)[1]
   return {'sample_mask/num_masked': np.unique(chosen.sum(1)),
-          'sample_mask/run_length_frequency_1to12': np.bincount(sizes, minlength=13)[1:13] / len(sizes)}
+          'sample_mask/run_length_frequency_1to12': np.bincount(sizes, minlength=13)[1:13]
+          / len(sizes)}

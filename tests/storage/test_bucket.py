@@ -1,4 +1,5 @@
-"""Storage in a bucket, with the clients that real buckets have: what they ask, what it costs, and what goes wrong."""
+"""Storage in a bucket, with the clients that real buckets have: what they ask, what it costs, and
+what goes wrong."""
 import gzip
 import json
 import time
@@ -56,17 +57,22 @@ def test_a_small_file_costs_a_request_to_read_and_two_to_write(bucket, client):
 
 def test_what_cannot_be_read_is_named(bucket, client):
   bucket.put('folder/a', b'12345')
-  assert fails(client, 'storage.read_bytes("gs://bucket/nix")') == 'StorageError: gs://bucket/nix is not there'
-  assert fails(client, 'storage.read_bytes("gs://bucket/folder")').endswith('is a folder, expected a file')
+  assert fails(
+      client, 'storage.read_bytes("gs://bucket/nix")') == 'StorageError: gs://bucket/nix is not there'
+  assert fails(client, 'storage.read_bytes("gs://bucket/folder")').endswith(
+      'is a folder, expected a file')
   assert fails(client, 'storage.read_bytes("gs://bucket/folder/a", limit=4)').endswith(
       'has more than 4 bytes, the most that is expected: is this the right file?')
-  assert 'gs://bucket/nix is not there' in fails(client, 'storage.read_range("gs://bucket/nix", 0, 1)')
-  assert 'gs://bucket/folder/a cannot be read' in fails(client, 'storage.read_range("gs://bucket/folder/a", 3, 9)')
+  assert 'gs://bucket/nix is not there' in fails(
+      client, 'storage.read_range("gs://bucket/nix", 0, 1)')
+  assert 'gs://bucket/folder/a cannot be read' in fails(
+      client, 'storage.read_range("gs://bucket/folder/a", 3, 9)')
 
 
 def test_nothing_is_there_after_an_error_inside(bucket, client):
   assert 'KeyError' in fails(client, (
-      'with storage.atomic_writer("gs://bucket/a") as file:\n  file.write(b"half")\n  raise KeyError("inside")'))
+      'with storage.atomic_writer("gs://bucket/a") as file:\n  file.write(b"half")\n  raise '
+      'KeyError("inside")'))
   assert bucket.names() == []
 
 
@@ -81,14 +87,16 @@ def test_large_files_go_up_in_pieces_from_the_disk(bucket, client):
 def test_a_stream_has_lines_with_a_limit(bucket, client):
   bucket.put('a', b'first\nsecond\n')
   client.ask('file = storage.open_stream("gs://bucket/a")')
-  assert [client.ask(f'file.readline({limit})') for limit in (3, 100, 100, 100)] == ['fir', 'st\n', 'second\n', '']
+  assert [client.ask(f'file.readline({limit})')
+          for limit in (3, 100, 100, 100)] == ['fir', 'st\n', 'second\n', '']
   client.ask('file.close()')
 
 
 def test_ranges_read_what_is_wanted(bucket, client):
   bucket.put('large', bytes(range(256)) * 4096)
   code = '[storage.read_range("gs://bucket/large", n * 5000 + 1, n * 5000 + 3) for n in range(100)]'
-  assert client.ask(f'b"".join({code}) == b"".join(bytes([(n * 5000 + 1) % 256, (n * 5000 + 2) % 256]) '
+  assert client.ask(
+      f'b"".join({code}) == b"".join(bytes([(n * 5000 + 1) % 256, (n * 5000 + 2) % 256]) '
                     'for n in range(100))')
   assert bucket.total.requests == 100 and bucket.total.received == 200
 
@@ -117,9 +125,11 @@ def test_appending_to_an_empty_file_begins_it(bucket, client):
 def test_tensorboard_sends_what_is_new_and_nothing_else(bucket, client):
   def sent(times: int) -> int:
     bucket.forget()
-    client.ask(f'for n in range({times}): tf.summary.text("text", "x" * 1000, step=n); writer.flush()')
+    client.ask(f'for n in range({times}): tf.summary.text("text", "x" * 1000, step=n); '
+               f'writer.flush()')
     return bucket.total.sent
-  client.ask('writer = tf.summary.create_file_writer("gs://bucket/run/tensorboard"); writer.set_as_default()')
+  client.ask('writer = tf.summary.create_file_writer("gs://bucket/run/tensorboard"); '
+             'writer.set_as_default()')
   once = sent(10)
   assert sent(10) < 1.1 * once < 20_000
   client.ask('writer.close()')
@@ -154,13 +164,17 @@ def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
 
 
 def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
-  client.ask('from plm_jax.training import run_metrics; writer = run_metrics.MetricsWriter("gs://bucket/run")')
-  for step, operation in enumerate(['', 'compose', 'compose', 'upload', 'begin', 'write', 'stat', 'delete', '']):
+  client.ask('from plm_jax.training import run_metrics; writer = '
+             'run_metrics.MetricsWriter("gs://bucket/run")')
+  for step, operation in enumerate(['', 'compose', 'compose', 'upload', 'begin', 'write', 'stat',
+                                    'delete', '']):
     bucket.faults = [Fault('lost', operation, times=1)] if operation else []
     client.ask(f'writer.write({step}, "train", {{"loss": 0.5}})')
-  assert [json.loads(line)['step'] for line in bucket.read('run/metrics.jsonl').splitlines()] == list(range(9))
+  assert [json.loads(line)['step']
+          for line in bucket.read('run/metrics.jsonl').splitlines()] == list(range(9))
   events = next(name for name in bucket.names('run/tensorboard/events'))
-  found = client.ask(f'[event.step for event in tf.compat.v1.train.summary_iterator("gs://bucket/{events}") '
+  found = client.ask(
+      f'[event.step for event in tf.compat.v1.train.summary_iterator("gs://bucket/{events}") '
                      'if event.summary.value]')
   assert sorted(set(found)) == list(range(9))
 
@@ -174,11 +188,16 @@ def test_a_good_bucket_costs_a_dozen_requests_and_keeps_nothing(bucket, client):
 
 
 @pytest.mark.parametrize(('operation', 'use', 'message'), [
-    ('list', 'read', 'gs://bucket/run cannot be read: the account of this machine has no permission'),
-    ('read', 'read', 'gs://bucket/run cannot be read: the account of this machine has no permission'),
-    ('begin', 'write', 'gs://bucket/run cannot be written: the account of this machine has no permission'),
-    ('delete', 'write', 'gs://bucket/run cannot be written: the account of this machine has no permission'),
-    ('bucket', 'run', 'gs://bucket/run cannot be written: the account of this machine has no permission')])
+    ('list', 'read',
+     'gs://bucket/run cannot be read: the account of this machine has no permission'),
+    ('read', 'read',
+     'gs://bucket/run cannot be read: the account of this machine has no permission'),
+    ('begin', 'write',
+     'gs://bucket/run cannot be written: the account of this machine has no permission'),
+    ('delete', 'write',
+     'gs://bucket/run cannot be written: the account of this machine has no permission'),
+    ('bucket', 'run',
+     'gs://bucket/run cannot be written: the account of this machine has no permission')])
 def test_a_missing_permission_is_one_line(bucket, client, operation, use, message):
   bucket.faults = [Fault(403, operation)]
   assert message in fails(client, f'bucket_check.check_reachable({{"gs://bucket/run": "{use}"}})')
@@ -188,7 +207,8 @@ def test_a_missing_permission_is_one_line(bucket, client, operation, use, messag
 
 def test_a_bucket_that_is_not_there_is_one_line(bucket, client):
   assert fails(client, 'bucket_check.check_reachable({"gs://nowhere/run": "run"})') == (
-      "StorageError: gs://nowhere/run cannot be written: there is no bucket gs://nowhere (Google's client)")
+      "StorageError: gs://nowhere/run cannot be written: there is no bucket gs://nowhere (Google's "
+      "client)")
 
 
 @pytest.mark.parametrize('operation', ['list', 'begin', 'read'])
@@ -202,11 +222,13 @@ def test_no_answer_is_one_line_within_seconds(bucket, client, operation):
 
 
 @pytest.mark.parametrize(('location', 'zone', 'refused'), [
-    ({'location': 'US-CENTRAL1'}, 'us-central1-a', False), ({'location': 'US-EAST1'}, 'us-central1-a', True),
+    ({'location': 'US-CENTRAL1'}, 'us-central1-a', False),
+    ({'location': 'US-EAST1'}, 'us-central1-a', True),
     ({'location': 'US'}, 'us-central1-a', False), ({'location': 'EU'}, 'us-central1-a', True),
     ({'location': 'EU'}, 'europe-west4-a', False), ({'location': 'EU'}, 'europe-west2-b', True),
     ({'location': 'NAM4'}, 'us-east1-c', False), ({'location': 'NAM4'}, 'us-west1-c', True),
-    ({'location': 'ASIA'}, 'asia-northeast1-c', False), ({'location': 'ASIA'}, 'australia-southeast1-b', True),
+    ({'location': 'ASIA'}, 'asia-northeast1-c', False),
+    ({'location': 'ASIA'}, 'australia-southeast1-b', True),
     ({'location': 'US', 'locationType': 'dual-region', 'customPlacementConfig':
         {'dataLocations': ['US-CENTRAL1', 'US-WEST1']}}, 'us-east1-c', True)])
 def test_a_bucket_of_another_region_is_refused(bucket, client, location, zone, refused):
@@ -251,7 +273,8 @@ def test_a_lock_in_a_bucket(bucket, client):
   client.ask('one.release()')
   assert bucket.names() == []
   # A claim of another machine, which this one has seen before with other bytes.
-  claim = ('{"what": "a run", "host": "elsewhere", "machine": "", "process": 7, "started": "1", "since": "noon", '
+  claim = ('{"what": "a run", "host": "elsewhere", "machine": "", "process": 7, "started": "1", '
+           '"since": "noon", '
            '"renewed": %s, "holds": true}')
   bucket.put('run/.lock/0.json', (claim % f'{time.time():.1f}').encode())
   client.ask('import threading; two = lock.Lock("gs://bucket/run", "a run", wait=True); '
@@ -274,19 +297,24 @@ def test_a_lock_in_a_bucket(bucket, client):
     (None, ['--output=gs://elsewhere/run'],
      'error: gs://elsewhere/run cannot be written: there is no bucket gs://elsewhere'),
     (None, ['--output=gs://x'], 'gs://x'),
-    (None, ['--data.path=gs://bucket/nothing/*.txt', '--output=gs://bucket/run'], 'gs://bucket/nothing/*.txt')])
-def test_a_run_that_cannot_be_ends_before_anything_is_written(bucket, client, fault, options, message):
+    (None, ['--data.path=gs://bucket/nothing/*.txt', '--output=gs://bucket/run'],
+     'gs://bucket/nothing/*.txt')])
+def test_a_run_that_cannot_be_ends_before_anything_is_written(bucket, client, fault, options,
+                                                              message):
   bucket.put('text.txt', b'One. Two.\n\nThree. Four.\n')
   bucket.faults = [fault] if fault else []
-  status, output = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt', *options)
+  status, output = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt',
+                                  *options)
   assert message in status and '\n' not in status and output == ''
-  client.ask('import gc; gc.collect()')  # a GFile that could not be written tries again when it is thrown away
+  # a GFile that could not be written tries again when it is thrown away
+  client.ask('import gc; gc.collect()')
   assert not [name for name in bucket.names() if name != 'text.txt']
 
 
 def test_a_cache_in_a_bucket_is_refused(bucket, client):
   bucket.put('text.txt', b'One. Two.\n\nThree. Four.\n')
-  client.ask('import os; cache = os.environ["PLM_JAX_CACHE"]; os.environ["PLM_JAX_CACHE"] = "gs://bucket/cache"')
+  client.ask('import os; cache = os.environ["PLM_JAX_CACHE"]; os.environ["PLM_JAX_CACHE"] = '
+             '"gs://bucket/cache"')
   status, _ = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt')
   client.ask('os.environ["PLM_JAX_CACHE"] = cache')
   assert status == 'error: PLM_JAX_CACHE=gs://bucket/cache is a bucket: the cache has to be a local folder'
@@ -298,7 +326,8 @@ def much_text(bucket, client, tmp_path):
   folder = tmp_path / 'records'
   draw, made = np.random.default_rng(0), []
   for number in range(2):
-    tokens, sentences = np.zeros(200_000, records.token_dtype(1000)), np.zeros(10_000, records.SENTENCE_DTYPE)
+    tokens, sentences = np.zeros(200_000, records.token_dtype(1000)), np.zeros(
+        10_000, records.SENTENCE_DTYPE)
     tokens['token'], tokens['flags'] = draw.integers(0, 1000, 200_000), records.WORD_START
     sentences['start'], sentences['document'] = np.arange(10_000) * 20, np.arange(10_000) // 8
     made.append(records.write_shard(folder, f'train-{number:05d}', tokens, sentences))
@@ -312,19 +341,23 @@ def much_text(bucket, client, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, much_text, tmp_path):
+def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, much_text,
+                                                                tmp_path):
   client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "document")')
   index = [n for block in (0, 7, 30, 41) for n in range(block * 64, block * 64 + 64)]
   expected = Windows(much_text, 'train', 128, 'document').read(np.array(index))
-  client.ask('some.read(np.arange(1))')  # sentences of the first shard are in the cache from here on
+  # sentences of the first shard are in the cache from here on
+  client.ask('some.read(np.arange(1))')
   client.ask('some.read(np.array([len(some) - 1]))')
   bucket.forget()
-  got = client.ask(f'{{name: array.tolist() for name, array in some.read(np.array({index})).items()}}')
+  got = client.ask(
+      f'{{name: array.tolist() for name, array in some.read(np.array({index})).items()}}')
   for name, array in expected.items():
     np.testing.assert_array_equal(got[name], array, name)
   assert bucket.total.requests == 4  # one a block
   assert bucket.total.received < 1.4 * 3 * np.count_nonzero(expected['segments'])
-  # Another host finds the numbers of windows beside the records, and asks of a shard what it needs of it.
+  # Another host finds the numbers of windows beside the records, and asks of a shard what it needs
+  # of it.
   counted, = (name for name in bucket.names() if name.endswith('train-document-128.json'))
   bucket.forget()
   client.ask(f'os.environ["PLM_JAX_CACHE"] = {str(tmp_path / "other")!r}')
@@ -337,14 +370,16 @@ def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, 
 
 @pytest.mark.slow
 def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, much_text):
-  client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "packed"); some.read(np.arange(9))')
+  client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "packed"); '
+             'some.read(np.arange(9))')
   content = bytearray(bucket.read('records/train-00000.npy'))
   content[9000] ^= 1
   bucket.put('records/train-00000.npy', bytes(content))
   assert fails(client, 'some.read(np.arange(64))').startswith(
       'RecordsError: record shard gs://bucket/records/train-00000.npy is damaged')
   bucket.faults = [Fault(403, 'read', prefix='records/train-00001.npy')]
-  assert 'gs://bucket/records/train-00001.npy cannot be read' in fails(client, 'some.read(np.arange(1600, 1610))')
+  assert 'gs://bucket/records/train-00001.npy cannot be read' in fails(
+      client, 'some.read(np.arange(1600, 1610))')
   bucket.faults = [Fault(503, 'read', prefix='records/train-00001.npy', times=3)]
   client.ask('some.read(np.arange(1600, 1610))')
   bucket.faults = []
@@ -363,7 +398,8 @@ def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, c
   assert client.ask(count) == 10_000 + 2_000 + 1
   bucket.forget()
   before = client.ask('sources.fingerprint("gs://bucket/text")')
-  assert bucket.total.received < 4 << 16 and before == client.ask('sources.fingerprint("gs://bucket/text/")')
+  assert bucket.total.received < 4 << 16 and before == client.ask(
+      'sources.fingerprint("gs://bucket/text/")')
   time.sleep(1.1)
   bucket.put('text/a.txt', text[:150_000] + b'x' + text[150_001:])
   assert before != client.ask('sources.fingerprint("gs://bucket/text")')
@@ -372,7 +408,8 @@ def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, c
 
 
 def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
-  lines = ''.join(json.dumps({'text': text}) + '\n' for text in ('One old house. ' * 9, 'one  OLD house. ' * 9, 'Two.'))
+  lines = ''.join(json.dumps({'text': text}) + '\n'
+                  for text in ('One old house. ' * 9, 'one  OLD house. ' * 9, 'Two.'))
   bucket.put('text/a.jsonl.gz', gzip.compress(lines.encode()))
   client.ask('from plm_jax.corpora import clean, filter_documents')
   cleaned = 'clean.clean(filter_documents.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", "gs://bucket/cleaned").dropped'
@@ -388,13 +425,15 @@ def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
 def test_stages_clean_a_bucket_as_one_process_does(bucket, client):
   for number in range(3):  # a document that is in all files, and two that only one has
     texts = 'The same old house.', f'House {number} here.', f'And there is {number}.'
-    bucket.put(f'text/{number}.jsonl', ''.join(json.dumps({'text': text * 9}) + '\n' for text in texts).encode())
+    bucket.put(f'text/{number}.jsonl',
+               ''.join(json.dumps({'text': text * 9}) + '\n' for text in texts).encode())
   client.ask('import functools\nfrom shuffled import Shuffled\n'
              'from plm_jax.corpora import clean, clean_parallel, filter_documents')
   client.ask('config = filter_documents.CleanConfig(workers=1, shard_characters=300, samples=1)')
   client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/one")')
   client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/many", '
              'functools.partial(clean_parallel.clean_with_runner, Shuffled()))')
-  one, many = ({name.removeprefix(folder): bucket.read(name) for name in bucket.names() if name.startswith(folder)}
+  one, many = ({name.removeprefix(folder): bucket.read(name)
+                for name in bucket.names() if name.startswith(folder)}
                for folder in ('one/', 'many/'))
   assert one == many and len(one) == 5

@@ -1,4 +1,5 @@
-"""Names of the Hugging Face hub in place of folders, with the real client and a server on this machine."""
+"""Names of the Hugging Face hub in place of folders, with the real client and a server on this
+machine."""
 import dataclasses
 import os
 import pathlib
@@ -23,15 +24,20 @@ UPLOAD = ('import pathlib\nfrom plm_jax.storage import hub\n'
           'print(hub.upload(pathlib.Path("out"), sys.argv[1], False, "", "Upload"))')
 TOKENIZER = 'from plm_jax import tokenizers\nprint(tokenizers.load(sys.argv[1]).kind)'
 FAULTS = {
-    'gated': (hub_server.Fault(401, headers={'X-Error-Code': 'GatedRepo'}), 'is gated: ask for access at'),
+    'gated': (hub_server.Fault(401, headers={'X-Error-Code': 'GatedRepo'}),
+              'is gated: ask for access at'),
     '403': (hub_server.Fault(403), 'refuses access to org/bert (403)'),
     '429': (hub_server.Fault(429), 'limits requests (429)'),
     '500': (hub_server.Fault(500), 'failed on org/bert (status 500): try again later'),
-    'missing file': (hub_server.Fault(404, 'model.safetensors'), 'org/bert is on the Hugging Face hub, but the hub'),
-    'missing entry': (hub_server.Fault(404, 'config.json', headers={'X-Error-Code': 'EntryNotFound'}),
+    'missing file': (hub_server.Fault(404, 'model.safetensors'),
+                     'org/bert is on the Hugging Face hub, but the hub'),
+    'missing entry': (hub_server.Fault(404, 'config.json',
+                                       headers={'X-Error-Code': 'EntryNotFound'}),
                       'does not find one of its files (status 404: '),
-    'short': (hub_server.Fault('short', 'model.safetensors', after=100), 'the download of org/bert broke off'),
-    'corrupt': (hub_server.Fault('corrupt', 'model.safetensors'), 'model.safetensors was damaged on its way')}
+    'short': (hub_server.Fault('short', 'model.safetensors', after=100),
+              'the download of org/bert broke off'),
+    'corrupt': (hub_server.Fault('corrupt', 'model.safetensors'),
+                'model.safetensors was damaged on its way')}
 
 
 @pytest.fixture(scope='module')
@@ -43,10 +49,12 @@ def files(tmp_path_factory):
   model = type(model)(**{**model.__dict__, 'vocab': tokenizer.vocab.size})
   module = ModelWithHeads(model.backbone(), {'mlm': conversion.build_head('bert', 'mlm', model, 2)})
   zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-  shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
+  shapes = jax.eval_shape(module.init, jax.random.key(0),
+                          {'tokens': zeros, 'segments': zeros})['params']
   conversion.save(folder, model, tiny.random_params(shapes), tokenizer, like='bert')
   found = {path.name: path.read_bytes() for path in folder.iterdir()}
-  more = {'pytorch_model.bin': b'bin', 'flax_model.msgpack': b'flax', 'onnx/model.onnx': b'o', 'README.md': b'r',
+  more = {'pytorch_model.bin': b'bin', 'flax_model.msgpack': b'flax', 'onnx/model.onnx': b'o',
+          'README.md': b'r',
           'trainer_state.json': b'{}', 'model.fp16.safetensors': b'half'}
   return {**found, **more}
 
@@ -65,14 +73,16 @@ def newest(server):
 def run(server, folder, code, *names, **more):
   """Runs code in a process of its own; returns what it printed, and its last error."""
   environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(folder / 'cache'), **more}
-  done = subprocess.run([sys.executable, '-c', f'import sys\n{code}', *names], cwd=folder, env=environment,
+  done = subprocess.run([sys.executable, '-c', f'import sys\n{code}', *names], cwd=folder,
+                        env=environment,
                         capture_output=True, text=True, timeout=100)
   return done.stdout.strip(), (done.stderr.strip().splitlines() or [''])[-1]
 
 
 def needed(files):
   return sorted(name for name in files if name in (
-      'config.json', 'model.safetensors', 'special_tokens_map.json', 'tokenizer.json', 'tokenizer_config.json',
+      'config.json', 'model.safetensors', 'special_tokens_map.json', 'tokenizer.json',
+      'tokenizer_config.json',
       'vocab.txt'))
 
 
@@ -103,14 +113,18 @@ def test_errors_are_one_line_and_leave_nothing_half_written(case, server, tmp_pa
   assert message in error
   assert not list(tmp_path.rglob('*.incomplete'))
   server.forget()
-  assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'  # the same command works once the cause is gone
+  # the same command works once the cause is gone
+  assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'
 
 
 FOREIGN = {
-    'html': (hub_server.Fault('html', '/api/'), "(expected JSON, got '<html>Log in</html>'): check HF_ENDPOINT"),
+    'html': (hub_server.Fault('html', '/api/'),
+             "(expected JSON, got '<html>Log in</html>'): check HF_ENDPOINT"),
     'endless': (hub_server.Fault('endless', '/api/'), 'sends an answer without an end'),
-    'endless file': (hub_server.Fault('endless', 'vocab.txt', 'GET'), 'sends an answer without an end'),
-    'etag': (hub_server.Fault('headers', 'vocab.txt', headers={'X-Linked-Etag': '"../../../outside"'}),
+    'endless file': (hub_server.Fault('endless', 'vocab.txt', 'GET'),
+                     'sends an answer without an end'),
+    'etag': (hub_server.Fault('headers', 'vocab.txt',
+                              headers={'X-Linked-Etag': '"../../../outside"'}),
              'header X-Linked-Etag is'),
     'commit': (hub_server.Fault('headers', '/resolve/', headers={'X-Repo-Commit': '../../outside'}),
                'header X-Repo-Commit is'),
@@ -136,14 +150,16 @@ def test_a_refusal_that_passes_is_tried_again(status, server, tmp_path):
 
 @pytest.mark.parametrize('name', ['config.json', 'vocab.txt'])
 def test_files_of_a_download_that_broke_off_are_checked(name, server, files, tmp_path):
-  server.faults += [hub_server.Fault('corrupt', f'/{name}', 'GET'), hub_server.Fault(404, 'model.safetensors')]
+  server.faults += [hub_server.Fault('corrupt', f'/{name}', 'GET'),
+                    hub_server.Fault(404, 'model.safetensors')]
   assert not run(server, tmp_path, FIND, 'org/bert')[0]
   server.forget()
   for need in ('tokenizer', 'model'):
     code = FIND.replace('(name)', f'(name, {need!r})')
     out, error = run(server, tmp_path, code, 'org/bert')
     assert (not out and f'{name} was damaged on its way' in error) == (need == 'tokenizer')
-  assert all(path.read_bytes() == files[name] for path in tmp_path.glob(f'cache/**/snapshots/*/{name}'))
+  assert all(path.read_bytes() == files[name]
+             for path in tmp_path.glob(f'cache/**/snapshots/*/{name}'))
 
 
 def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
@@ -153,9 +169,11 @@ def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
   unknown = 'is no local folder, and no public model on the Hugging Face hub: check the name; a private model needs'
   for name in ('org/other', 'other', 'org/secret'):
     assert unknown in run(server, tmp_path, FIND, name)[1]
-  assert 'org/bert on the Hugging Face hub has no revision v9' in run(server, tmp_path, FIND, 'org/bert@v9')[1]
+  assert 'org/bert on the Hugging Face hub has no revision v9' in run(server, tmp_path, FIND,
+                                                                      'org/bert@v9')[1]
   assert run(server, tmp_path, FIND, 'org/secret', HF_TOKEN=server.token)[0]
-  found = run(server, tmp_path, FIND, 'org/bert@v2', 'hf://org/bert@main', f'org/bert@{old}')[0].splitlines()
+  found = run(server, tmp_path, FIND, 'org/bert@v2', 'hf://org/bert@main',
+              f'org/bert@{old}')[0].splitlines()
   assert found[0] != found[1] == found[2]
   assert found[1].endswith(old)
 
@@ -175,7 +193,8 @@ def test_an_interrupted_download_continues(server, files, tmp_path):
   server.faults.append(hub_server.Fault('short', 'model.safetensors', after=100))
   assert 'broke off' in run(server, tmp_path, FIND, 'org/bert')[1]
   server.forget()
-  kept = {path.name for path in tmp_path.glob('cache/**/snapshots/*/*')}  # files are read several at a time
+  # files are read several at a time
+  kept = {path.name for path in tmp_path.glob('cache/**/snapshots/*/*')}
   assert 'config.json' in kept
   assert run(server, tmp_path, LOAD, 'org/bert')[0] == 'bert'
   assert server.downloads() == [name for name in needed(files) if name not in kept]
@@ -183,7 +202,8 @@ def test_an_interrupted_download_continues(server, files, tmp_path):
 
 def test_two_processes_download_once(server, files, tmp_path):
   environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(tmp_path / 'cache')}
-  both = [subprocess.Popen([sys.executable, '-c', f'import sys\n{FIND}', 'org/bert'], cwd=tmp_path, env=environment,
+  both = [subprocess.Popen([sys.executable, '-c', f'import sys\n{FIND}', 'org/bert'], cwd=tmp_path,
+                           env=environment,
                            stdout=subprocess.PIPE, text=True) for _ in range(2)]
   first, second = [process.communicate(timeout=100)[0] for process in both]
   assert first == second != ''
@@ -201,21 +221,25 @@ def test_a_local_folder_wins(server, files, tmp_path):
   (tmp_path / 'org' / 'bert' / 'config.json').write_bytes(files['config.json'])
   out, error = run(server, tmp_path, FIND, 'org/bert')
   assert out == 'org/bert'
-  assert error == ('org/bert is read from the local folder of that name; hf://org/bert is the model of the Hugging '
+  assert error == (
+      'org/bert is read from the local folder of that name; hf://org/bert is the model of the '
+      'Hugging '
                    'Face hub')
   assert not server.requests
   assert newest(server) in run(server, tmp_path, FIND, 'hf://org/bert')[0]
 
 
 @pytest.mark.parametrize('path', [
-    'runs/bert_base', './bert', '/data/bert', '~/bert', 'a/b/c', 'gs://bucket/run', 'vocab.txt', 'tests/bert', '',
+    'runs/bert_base', './bert', '/data/bert', '~/bert', 'a/b/c', 'gs://bucket/run', 'vocab.txt',
+    'tests/bert', '',
     '../bert', 'model.ckpt', 'runs/x/tokenizer'])
 def test_paths_are_no_names(path):
   assert hub.parse_name(path) is None
 
 
 @pytest.mark.parametrize(('text', 'name'), [
-    ('gpt2', ('gpt2', '')), ('google-bert/bert-base-uncased', ('google-bert/bert-base-uncased', '')),
+    ('gpt2', ('gpt2', '')), ('google-bert/bert-base-uncased',
+                             ('google-bert/bert-base-uncased', '')),
     ('org/m@v1.0', ('org/m', 'v1.0')), ('hf://org/m@refs/pr/1', ('org/m', 'refs/pr/1')),
     ('sentence-transformers/all-MiniLM-L6-v2', ('sentence-transformers/all-MiniLM-L6-v2', ''))])
 def test_names(text, name):
@@ -228,21 +252,29 @@ def test_datasets_are_no_models():
 
 
 def test_selected_files():
-  pooled = ['config.json', 'modules.json', '1_Pooling/config.json', '2_Dense/config.json', '2_Dense/model.safetensors',
-            '2_Dense/pytorch_model.bin', 'config_sentence_transformers.json', 'onnx/model.onnx', 'openvino/config.json']
-  shards = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors', 'model.safetensors.index.json']
-  assert hub.select_files([*pooled, *shards, 'pytorch_model.bin']) == sorted([*pooled[:5], pooled[6], *shards])
-  assert hub.select_files(['config.json', 'pytorch_model.bin', 'tf_model.h5', 'flax_model.msgpack']) == [
+  pooled = ['config.json', 'modules.json', '1_Pooling/config.json', '2_Dense/config.json',
+            '2_Dense/model.safetensors',
+            '2_Dense/pytorch_model.bin', 'config_sentence_transformers.json', 'onnx/model.onnx',
+            'openvino/config.json']
+  shards = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors',
+            'model.safetensors.index.json']
+  assert hub.select_files([*pooled, *shards, 'pytorch_model.bin']) == sorted(
+      [*pooled[:5], pooled[6], *shards])
+  assert hub.select_files(['config.json', 'pytorch_model.bin', 'tf_model.h5',
+                           'flax_model.msgpack']) == [
       'config.json', 'pytorch_model.bin']
-  original = ['bert_config.json', 'bert_model.ckpt.data-00000-of-00001', 'bert_model.ckpt.index', 'vocab.txt']
+  original = ['bert_config.json', 'bert_model.ckpt.data-00000-of-00001', 'bert_model.ckpt.index',
+              'vocab.txt']
   assert hub.select_files([*original, 'README.md']) == original
   adapter = ['adapter_config.json', 'adapter_model.safetensors', 'tokenizer.json']
   assert hub.select_files(adapter) == adapter
 
 
 def push(server, folder, *arguments, **more):
-  environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(folder / 'cache', token=True), **more}
-  done = subprocess.run([sys.executable, '-m', 'plm_jax', 'push', *arguments], cwd=folder, env=environment,
+  environment = {**os.environ, 'PYTHONPATH': ROOT,
+                 **server.environment(folder / 'cache', token=True), **more}
+  done = subprocess.run([sys.executable, '-m', 'plm_jax', 'push', *arguments], cwd=folder,
+                        env=environment,
                         capture_output=True, text=True, timeout=100)
   return done.stdout.strip(), done.stderr.strip()
 
@@ -258,7 +290,8 @@ def test_push_and_load(server, files, tmp_path):
   assert uploaded['model.safetensors'] == files['model.safetensors']
   assert list(server.files('org/mine')) == ['.gitattributes']  # the main branch is as it was
   assert run(server, tmp_path, LOAD, 'org/mine@v1', HF_TOKEN=server.token)[0] == 'bert'
-  assert push(server, tmp_path, 'org/bert', 'org/open', '--public')[0].startswith(f'{server.url}/org/open (public)')
+  assert push(server, tmp_path, 'org/bert', 'org/open',
+              '--public')[0].startswith(f'{server.url}/org/open (public)')
   assert not server.repositories['models', 'org/open'].private
 
 
@@ -272,13 +305,16 @@ def upload_error(server, folder, name='org/new', **more):
 
 
 def test_errors_of_push(server, tmp_path):
-  assert upload_error(server, tmp_path, HF_TOKEN='').startswith('push needs an account of the Hugging Face hub: log in')
+  assert upload_error(server, tmp_path,
+                      HF_TOKEN='').startswith(
+                          'push needs an account of the Hugging Face hub: log in')
   nothing = 'the Hugging Face hub did not take org/new, nothing was uploaded; '
   assert upload_error(server, tmp_path, HF_TOKEN='hf_other') == (
       f'{nothing}its token is not valid: log in again with `hf auth login`')
   error = upload_error(server, tmp_path, HF_ENDPOINT='http://127.0.0.1:9')
   assert error == f'{nothing}it cannot be reached: check the network and HF_HUB_OFFLINE'
-  assert upload_error(server, tmp_path, 'a/b/c').startswith("'a/b/c' is no name of a model of the Hugging Face hub")
+  assert upload_error(server, tmp_path,
+                      'a/b/c').startswith("'a/b/c' is no name of a model of the Hugging Face hub")
   assert upload_error(server, tmp_path, 'org/bert') == (
       'org/bert exists and is public: push with public, or to another name')
   server.add('org/closed', {'README.md': b''}, private=True)

@@ -17,7 +17,8 @@ from plm_jax.errors import UserError
 from plm_jax.storage import hub_files
 
 TEXT = 'hf://datasets/org/text'
-SENTENCES = [f'The parrot number {number} is not dead. It is resting on perch {number % 7}.' for number in range(300)]
+SENTENCES = [f'The parrot number {number} is not dead. It is resting on perch {number % 7}.'
+             for number in range(300)]
 
 
 def json_lines(texts):
@@ -70,7 +71,8 @@ def test_a_path_is_the_same_for_epath_and_in_another_process(server):
   path = storage.resolve_path(f'{TEXT}/plain.txt')
   assert isinstance(epath.Path(f'{TEXT}/plain.txt'), hub_files.HubPath)
   assert pickle.loads(pickle.dumps(path)) == path
-  assert (path.exists(), path.is_file(), path.is_dir(), path.parent.is_dir()) == (True, True, False, True)
+  assert (path.exists(), path.is_file(), path.is_dir(),
+          path.parent.is_dir()) == (True, True, False, True)
   assert path.read_bytes() == FILES['plain.txt'] == storage.read_bytes(path)
   assert storage.read_range(path, 4, 20) == FILES['plain.txt'][4:20]
   with pytest.raises(UserError, match='ends at byte'):
@@ -91,7 +93,8 @@ def test_text_is_prepared_as_that_of_a_folder(server, tmp_path):
 
 def test_parquet_is_read_in_ranges(server):
   server.add('org/table', {'a.parquet': parquet(SENTENCES)}, kind='datasets')
-  found = [document.paragraphs[0] for document in sources.read_documents('hf://datasets/org/table/a.parquet')]
+  found = [document.paragraphs[0] for document
+           in sources.read_documents('hf://datasets/org/table/a.parquet')]
   assert found == SENTENCES
 
 
@@ -128,9 +131,12 @@ def read(path):
 
 @pytest.mark.parametrize(('fault', 'message'), [
     (hub_server.Fault(403, 'resolve'), r'refuses access to org/text \(403\)'),
-    (hub_server.Fault(401, 'resolve', headers={'X-Error-Code': 'GatedRepo'}), 'org/text is gated: ask for access at .*/datasets/'),
-    (hub_server.Fault('short', 'resolve', after=100), r'plain.txt ended at byte 100 of 18,488: the same command reads it'),
-    (hub_server.Fault('corrupt', 'resolve'), 'plain.txt was damaged on its way')], ids=['403', 'gated', 'short', 'corrupt'])
+    (hub_server.Fault(401, 'resolve', headers={'X-Error-Code': 'GatedRepo'}),
+     'org/text is gated: ask for access at .*/datasets/'),
+    (hub_server.Fault('short', 'resolve', after=100),
+     r'plain.txt ended at byte 100 of 18,488: the same command reads it'),
+    (hub_server.Fault('corrupt', 'resolve'), 'plain.txt was damaged on its way')],
+    ids=['403', 'gated', 'short', 'corrupt'])
 def test_errors_are_one_line(fault, message, server):
   server.faults.append(fault)
   with pytest.raises(UserError, match=message) as raised:
@@ -139,7 +145,8 @@ def test_errors_are_one_line(fault, message, server):
 
 
 @pytest.mark.parametrize(('path', 'message'), [
-    ('hf://datasets/org/nothing/a.txt', 'there is no public dataset org/nothing on the Hugging Face hub'),
+    ('hf://datasets/org/nothing/a.txt',
+     'there is no public dataset org/nothing on the Hugging Face hub'),
     (f'{TEXT}@v9/plain.txt', 'org/text on the Hugging Face hub has no revision v9'),
     (f'{TEXT}/b.txt', 'no files match'), ('hf://org/model', 'nor hf://datasets/ORG/NAME/PATH')])
 def test_what_is_not_there_is_named(path, message, server):

@@ -1,4 +1,5 @@
-"""One process a folder: threads, processes, killed holders, holders on other machines and with other clocks."""
+"""One process a folder: threads, processes, killed holders, holders on other machines and with
+other clocks."""
 import dataclasses
 import json
 import os
@@ -36,7 +37,8 @@ def hurry(monkeypatch):
 
 def start(folder: pathlib.Path) -> subprocess.Popen:
   return subprocess.Popen(
-      [sys.executable, '-c', HOLDER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+      [sys.executable, '-c', HOLDER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+      text=True)
 
 
 def claim_elsewhere(folder: pathlib.Path, **changes) -> pathlib.Path:
@@ -133,10 +135,13 @@ def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, c
 
 
 @pytest.mark.parametrize('machine', ['boot of before pid:[1]', ''])
-def test_a_run_that_a_reboot_has_ended_is_waited_for_a_minute_and_then_gone(tmp_path, capsys, machine):
-  """The machine, or a container with a fixed name, was started again; or the system does not tell its boots apart."""
+def test_a_run_that_a_reboot_has_ended_is_waited_for_a_minute_and_then_gone(tmp_path, capsys,
+                                                                            machine):
+  """The machine, or a container with a fixed name, was started again; or the system does not tell
+  its boots apart."""
   host, ours = lock.this_machine()
-  claim_elsewhere(tmp_path, host=host, machine=machine or ours, process=os.getpid(), started='' if not machine else '1')
+  claim_elsewhere(tmp_path, host=host, machine=machine or ours, process=os.getpid(),
+                  started='' if not machine else '1')
   began = time.monotonic()
   assert holds(tmp_path) and 0.5 <= time.monotonic() - began < 5
   assert 'waiting for it, up to 0 s, to see whether it runs' in capsys.readouterr().out
@@ -146,7 +151,8 @@ def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
   host, machine = lock.this_machine()
   claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started='1')
   assert holds(tmp_path)
-  claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started=lock.process_start(os.getpid()))
+  claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(),
+                  started=lock.process_start(os.getpid()))
   assert not holds(tmp_path)
 
 
@@ -193,7 +199,8 @@ def test_a_holder_that_stood_still_learns_that_the_folder_was_taken(tmp_path):
     held.path.unlink()
     claim_elsewhere(tmp_path)
     held.renewer.join(10)
-    with pytest.raises(LockError, match=r'was taken over by a run \(process 7 on elsewhere, since noon\)'):
+    with pytest.raises(LockError,
+                       match=r'was taken over by a run \(process 7 on elsewhere, since noon\)'):
       held.check()
   assert [path.name for path in (tmp_path / '.lock').iterdir()] == ['0123.json']
 

@@ -21,13 +21,15 @@ class TextError(UserError):
 
 
 @pytest.mark.parametrize(('given', 'meant'), [
-    ('~/runs', os.path.expanduser('~/runs')), ('gs://bucket/a/', 'gs://bucket/a'), ('/gs/bucket/a', 'gs://bucket/a'),
+    ('~/runs', os.path.expanduser('~/runs')), ('gs://bucket/a/', 'gs://bucket/a'),
+    ('/gs/bucket/a', 'gs://bucket/a'),
     ('gs://my.bucket_1/a', 'gs://my.bucket_1/a'), ('a/~/b', 'a/~/b'), (pathlib.Path('a'), 'a')])
 def test_paths(given, meant):
   assert os.fspath(storage.resolve_path(given)) == meant
 
 
-@pytest.mark.parametrize('given', ['s3://bucket/a', 'gs:///a', 'gs://', 'http://host/a', 'a\0b', '~nobody-at-all/a'])
+@pytest.mark.parametrize('given', ['s3://bucket/a', 'gs:///a', 'gs://', 'http://host/a', 'a\0b',
+                                   '~nobody-at-all/a'])
 def test_what_is_no_path_is_named(given):
   with pytest.raises(StorageError) as error:
     storage.resolve_path(given)
@@ -38,7 +40,8 @@ def test_the_cache_is_a_local_folder(monkeypatch):
   monkeypatch.setenv('PLM_JAX_CACHE', '~/elsewhere')
   assert storage.cache_folder() == pathlib.Path('~/elsewhere').expanduser()
   monkeypatch.setenv('PLM_JAX_CACHE', 'gs://bucket/cache')
-  with pytest.raises(StorageError, match='gs://bucket/cache is a bucket: the cache has to be a local folder'):
+  with pytest.raises(StorageError,
+                     match='gs://bucket/cache is a bucket: the cache has to be a local folder'):
     storage.cache_folder()
   monkeypatch.delenv('PLM_JAX_CACHE')
   assert storage.cache_folder() == pathlib.Path('~/.cache/plm_jax').expanduser()
@@ -49,17 +52,21 @@ def test_a_runs_folder_may_begin_with_the_users(tmp_path, monkeypatch):
   from plm_jax import recipes
   from plm_jax.cli.run import parse
   assert parse(recipes.find_recipe('bert_base'), ['--output=~/x']).folder == f'{tmp_path}/x'
-  assert run.PretrainRun.folder.fget(parse(recipes.find_recipe('bert_base'), ['--scale=test'])) == 'runs/bert_base-test'
+  assert run.PretrainRun.folder.fget(parse(recipes.find_recipe('bert_base'),
+                                           ['--scale=test'])) == 'runs/bert_base-test'
 
 
 def test_reading(tmp_path):
   (tmp_path / 'a').write_text('content')
-  assert storage.read_bytes(tmp_path / 'a') == b'content' and storage.read_text(tmp_path / 'a', 7) == 'content'
+  assert storage.read_bytes(tmp_path / 'a') == b'content' and storage.read_text(
+      tmp_path / 'a', 7) == 'content'
 
 
 @pytest.mark.parametrize(('name', 'message'), [
-    ('nix', 'nix is not there'), ('folder', 'folder is a folder, expected a file'), ('pipe', 'is no ordinary file'),
-    ('large', 'large has 100 bytes, expected 99 at most: is this the right file?'), ('file/below', 'Not a directory'),
+    ('nix', 'nix is not there'), ('folder', 'folder is a folder, expected a file'),
+    ('pipe', 'is no ordinary file'),
+    ('large', 'large has 100 bytes, expected 99 at most: is this the right file?'),
+    ('file/below', 'Not a directory'),
     ('latin', 'latin is not UTF-8 text: invalid continuation byte at byte 2')])
 def test_what_cannot_be_read_is_named(tmp_path, name, message):
   (tmp_path / 'folder').mkdir()
@@ -69,7 +76,8 @@ def test_what_cannot_be_read_is_named(tmp_path, name, message):
   (tmp_path / 'latin').write_bytes('naïve'.encode('latin-1'))
   with pytest.raises(TextError) as error:
     storage.read_text(tmp_path / name, 99, TextError)
-  assert message in str(error.value) and str(tmp_path) in str(error.value) and '\n' not in str(error.value)
+  assert message in str(error.value) and str(tmp_path) in str(error.value) and '\n' not in str(
+      error.value)
 
 
 def test_a_file_that_goes_away_meanwhile_is_missing(tmp_path, monkeypatch):
@@ -88,7 +96,8 @@ def test_a_file_that_goes_away_meanwhile_is_missing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('text', 'kind', 'message'), [
-    ('{"a": ', dict, 'cannot be read as JSON: Expecting value'), ('', dict, 'cannot be read as JSON'),
+    ('{"a": ', dict, 'cannot be read as JSON: Expecting value'),
+    ('', dict, 'cannot be read as JSON'),
     ('[1]', dict, 'holds a list, expected an object'),
     ('null', (dict, list), 'holds null, expected an object or a list'),
     ('9' * 5000, int, '5000 digits'), ('[' * 100_000 + ']' * 100_000, list, 'too deep'),
@@ -105,7 +114,8 @@ def test_json(tmp_path):
   assert 'ä' in (tmp_path / 'new' / 'a.json').read_text()
   (tmp_path / 'mark.json').write_text('{"a": 1}', encoding='utf-8-sig')
   assert storage.read_json(tmp_path / 'mark.json') == {'a': 1}
-  assert storage.parse_json('[' * 99 + ']' * 99, 'here', list) and storage.parse_json('9' * 100, 'here', int)
+  assert storage.parse_json('[' * 99 + ']' * 99, 'here',
+                            list) and storage.parse_json('9' * 100, 'here', int)
 
 
 def test_an_error_inside_leaves_what_was_there(tmp_path):
@@ -119,7 +129,8 @@ def test_an_error_inside_leaves_what_was_there(tmp_path):
 
 
 @pytest.mark.parametrize(('number', 'kind'), [
-    (errno.ENOSPC, SpaceError), (errno.EDQUOT, SpaceError), (errno.EROFS, TextError), (errno.EIO, TextError)])
+    (errno.ENOSPC, SpaceError), (errno.EDQUOT, SpaceError), (errno.EROFS, TextError),
+    (errno.EIO, TextError)])
 def test_what_a_disk_refuses_is_one_line(tmp_path, monkeypatch, number, kind):
   storage.write(tmp_path / 'a', 'before')
   def fail(descriptor):
@@ -156,15 +167,18 @@ def test_files_are_readable_as_the_user_has_set(tmp_path):
 
 def test_appending(tmp_path):
   for number in range(3):
-    storage.append(tmp_path / 'new' / 'a.jsonl', json.dumps({'ä': number}, ensure_ascii=False) + '\n')
+    storage.append(tmp_path / 'new' / 'a.jsonl',
+                   json.dumps({'ä': number}, ensure_ascii=False) + '\n')
   assert (tmp_path / 'new' / 'a.jsonl').read_bytes().decode() == '{"ä": 0}\n{"ä": 1}\n{"ä": 2}\n'
 
 
 def test_lines_with_a_limit_and_ranges(tmp_path):
   (tmp_path / 'a').write_bytes(b'first\r\nsecond')
   with storage.open_stream(tmp_path / 'a') as file:
-    assert [file.readline(3), file.readline(), file.tell(), file.readline(100)] == [b'fir', b'st\r\n', 7, b'second']
-  assert storage.read_range(tmp_path / 'a', 2, 5) == b'rst' and storage.read_range(tmp_path / 'a', 13, 13) == b''
+    assert [file.readline(3), file.readline(), file.tell(),
+            file.readline(100)] == [b'fir', b'st\r\n', 7, b'second']
+  assert storage.read_range(tmp_path / 'a', 2,
+                            5) == b'rst' and storage.read_range(tmp_path / 'a', 13, 13) == b''
   with pytest.raises(TextError, match='a ends at byte 13, expected 20 at least'):
     storage.read_range(tmp_path / 'a', 2, 20, TextError)
 
@@ -178,7 +192,8 @@ def test_drafts_of_the_killed_are_removed_and_nothing_else(tmp_path):
 
 
 def test_room_is_that_of_the_disk_where_a_folder_will_be(tmp_path):
-  assert storage.free_bytes(tmp_path / 'not' / 'yet') == pytest.approx(storage.free_bytes(tmp_path), rel=0.1)
+  assert storage.free_bytes(tmp_path / 'not' / 'yet') == pytest.approx(storage.free_bytes(tmp_path),
+                                                                       rel=0.1)
   assert storage.free_bytes('gs://bucket/a') is None
 
 
@@ -199,7 +214,8 @@ def test_settings_are_kept_where_the_user_has_some(monkeypatch):
   monkeypatch.setenv('GCS_READ_CACHE_BLOCK_SIZE_MB', '16')
   monkeypatch.delenv('GCS_APPEND_MODE')
   environment.set_defaults()
-  assert os.environ['GCS_READ_CACHE_BLOCK_SIZE_MB'] == '16' and os.environ['GCS_APPEND_MODE'] == 'compose'
+  assert os.environ['GCS_READ_CACHE_BLOCK_SIZE_MB'] == '16' and os.environ[
+      'GCS_APPEND_MODE'] == 'compose'
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), 'mallopt'), reason='another library of C')
@@ -219,8 +235,10 @@ def test_memory_that_is_freed_stays_with_the_process_unless_its_user_says_how(se
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()"""
-  plain = {name: value for name, value in os.environ.items() if not name.startswith(('MALLOC_', 'GLIBC_'))}
-  done = subprocess.run([sys.executable, '-c', program], env=plain | {'JAX_PLATFORMS': 'cpu'} | settings,
+  plain = {name: value for name, value in os.environ.items()
+           if not name.startswith(('MALLOC_', 'GLIBC_'))}
+  done = subprocess.run([sys.executable, '-c', program],
+                        env=plain | {'JAX_PLATFORMS': 'cpu'} | settings,
                         capture_output=True, text=True, check=True)
   assert (int(done.stdout) < 1000) == kept
 
@@ -251,14 +269,16 @@ def test_an_output_that_is_a_pipe_receives_the_bytes(tmp_path):
   reader.start()
   storage.write(tmp_path / 'pipe', 'content')
   reader.join(10)
-  assert received == [b'content'] and (tmp_path / 'pipe').is_fifo() and os.listdir(tmp_path) == ['pipe']
+  assert received == [b'content'] and (tmp_path
+                                       / 'pipe').is_fifo() and os.listdir(tmp_path) == ['pipe']
 
 
 def test_devices_are_written_to_and_not_replaced(tmp_path):
   (tmp_path / 'null').symlink_to('/dev/null')
   for path in ('/dev/null', tmp_path / 'null'):
     storage.write(path, 'content')
-  assert os.path.exists('/dev/null') and not os.path.isfile('/dev/null') and (tmp_path / 'null').is_symlink()
+  assert os.path.exists('/dev/null') and not os.path.isfile('/dev/null') and (
+      tmp_path / 'null').is_symlink()
 
 
 @pytest.mark.parametrize('name', ['/dev/stdout', '/proc/self/fd/1', '/dev/fd/1', 'link'])

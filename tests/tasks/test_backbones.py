@@ -1,5 +1,5 @@
-"""Every kind of task on every backbone: a step is traced, and what is said of the development set is measured; of every
-form in which families take texts a backbone makes two steps."""
+"""Every kind of task on every backbone: a step is traced, and what is said of the development set
+is measured; of every form in which families take texts a backbone makes two steps."""
 import functools
 
 import backbones
@@ -25,15 +25,21 @@ TOKENIZERS = {
     'words': lambda: tokenizers.train_word_bpe(TEXTS, 120),
     'blanks': lambda: tokenizers.train_wordpiece(TEXTS, 90, blanks=True),
     **{layout: lambda layout=layout: tokenizers.train_sentencepiece(
-        [*TEXTS, *tiny.text().splitlines()[:200]], {'llama': 400, 't5': 250}.get(layout, 150), layout=layout)
+        [*TEXTS, *tiny.text().splitlines()[:200]], {'llama': 400, 't5': 250}.get(layout, 150),
+        layout=layout)
        for layout in ('albert', 'xlnet', 'deberta', 'llama', 't5')}}
 READ_BY = {
-    'bert': 'pieces', 'roberta': 'bytes', 'albert': 'albert', 'distilbert': 'pieces', 'spanbert': 'pieces',
-    'electra': 'pieces', 'deberta': 'bytes', 'deberta-v2': 'deberta', 'v3': 'deberta', 'xlnet': 'xlnet',
-    'openai-gpt': 'words', 'gpt2': 'ended', 'llama': 'llama', 'cohere': 'llama', 'glm': 'blanks', 't5': 't5',
+    'bert': 'pieces', 'roberta': 'bytes', 'albert': 'albert', 'distilbert': 'pieces',
+    'spanbert': 'pieces',
+    'electra': 'pieces', 'deberta': 'bytes', 'deberta-v2': 'deberta', 'v3': 'deberta',
+    'xlnet': 'xlnet',
+    'openai-gpt': 'words', 'gpt2': 'ended', 'llama': 'llama', 'cohere': 'llama', 'glm': 'blanks',
+    't5': 't5',
     'bart': 'bytes', 'modernbert': 'bytes'}
-# One backbone of each form of `tasks.forms`, and of T5, whose positions are relative; each kind of task twice.
-STEPS = {'bert': 'tagging', 'roberta': 'classification', 'xlnet': 'answers', 'openai-gpt': 'choice', 'gpt2': 'tagging',
+# One backbone of each form of `tasks.forms`, and of T5, whose positions are relative; each kind of
+# task twice.
+STEPS = {'bert': 'tagging', 'roberta': 'classification', 'xlnet': 'answers', 'openai-gpt': 'choice',
+         'gpt2': 'tagging',
          'glm': 'classification', 't5': 'answers', 'bart': 'choice'}
 
 
@@ -48,7 +54,8 @@ def tokenizer(name):
 
 
 def ready(name, kind, home):
-  """-> (run of two steps whose examples have been read, its mesh, what learns, what it learns from)."""
+  """-> (run of two steps whose examples have been read, its mesh, what learns, what it learns
+  from)."""
   own = tokenizer(READ_BY[name])
   begin = InitialModel('', backbones.family(name), backbones.small(name, own.vocab.size, 96))
   room = {'objective__stride': 16, 'objective__question_length': 16} if kind == 'answers' else {}
@@ -59,11 +66,13 @@ def ready(name, kind, home):
 
 
 def assert_measured(config, figures):
-  assert config.train.best in figures and 0 <= figures[config.train.best] <= 100 and np.isfinite(figures['loss'])
+  assert config.train.best in figures and 0 <= figures[config.train.best] <= 100 and np.isfinite(
+      figures['loss'])
 
 
 @pytest.mark.parametrize(('name', 'kind'), [
-    pytest.param(name, kind, marks=[pytest.mark.slow] * (name != 'bert')) for name, kind in STEPS.items()])
+    pytest.param(name, kind, marks=[pytest.mark.slow] * (name != 'bert')) for name,
+    kind in STEPS.items()])
 def test_two_steps(name, kind, home):
   config, mesh, learner, feed = ready(name, kind, home)
   with jax.set_mesh(mesh):
@@ -79,7 +88,8 @@ def test_two_steps(name, kind, home):
 
 
 def by_lot(learner):
-  """As `tasks.feed.forward`, traced: numbers of the shapes and types that the model would answer with."""
+  """As `tasks.feed.forward`, traced: numbers of the shapes and types that the model would answer
+  with."""
   said, draw = compile_forward(learner), np.random.default_rng(0)
   return lambda params, windows: jax.tree.map(
       lambda x: np.asarray(draw.random(x.shape), x.dtype), said.eval_shape(params, windows))
@@ -98,5 +108,7 @@ def test_a_step_keeps_shapes_and_what_is_said_is_measured(name, kind, home, monk
   with jax.set_mesh(mesh):
     state = unbox(jax.eval_shape(lambda: init_state(learner, feed.first_window())))
     windows = next(iter(feed.stream(0, mesh)))[2]
-    assert shapes(jax.eval_shape(functools.partial(train_step, learner), state, windows)[0]) == shapes(state)
-    assert_measured(config, feed.make_evaluator(learner, mesh)(state.params, config.train.phases[0]))
+    assert shapes(jax.eval_shape(functools.partial(train_step, learner), state,
+                                 windows)[0]) == shapes(state)
+    assert_measured(config, feed.make_evaluator(learner, mesh)(state.params,
+                                                               config.train.phases[0]))

@@ -19,15 +19,19 @@ def features(sizes, group=1):
   """Rows of 100 n + 0, 1, 2, ... with the label n."""
   rows = [100 * number + np.arange(size) for number, size in enumerate(sizes, 1)]
   numbers = np.arange(1, len(sizes) + 1, dtype=np.int32)
-  return Features(Ragged.concat(rows), {'types': Ragged.concat([np.full(size, 7) for size in sizes])},
-                  {'stand': np.ones(len(sizes), np.int32), 'label': numbers}, numbers - 1, group=group)
+  return Features(Ragged.concat(rows),
+                  {'types': Ragged.concat([np.full(size, 7) for size in sizes])},
+                  {'stand': np.ones(len(sizes), np.int32), 'label': numbers}, numbers - 1,
+                  group=group)
 
 
 def test_a_batch_is_rows_as_long_as_the_longest_needs():
-  batch, placed = FeatureBatches(features([3, 17, 2]), BatchShape(4, 32, pad=9)).lay_out(np.array([2, 0]))
+  batch, placed = FeatureBatches(features([3, 17, 2]),
+                                 BatchShape(4, 32, pad=9)).lay_out(np.array([2, 0]))
   assert batch['tokens'].shape == (4, 16)
   np.testing.assert_array_equal(batch['tokens'][:2, :4], [[300, 301, 9, 9], [100, 101, 102, 9]])
-  np.testing.assert_array_equal(batch['segments'][:, :4], [[1, 1, 0, 0], [1, 1, 1, 0], [0] * 4, [0] * 4])
+  np.testing.assert_array_equal(batch['segments'][:, :4],
+                                [[1, 1, 0, 0], [1, 1, 1, 0], [0] * 4, [0] * 4])
   np.testing.assert_array_equal(batch['types'][0, :3], [7, 7, 0])
   np.testing.assert_array_equal(batch['label'], [[3], [1], [0], [0]])
   np.testing.assert_array_equal(batch['weight'], [[1], [1], [0], [0]])
@@ -36,7 +40,8 @@ def test_a_batch_is_rows_as_long_as_the_longest_needs():
 
 
 def test_packed_rows_hold_several_examples():
-  batch, placed = FeatureBatches(features([3, 12, 4, 9]), BatchShape(4, 16, pack=True)).lay_out(np.arange(4))
+  batch, placed = FeatureBatches(features([3, 12, 4, 9]),
+                                 BatchShape(4, 16, pack=True)).lay_out(np.arange(4))
   assert batch['tokens'].shape == (2, 16)
   np.testing.assert_array_equal(batch['tokens'][0], [*range(200, 212), *range(300, 304)])
   np.testing.assert_array_equal(batch['segments'][1], [1] * 9 + [2] * 3 + [0] * 4)
@@ -49,7 +54,8 @@ def test_packed_rows_hold_several_examples():
 
 
 def test_groups_stand_together():
-  batch, _ = FeatureBatches(features([3, 2, 4, 1], group=2), BatchShape(2, 32)).lay_out(np.array([1, 0]))
+  batch, _ = FeatureBatches(features([3, 2, 4, 1], group=2),
+                            BatchShape(2, 32)).lay_out(np.array([1, 0]))
   assert batch['tokens'].shape == (2, 2, 16)
   np.testing.assert_array_equal(batch['tokens'][:, :, 0], [[300, 400], [100, 200]])
   np.testing.assert_array_equal(batch['extract'][:, :, 0], [[1, 1], [1, 1]])
@@ -69,7 +75,8 @@ def test_an_epoch_asks_everything_once_in_an_order_of_its_own(sizes):
 def test_neighbours_by_length_are_alike():
   sizes = np.random.default_rng(0).integers(1, 50, 64)
   spread = [np.ptp(sizes[batch]) for batch in shuffle_units(64, 8, 0, 0, sizes)]
-  assert np.mean(spread) < 10 < np.mean([np.ptp(sizes[batch]) for batch in shuffle_units(64, 8, 0, 0)])
+  assert np.mean(spread) < 10 < np.mean([np.ptp(sizes[batch])
+                                         for batch in shuffle_units(64, 8, 0, 0)])
 
 
 def test_rows_come_in_few_numbers():
@@ -87,4 +94,5 @@ def test_steps_go_on_from_epoch_to_epoch():
 
 
 def test_development_sets_have_different_names():
-  assert dev_set_names(['a/dev.tsv', 'b/dev.tsv', 'c/dev.tsv', 'c/other.tsv.gz']) == ['', 'dev_1', 'dev_2', 'other']
+  assert dev_set_names(['a/dev.tsv', 'b/dev.tsv', 'c/dev.tsv',
+                        'c/other.tsv.gz']) == ['', 'dev_1', 'dev_2', 'other']

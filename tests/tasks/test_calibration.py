@@ -1,4 +1,5 @@
-"""Calibration: the expected calibration error, temperature scaling, and the files of a run about its errors."""
+"""Calibration: the expected calibration error, temperature scaling, and the files of a run about
+its errors."""
 import dataclasses
 import json
 
@@ -101,7 +102,8 @@ def test_temperature_scaling_lowers_the_error(kind):
 def test_a_temperature_divides_logits(kind):
   model = tuned.trained(kind)
   warm = dataclasses.replace(model, task=dataclasses.replace(model.task, temperature=4.0))
-  words = Example(('fine', 'berlin'), (0, 3)) if kind == 'tagging' else Example(('fine film berlin',), None)
+  words = Example(('fine', 'berlin'),
+                  (0, 3)) if kind == 'tagging' else Example(('fine film berlin',), None)
   def logs(trained):
     found = predict(trained, [words])[0]
     shares = np.asarray(found.all_probabilities if kind == 'tagging' else found.probabilities)
@@ -140,7 +142,8 @@ def test_a_temperature_is_exported_and_read(tmp_path):
   assert again.task.temperature == 2.5
   texts = ['a fine film', 'dull']
   ours, theirs = plm_jax.predict(model, texts), plm_jax.predict(again, texts)
-  assert [one.probability for one in ours] == pytest.approx([one.probability for one in theirs], abs=1e-6)
+  assert [one.probability for one in ours] == pytest.approx([one.probability for one in theirs],
+                                                            abs=1e-6)
   assert conversion.is_checkpoint(tmp_path / 'out')
 
 
@@ -150,15 +153,19 @@ def test_a_temperature_is_exported_and_read(tmp_path):
      [{'text': 'a dull film', 'label': 'bad', 'truth': 'good', 'where': 'x:3'},
       {'text': 'a <b>film', 'label': 'bad', 'truth': 'good', 'where': 'x:2'}]),
     ('tagging', [Example(('Angela', 'came'), (1, 3), where='x:1')],
-     [{'words': ['Angela', 'came'], 'tags': ['B-PER', 'O'], 'truth': ['B-PER', 'B-LOC'], 'where': 'x:1'}]),
-    ('multilabel', [Example(('fine',), (0,), key='k')], [{'id': 'k', 'labels': ['good'], 'truth': ['bad']}]),
+     [{'words': ['Angela', 'came'], 'tags': ['B-PER', 'O'], 'truth': ['B-PER', 'B-LOC'],
+       'where': 'x:1'}]),
+    ('multilabel', [Example(('fine',), (0,), key='k')],
+     [{'id': 'k', 'labels': ['good'], 'truth': ['bad']}]),
     ('regression', [Example(('fine',), -1.0)], [{'text': 'fine', 'truth': -1.0}])])
 def test_errors_are_files_of_the_run(tmp_path, kind, examples, expected):
   model = tuned.trained(kind)
   from etils import epath
-  write_errors(epath.Path(tmp_path), model.task, list(zip(examples, predict(model, examples), strict=True)))
+  write_errors(epath.Path(tmp_path), model.task,
+               list(zip(examples, predict(model, examples), strict=True)))
   rows = [json.loads(line) for line in (tmp_path / 'errors.jsonl').read_text().splitlines()]
-  assert [{name: row.get(name) for name in wanted} for row, wanted in zip(rows, expected, strict=True)] == expected
+  assert [{name: row.get(name) for name in wanted} for row,
+          wanted in zip(rows, expected, strict=True)] == expected
   confusion = tmp_path / 'confusion.tsv'
   assert confusion.exists() == (kind == 'classification')
   if confusion.exists():

@@ -24,7 +24,8 @@ LENGTH = 16  # of a row
 def test_windows_cover_a_document():
   random = np.random.default_rng(0)
   for _ in range(300):
-    size, room, stride = int(random.integers(0, 200)), int(random.integers(1, 40)), int(random.integers(0, 50))
+    size, room, stride = int(random.integers(0, 200)), int(random.integers(1, 40)), int(
+        random.integers(0, 50))
     starts = window_starts(size, room, stride)
     seen = {at for start in starts for at in range(start, min(start + room, size))}
     assert seen == {*range(size)} and starts[0] == 0 and starts == sorted({*starts})
@@ -64,7 +65,8 @@ def test_a_planted_sentence_is_found(windows, place):
   found = []
   for word in ('fine', 'dull'):
     words[at] = word
-    found.append(plm_jax.predict(in_windows('classification', windows=windows), ' '.join(words))[0].label)
+    found.append(plm_jax.predict(in_windows('classification', windows=windows),
+                                 ' '.join(words))[0].label)
   assert found == ['good', 'bad']
   words[at] = 'berlin'
   def planted(**fields):
@@ -79,18 +81,21 @@ def test_a_planted_sentence_is_found(windows, place):
 def test_a_document_is_the_mean_or_the_largest_of_its_windows():
   task = SequenceTask(labels=('bad', 'good'), windows='mean', stride=5)
   model = tuned.trained('classification')
-  examples = [Example(('a film . ' * 9,), 1), Example(('fine',), 0), Example(('dull a ' * 20,), None)]
+  examples = [Example(('a film . ' * 9,), 1), Example(('fine',), 0),
+              Example(('dull a ' * 20,), None)]
   features = task.features(examples, model.tokenizer, LENGTH)
   counts = np.bincount(features.example)
   assert counts.tolist() == [4, 1, 7] and not features.clipped
-  np.testing.assert_allclose(features.values['weight'], np.array([1 / 4] * 4 + [1] + [0] * 7), rtol=1e-6)
+  np.testing.assert_allclose(features.values['weight'], np.array([1 / 4] * 4 + [1] + [0] * 7),
+                             rtol=1e-6)
   assert features.values['label'].tolist() == [1] * 4 + [0] + [0] * 7
   assert {len(features.tokens[row]) for row in range(4)} == {LENGTH}
   outputs = list(np.random.default_rng(0).normal(size=(12, 2)))
   means = [np.mean(outputs[:4], 0), outputs[4], np.mean(outputs[5:], 0)]
   np.testing.assert_allclose(task.document_outputs(features, outputs), means, rtol=1e-6)
   largest = combine_windows(outputs, features.example, 'max')
-  np.testing.assert_allclose(largest, [np.max(outputs[:4], 0), outputs[4], np.max(outputs[5:], 0)], rtol=1e-6)
+  np.testing.assert_allclose(largest, [np.max(outputs[:4], 0), outputs[4], np.max(outputs[5:], 0)],
+                             rtol=1e-6)
 
 
 def test_the_second_of_two_texts_is_divided():
@@ -98,7 +103,8 @@ def test_the_second_of_two_texts_is_divided():
   tokenizer = tuned.trained('classification').tokenizer
   def rows(first, second):
     features = task.features([Example((first, second), 1)], tokenizer, LENGTH)
-    return features, [tokenizer.decode(features.tokens[row].tolist()) for row in range(len(features))]
+    return features, [tokenizer.decode(features.tokens[row].tolist())
+                      for row in range(len(features))]
   features, texts = rows('fine film', 'a b c d e f g h i j k l m n o')
   assert all('fine film' in text for text in texts) and not features.lost
   assert all(letter in ' '.join(texts) for letter in 'bcdefghijklmno')
@@ -165,7 +171,8 @@ def test_truncated_texts_are_told_once(capsys):
 
 @pytest.mark.parametrize('kind', [RecurrentSequence, RecurrentTagging])
 def test_an_elmo_reads_no_windows(kind):
-  with pytest.raises(ConfigError, match=r'an ELMo reads rows of any length|a CRF reads a row as one'):
+  with pytest.raises(ConfigError,
+                     match=r'an ELMo reads rows of any length|a CRF reads a row as one'):
     kind(stride=4)
 
 
@@ -173,6 +180,7 @@ def test_windows_of_labels():
   """The loss of a document is that of its windows with a weight of one in all."""
   task = MultiLabelTask(labels=('bad', 'good', 'place'), windows='max')
   model = tuned.trained('multilabel')
-  features = task.features([Example(('a film ' * 20,), (0, 2)), Example(('fine',), ())], model.tokenizer, LENGTH)
+  features = task.features([Example(('a film ' * 20,), (0, 2)), Example(('fine',), ())],
+                           model.tokenizer, LENGTH)
   assert features.values['label'].tolist() == [[1, 0, 1]] * (len(features) - 1) + [[0, 0, 0]]
   assert features.values['weight'].sum() == pytest.approx(2)

@@ -12,10 +12,14 @@ from plm_jax.tasks.examples import Answer, Example
 from plm_jax.tasks.extractive_qa import AnswerTask, best_spans, token_extents
 
 TEXTS = [
-    'The Eiffel Tower (French: La tour Eiffel) is 330 metres tall, about the height of an 81-storey building.',
-    'Beyoncé rose to fame in the late 1990s  as lead singer of Destiny\u2019s Child; she was born in 1981.',
-    '  Łódź\u00a0and  Kraków\tare cities.\nSee e\u0301te\u0301 and \ufb01lm, 50% off \u2014 \u201cnow\u201d! ',
-    'An emoji 😀🎉 or two 👨\u200d👩\u200d👧 (x\u00b2 \u2248 \u00bd), zero\u200bwidth and \U0001d400\U0001d401 bold.',
+    'The Eiffel Tower (French: La tour Eiffel) is 330 metres tall, about the height of an '
+    '81-storey building.',
+    'Beyoncé rose to fame in the late 1990s  as lead singer of Destiny\u2019s Child; she was born '
+    'in 1981.',
+    '  Łódź\u00a0and  Kraków\tare cities.\nSee e\u0301te\u0301 and \ufb01lm, 50% off \u2014 '
+    '\u201cnow\u201d! ',
+    'An emoji 😀🎉 or two 👨\u200d👩\u200d👧 (x\u00b2 \u2248 \u00bd), zero\u200bwidth and '
+    '\U0001d400\U0001d401 bold.',
     '《红楼梦》，中国古典四大名著之一，清代作家曹雪芹著于1784年（乾隆49年）。共120回。',
     '中文 with English words，２０２６年\u3000全角空格，𠀀𠀁 and　end。',
 ]
@@ -31,8 +35,10 @@ KINDS = {
         TEXTS[:3], 200, tokenizers.BertNormalization(lowercase=False), min_count=1), 'bert'),
     'byte_bpe': (lambda: tokenizers.train_byte_bpe(TEXTS, 300), 'roberta'),
     'unigram': (lambda: tokenizers.train_sentencepiece(TEXTS * 9, 130, layout='bert'), 'electra'),
-    'albert': (lambda: tokenizers.train_sentencepiece(TEXTS * 9, 130, lowercase=True, layout='albert'), 'albert'),
-    'xlnet': (lambda: tokenizers.train_sentencepiece(TEXTS * 9, 220, 'bpe', layout='xlnet'), 'xlnet'),
+    'albert': (lambda: tokenizers.train_sentencepiece(TEXTS * 9, 130, lowercase=True,
+                                                      layout='albert'), 'albert'),
+    'xlnet': (lambda: tokenizers.train_sentencepiece(TEXTS * 9, 220, 'bpe', layout='xlnet'),
+              'xlnet'),
 }
 tokenizer_of = functools.cache(lambda kind: KINDS[kind][0]())
 
@@ -40,7 +46,8 @@ tokenizer_of = functools.cache(lambda kind: KINDS[kind][0]())
 def perfect(features):
   """What a head gives that has learned every row by heart."""
   outputs = [np.zeros((size, 2), np.float32) for size in features.tokens.lengths]
-  for logits, start, end in zip(outputs, features.values['start'], features.values['end'], strict=True):
+  for logits, start, end in zip(outputs, features.values['start'], features.values['end'],
+                                strict=True):
     logits[start, 0] = logits[end, 1] = 9
   return outputs
 
@@ -59,12 +66,14 @@ def parts_of(text, draw, number):
 
 
 @pytest.mark.parametrize('kind', [
-    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ('wordpiece', 'albert'))) for kind in KINDS])
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ('wordpiece', 'albert')))
+    for kind in KINDS])
 def test_answers_come_back_to_the_character_from_every_window(kind):
   draw, tokenizer = np.random.default_rng(0), tokenizer_of(kind)
   questions = ('Who?', 'How tall is it?', '谁？') * 4
   golds = [(text, answer) for text in TEXTS for answer in parts_of(text, draw, 12)]
-  examples = [Example((questions[n % 12], text), answers=(answer,)) for n, (text, answer) in enumerate(golds)]
+  examples = [Example((questions[n % 12], text), answers=(answer,)) for n,
+              (text, answer) in enumerate(golds)]
   held = 0
   for length, stride in ((24, 1), (32, 7), (40, 100), (400, 128)):
     task = AnswerTask(family=KINDS[kind][1], stride=stride, answer_length=400)
@@ -118,11 +127,13 @@ def test_tokens_reach_up_to_the_next_and_those_of_one_character_share_it():
   # The first token of a character begins a part, the last one ends it.
   scores, first, last = best_spans(np.zeros((5, 2)), begins, ends, 5, 9)
   assert scores.tolist() == [0] * 6
-  assert [*zip(first.tolist(), last.tolist(), strict=True)] == [(0, 0), (0, 3), (0, 4), (2, 3), (2, 4), (4, 4)]
+  assert [*zip(first.tolist(), last.tolist(), strict=True)] == [(0, 0), (0, 3), (0, 4), (2, 3),
+                                                                (2, 4), (4, 4)]
 
 
 def test_windows_begin_every_stride_and_hold_the_answer_whole():
-  tokenizer = tokenizers.WordPiece(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij', '?', '##b'])
+  tokenizer = tokenizers.WordPiece(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghij',
+                                    '?', '##b'])
   example = Example(('a ? ? ?', 'a b  c d e fb'), answers=(Answer('d e', 7),))
   task = AnswerTask(stride=2, question_length=2)
   features = task.features([example], tokenizer, 9)
@@ -148,10 +159,12 @@ def test_windows_begin_every_stride_and_hold_the_answer_whole():
 
 
 def test_answers_are_found_where_they_say_or_nearest_and_widened_to_tokens():
-  tokenizer = tokenizers.WordPiece(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'no', 'in', '##ten', '##der'])
+  tokenizer = tokenizers.WordPiece(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'no', 'in',
+                                    '##ten', '##der'])
   context = 'no nintender in no in'
   def target(*answers):
-    features = AnswerTask(unanswerable=True).features([Example(('no', context), answers=answers)], tokenizer, 32)
+    features = AnswerTask(unanswerable=True).features([Example(('no', context), answers=answers)],
+                                                      tokenizer, 32)
     return [features.values[name].item() for name in ('start', 'end', 'weight')], features.skipped
   assert target(Answer('no', 16)) == ([6, 6, 1], ())
   assert target(Answer('no', 15)) == ([6, 6, 1], ())
@@ -160,13 +173,15 @@ def test_answers_are_found_where_they_say_or_nearest_and_widened_to_tokens():
   assert target(Answer('tend', 5)) == ([4, 4, 1], ())  # a word without pieces is one token
   assert target(Answer(' in ', 12)) == ([5, 5, 1], ())
   assert target() == ([0, 0, 1], ())
-  assert target(Answer('on', 3)) == ([0, 0, 0], ("example 0: the answer 'on' is not in its context",))
+  assert target(Answer('on', 3)) == ([0, 0, 0],
+                                     ("example 0: the answer 'on' is not in its context",))
   assert target(Answer('on', 3), Answer('no', 0)) == ([3, 3, 1], ())
 
 
 def test_what_is_not_known_weighs_nothing_and_bad_input_is_named():
   tokenizer, task = tokenizer_of('wordpiece'), AnswerTask()
-  features = task.features([Example(('Who?', TEXTS[0])), Example(('', TEXTS[0]), answers=(Answer('Tower', 11),))],
+  features = task.features([Example(('Who?', TEXTS[0])),
+                            Example(('', TEXTS[0]), answers=(Answer('Tower', 11),))],
                            tokenizer, 384)
   assert features.values['weight'].tolist() == [0, 0]
   unknown = [Example(('Who?', TEXTS[0]))] * 2
@@ -174,9 +189,11 @@ def test_what_is_not_known_weighs_nothing_and_bad_input_is_named():
     task.scores(unknown, task.predict(unknown, features, perfect(features)))
   assert features.skipped == ("example 1: the tokenizer has no tokens for the question ''",)
   for example, message in (
-      (Example(('Who?', ' \t'), where='a.json:7'), 'a.json:7: the tokenizer has no tokens for the context'),
+      (Example(('Who?', ' \t'), where='a.json:7'),
+       'a.json:7: the tokenizer has no tokens for the context'),
       (Example(('Who?',)), 'example 0: a question and its context are two texts, not 1'),
-      (Example(('Who?', TEXTS[0]), answers=()), 'the question has no answer, which needs unanswerable')):
+      (Example(('Who?', TEXTS[0]), answers=()),
+       'the question has no answer, which needs unanswerable')):
     with pytest.raises(ConfigError, match=message):
       task.features([example], tokenizer, 384)
   with pytest.raises(ConfigError, match='in rows of 5 tokens, a question of 8 leaves no room'):
@@ -205,19 +222,22 @@ def test_loss_is_the_mean_of_begin_and_end_over_all_of_a_row():
 
 def test_packed_questions_have_the_losses_of_those_alone():
   tokenizer, task = tokenizer_of('wordpiece'), AnswerTask()
-  examples = [Example(('Who?', text), answers=(Answer(text[4:9].strip(), -1),)) for text in TEXTS[:2]]
+  examples = [Example(('Who?', text), answers=(Answer(text[4:9].strip(), -1),))
+              for text in TEXTS[:2]]
   features = task.features(examples, tokenizer, 128)
   draw, total = np.random.default_rng(1), 0.0
   each = [draw.normal(size=(size, 2)).astype(np.float32) for size in features.tokens.lengths]
   for row, logits in enumerate(each):
     total += np.mean([cross_entropy(logits[:, side], features.values[name][row])
                       for side, name in enumerate(('start', 'end'))])
-  batch, placed = FeatureBatches(features, BatchShape(batch=2, length=256, pack=True)).lay_out(np.arange(2))
+  batch, placed = FeatureBatches(features,
+                                 BatchShape(batch=2, length=256, pack=True)).lay_out(np.arange(2))
   assert batch['segments'].max() == 2
   span = np.full((*batch['tokens'].shape, 2), 50, np.float32)  # of padding
   for number, row, first in zip(placed.number, placed.row, placed.first, strict=True):
     span[row, first:first + len(each[number])] = each[number]
-  losses = task.loss({'span': jnp.asarray(span)}, {name: jnp.asarray(some) for name, some in batch.items()})
+  losses = task.loss({'span': jnp.asarray(span)},
+                     {name: jnp.asarray(some) for name, some in batch.items()})
   assert losses['span'][0] == pytest.approx(total, rel=1e-5)
   assert losses['span'][1] == 2
 
@@ -250,9 +270,11 @@ def test_the_best_of_all_windows_wins_and_none_where_nothing_is_better():
   assert [part[:4] for part in found.candidates] == [('b c', 0, 3, 5), ('d', 4, 5, 4)]
   assert (found.text, found.start, found.end, found.null) == ('b c', 0, 3, -0.5)
   assert found.probability == pytest.approx(1 / (1 + np.exp(-1) + np.exp(-0.5)))
-  same, = AnswerTask(unanswerable=True, stride=2, n_best=2, null_threshold=-0.5).predict([example], features, logits)
+  same, = AnswerTask(unanswerable=True, stride=2, n_best=2,
+                     null_threshold=-0.5).predict([example], features, logits)
   assert same == found
-  none, = AnswerTask(unanswerable=True, stride=2, null_threshold=-1.0).predict([example], features, logits)
+  none, = AnswerTask(unanswerable=True, stride=2,
+                     null_threshold=-1.0).predict([example], features, logits)
   assert (none.text, none.start, none.end, none.null) == ('', -1, -1, -0.5)
   # Without a threshold there is always an answer; what is no number is no answer.
   logits[0][3] = np.nan
@@ -267,7 +289,8 @@ def test_scores_are_those_of_the_script_that_is_named():
   features = task.features(known, tokenizer, 128)
   found = task.predict(known, features, perfect(features))
   assert task.scores(known, found) == {'f1': 100, 'exact': 100}
-  none = [Example(('Who?', TEXTS[0]), answers=()), Example(('What?', TEXTS[0]), answers=(Answer('Eiffel Tower', 4),))]
+  none = [Example(('Who?', TEXTS[0]), answers=()),
+          Example(('What?', TEXTS[0]), answers=(Answer('Eiffel Tower', 4),))]
   task = AnswerTask(unanswerable=True)
   features = task.features(none, tokenizer, 128)
   scores = task.scores(none, task.predict(none, features, perfect(features)))

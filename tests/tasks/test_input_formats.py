@@ -46,7 +46,8 @@ def test_ids_behind_the_vocabulary():
   """Only GPT's rows have some, and only where its tokenizer was not made for them."""
   gpt = get_input_format('openai-gpt')
   assert gpt.extra_ids(Vocab(96)) == 3 and not gpt.extra_ids(Vocab(96, bos=7, sep=8, cls=9))
-  assert not any(form.extra_ids(LLAMA) for name, form in INPUT_FORMATS.items() if name != 'openai-gpt')
+  assert not any(form.extra_ids(LLAMA) for name,
+                 form in INPUT_FORMATS.items() if name != 'openai-gpt')
 
 
 def test_every_family_has_a_form():
@@ -64,18 +65,22 @@ def test_tokenizers_without_what_stands_around():
 
 def test_the_decoder_reads_each_text_shifted():
   """<s> 10 </s> and <s> 20 21 </s> in one row: each begins with </s>, and positions begin anew."""
-  batch = {'tokens': jnp.array([[0, 10, 2, 0, 20, 21, 2, 1]]), 'segments': jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]])}
+  batch = {'tokens': jnp.array([[0, 10, 2, 0, 20, 21, 2, 1]]),
+           'segments': jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]])}
   made = get_input_format('bart').add_model_inputs(batch, ROBERTA)
   assert made['decoder_tokens'].tolist() == [[2, 0, 10, 2, 0, 20, 21, 1]]
   assert made['decoder_place'].tolist()[0][:7] == [0, 1, 2, 0, 1, 2, 3]
-  assert get_input_format('mbart').add_model_inputs(batch, MBART)['decoder_tokens'].tolist()[0][0] == 80
-  assert get_input_format('roberta').add_model_inputs(batch, ROBERTA)['place'].tolist() == [[2, 3, 4, 2, 3, 4, 5, 1]]
+  assert get_input_format('mbart').add_model_inputs(batch, MBART)['decoder_tokens'].tolist()[0][
+      0] == 80
+  assert get_input_format('roberta').add_model_inputs(batch, ROBERTA)['place'].tolist() == [
+      [2, 3, 4, 2, 3, 4, 5, 1]]
 
 
 def test_padding_has_the_places_behind_its_text():
   """As in BERT's own rows, where the softmax over a row has padding too (run_squad.py)."""
   batch = {'tokens': jnp.array([[2, 10, 3, 0, 0]]), 'segments': jnp.array([[1, 1, 1, 0, 0]])}
-  assert get_input_format('bert').add_model_inputs(batch, BERT)['place'].tolist() == [[0, 1, 2, 3, 4]]
+  assert get_input_format('bert').add_model_inputs(batch, BERT)['place'].tolist() == [
+      [0, 1, 2, 3, 4]]
 
 
 def test_a_blank_is_laid_as_it_is_filled():
@@ -91,12 +96,14 @@ def test_a_word_for_each_class():
   head = conversion.build_head('glm', 'label', model, 2, words=(30, 31))
   row = get_input_format('glm').make_row([[10, 11, 12]], GLM, 16)
   batch = {'tokens': jnp.array([row.tokens]), 'segments': jnp.ones((1, len(row.tokens)), jnp.int32)}
-  batch = get_input_format('glm').add_model_inputs(batch, GLM) | {'extract': jnp.array([[row.summary_position]])}
+  batch = get_input_format('glm').add_model_inputs(batch, GLM) | {
+      'extract': jnp.array([[row.summary_position]])}
   lm = conversion.build_head('glm', 'lm', model, 2)
   whole = ModelWithHeads(model.backbone(), {'lm': lm, 'label': head})
   params = tiny.random_params(jax.eval_shape(whole.init, jax.random.key(0), batch))
   outputs = jax.jit(whole.apply)(params, batch)
-  np.testing.assert_allclose(outputs['label'][0, 0], outputs['lm'][0, row.summary_position, 30:32], rtol=1e-5)
+  np.testing.assert_allclose(outputs['label'][0, 0], outputs['lm'][0, row.summary_position, 30:32],
+                             rtol=1e-5)
   for words in ((), (30,), (30, 30), (30, 96)):
     with pytest.raises(conversion.ConvertError, match='2 different ids below 96'):
       conversion.build_head('glm', 'label', model, 2, words)
@@ -106,7 +113,8 @@ def test_a_head_that_does_not_fit_the_backbone():
   with pytest.raises(conversion.ConvertError, match='give it pooler=True'):
     conversion.build_head('deberta-v2', 'label', deberta_v2.v3_small(), 2)
   assert conversion.enable_required_parts('deberta-v2', 'label', deberta_v2.v3_small()).pooler
-  assert conversion.enable_required_parts('deberta-v2', 'tags', deberta_v2.v3_small()) == deberta_v2.v3_small()
+  assert conversion.enable_required_parts('deberta-v2', 'tags',
+                                          deberta_v2.v3_small()) == deberta_v2.v3_small()
 
 
 @pytest.mark.parametrize('family', sorted({*INPUT_FORMATS} & {*backbones.PUBLISHED} | {'xlm'}))
@@ -134,5 +142,7 @@ def test_positions_of_a_text_are_those_of_the_model_itself(family):
 
 def test_places_of_xlm_begin_with_0_and_of_roberta_behind_padding():
   batch = {'tokens': jnp.array([[0, 10, 2, 1]]), 'segments': jnp.array([[1, 1, 1, 0]])}
-  assert get_input_format('xlm').add_model_inputs(batch, ROBERTA)['place'].tolist() == [[0, 1, 2, 3]]
-  assert get_input_format('roberta').add_model_inputs(batch, ROBERTA)['place'].tolist() == [[2, 3, 4, 1]]
+  assert get_input_format('xlm').add_model_inputs(batch, ROBERTA)['place'].tolist() == [
+      [0, 1, 2, 3]]
+  assert get_input_format('roberta').add_model_inputs(batch, ROBERTA)['place'].tolist() == [
+      [2, 3, 4, 1]]

@@ -1,4 +1,5 @@
-"""Several labels per example: how they are read, learned, predicted, printed, exported and analyzed."""
+"""Several labels per example: how they are read, learned, predicted, printed, exported and
+analyzed."""
 import dataclasses
 import json
 
@@ -49,11 +50,15 @@ def rows_of(labels, name='labels'):
 
 
 FORMS = {
-    'lists': rows_of(LISTS), 'lists as JSON': rows_of(map(json.dumps, LISTS)), 'lists of Python': rows_of(map(str, LISTS)),
-    'bars': rows_of(map('|'.join, LISTS)), 'semicolons': rows_of(map('; '.join, LISTS)), 'commas': rows_of(map(','.join, LISTS)),
-    'columns': [{'text': text, **dict(zip(NAMES, vector, strict=True))} for (text, _), vector in zip(
+    'lists': rows_of(LISTS), 'lists as JSON': rows_of(map(json.dumps, LISTS)),
+    'lists of Python': rows_of(map(str, LISTS)),
+    'bars': rows_of(map('|'.join, LISTS)), 'semicolons': rows_of(map('; '.join, LISTS)),
+    'commas': rows_of(map(','.join, LISTS)),
+    'columns': [{'text': text, **dict(zip(NAMES, vector, strict=True))} for (text, _),
+                vector in zip(
         EXAMPLES, VECTORS, strict=True)],
-    'columns of truth': [{'comment_text': text, 'id': 'x', **dict(zip(NAMES, map(bool, vector), strict=True))}
+    'columns of truth': [{'comment_text': text, 'id': 'x',
+                          **dict(zip(NAMES, map(bool, vector), strict=True))}
                          for (text, _), vector in zip(EXAMPLES, VECTORS, strict=True)]}
 
 
@@ -69,25 +74,31 @@ def test_labels_are_read_in_every_form(tmp_path, form, kind):
 @pytest.mark.parametrize('form', ['vectors', 'floats', 'numpy', 'numbers', 'spaced'])
 def test_vectors_and_numbers(tmp_path, form):
   labels = {'vectors': VECTORS, 'floats': [list(map(float, vector)) for vector in VECTORS],
-            'numpy': [str(np.array(vector)) for vector in VECTORS], 'numbers': [list(labels) for _, labels in EXAMPLES],
+            'numpy': [str(np.array(vector)) for vector in VECTORS],
+            'numbers': [list(labels) for _, labels in EXAMPLES],
             'spaced': [' '.join(map(str, labels)) for _, labels in EXAMPLES]}[form]
   path = written(tmp_path / 'x.jsonl', rows_of(labels))
   found = read_sources('multilabel', [path])
-  assert found.labels == ('0', '1', '2') and [one.label for one in found.examples] == [labels for _, labels in EXAMPLES]
+  assert found.labels == ('0', '1', '2') and [one.label
+                                              for one in found.examples] == [labels for _,
+                                                                             labels in EXAMPLES]
   named = read_sources('multilabel', [path], labels=NAMES)
   assert [one.label for one in named.examples] == [labels for _, labels in EXAMPLES]
-  chunks = [one.label for chunk in read_chunks('multilabel', path, labels=NAMES, size=4) for one in chunk]
+  chunks = [one.label for chunk in read_chunks('multilabel', path, labels=NAMES, size=4)
+            for one in chunk]
   assert chunks == [labels for _, labels in EXAMPLES]
 
 
 def test_separators_inside_names(tmp_path):
   path = written(tmp_path / 'x.tsv', rows_of(['food, drink', 'food, drink|art', '', 'art']), 'tsv')
   found = read_sources('multilabel', [path])
-  assert found.labels == ('art', 'food, drink') and "labels are separated by '|'" in found.report.lines()
+  assert found.labels == (
+      'art', 'food, drink') and "labels are separated by '|'" in found.report.lines()
   found = read_sources('multilabel', [path], Columns(separator='/'))
   assert found.labels == ('art', 'food, drink', 'food, drink|art')
   only = written(tmp_path / 'y.tsv', rows_of(['food, drink', 'art', '', 'art']), 'tsv')
-  assert [one.label for one in read_sources('multilabel', [only], labels=('art', 'food, drink')).examples] == [
+  assert [one.label for one in read_sources('multilabel', [only],
+                                            labels=('art', 'food, drink')).examples] == [
       (1,), (0,), (), (0,)]
   task = MultiLabelTask(labels=('food, drink', 'art'))
   named = name_labels(task, Example(('x',)), MultiLabelPrediction((0, 1), np.array([0.8, 0.9])))
@@ -95,11 +106,14 @@ def test_separators_inside_names(tmp_path):
 
 
 @pytest.mark.parametrize(('labels', 'message'), [
-    ([['good'], ['worse'], [], []], "x.jsonl:2: the label 'worse' is none of those that are learned: bad, good, place"),
+    ([['good'], ['worse'], [], []],
+     "x.jsonl:2: the label 'worse' is none of those that are learned: bad, good, place"),
     ([['good'], None, [], []], 'x.jsonl:2: no label to learn from'),
     ([['good', ''], [], [], []], 'x.jsonl:1: one of the labels is empty'),
-    ([['good', ['bad']], [], [], []], 'x.jsonl:1: the label must be one class: a text, a number or a boolean, got a list'),
-    ([{'good': 1}, [], [], []], 'x.jsonl:1: the label must be one class: a text, a number or a boolean, got an object'),
+    ([['good', ['bad']], [], [], []],
+     'x.jsonl:1: the label must be one class: a text, a number or a boolean, got a list'),
+    ([{'good': 1}, [], [], []],
+     'x.jsonl:1: the label must be one class: a text, a number or a boolean, got an object'),
     ([None, None, None, None], 'has no labels to learn from: no row has one in'),
     (['', '', '', ''], 'has no labels to learn from: no row has one in')])
 def test_bad_labels_are_refused_by_their_line(tmp_path, labels, message):
@@ -129,25 +143,32 @@ def test_an_empty_column_is_no_labels_to_predict(tmp_path):
 
 def test_the_loss_is_binary_cross_entropy_by_hand():
   draw = np.random.default_rng(0)
-  logits, label = draw.normal(size=(4, 1, 3)).astype(np.float32), (draw.random((4, 1, 3)) < 0.5).astype(np.float32)
+  logits, label = draw.normal(size=(4, 1, 3)).astype(np.float32), (
+      draw.random((4, 1, 3)) < 0.5).astype(np.float32)
   batch = {'label': label, 'weight': np.array([[1], [1], [0], [1]], np.float32)}
   p = 1 / (1 + np.exp(-logits.astype(np.float64)))
-  for fields, positive, gamma in (({}, np.ones(3), 0), ({'class_weights': (2.0, 0.5, 3.0)}, np.array([2, 0.5, 3]), 0), (
-      {'focal': 2.0}, np.ones(3), 2), ({'focal': 1.5, 'class_weights': (2.0, 1.0, 1.0)}, np.array([2, 1, 1]), 1.5)):
-    each = -(positive * label * (1 - p) ** gamma * np.log(p) + (1 - label) * p ** gamma * np.log(1 - p)).mean(-1)
+  for fields, positive, gamma in (({}, np.ones(3), 0),
+                                  ({'class_weights': (2.0, 0.5, 3.0)}, np.array([2, 0.5, 3]), 0), (
+      {'focal': 2.0}, np.ones(3), 2), ({'focal': 1.5, 'class_weights': (2.0, 1.0, 1.0)},
+                                       np.array([2, 1, 1]), 1.5)):
+    each = -(positive * label * (1 - p) ** gamma * np.log(p) + (1 - label) * p ** gamma
+             * np.log(1 - p)).mean(-1)
     task = MultiLabelTask(labels=NAMES, **fields)
     loss, weight = task.loss({'label': jnp.asarray(logits)}, batch)['label']
     assert float(loss) == pytest.approx((each * batch['weight']).sum(), rel=1e-5) and weight == 3
     # The gradient by differences in double precision.
-    gradient = jax.grad(lambda x, task=task: task.loss({'label': x}, batch)['label'][0])(jnp.asarray(logits))
+    gradient = jax.grad(lambda x,
+                        task=task: task.loss({'label': x}, batch)['label'][0])(jnp.asarray(logits))
     def total(x, positive=positive, gamma=gamma):
       q = 1 / (1 + np.exp(-x))
-      some = -(positive * label * (1 - q) ** gamma * np.log(q) + (1 - label) * q ** gamma * np.log(1 - q)).mean(-1)
+      some = -(positive * label * (1 - q) ** gamma * np.log(q) + (1 - label) * q ** gamma
+               * np.log(1 - q)).mean(-1)
       return (some * batch['weight']).sum()
     for place in np.ndindex(logits.shape):
       step = np.zeros(logits.shape)
       step[place] = 1e-6
-      assert gradient[place] == pytest.approx((total(logits + step) - total(logits - step)) / 2e-6, abs=1e-5)
+      assert gradient[place] == pytest.approx((total(logits + step) - total(logits - step)) / 2e-6,
+                                              abs=1e-5)
   extreme = MultiLabelTask(labels=NAMES, focal=2.0)
   for value in (-1e4, 1e4):
     x = jnp.full((4, 1, 3), value)
@@ -156,17 +177,20 @@ def test_the_loss_is_binary_cross_entropy_by_hand():
 
 def test_class_weights_and_focal_loss_of_single_labels():
   draw = np.random.default_rng(1)
-  logits, label = draw.normal(size=(5, 1, 3)).astype(np.float32), np.array([[0], [2], [1], [0], [2]])
+  logits, label = draw.normal(size=(5, 1, 3)).astype(np.float32), np.array(
+      [[0], [2], [1], [0], [2]])
   batch = {'label': label, 'weight': np.array([[1], [1], [1], [1], [0]], np.float32)}
   p = np.exp(logits.astype(np.float64))
   p = np.take_along_axis(p / p.sum(-1, keepdims=True), label[..., None], -1)[..., 0]
   weights = np.array([0.5, 2.0, 1.0])
-  for fields, scale, gamma in (({'class_weights': (0.5, 2.0, 1.0)}, weights, 0), ({'focal': 2.0}, np.ones(3), 2), (
+  for fields, scale, gamma in (({'class_weights': (0.5, 2.0, 1.0)}, weights, 0),
+                               ({'focal': 2.0}, np.ones(3), 2), (
       {'class_weights': (0.5, 2.0, 1.0), 'focal': 2.0}, weights, 2)):
     task = SequenceTask(labels=NAMES, **fields)
     found = task.loss({'label': jnp.asarray(logits)}, batch)
     own = scale[label] * batch['weight']
-    assert float(found['label'][0]) == pytest.approx((-own * (1 - p) ** gamma * np.log(p)).sum(), rel=1e-5)
+    assert float(found['label'][0]) == pytest.approx((-own * (1 - p) ** gamma * np.log(p)).sum(),
+                                                     rel=1e-5)
     assert float(found['label'][1]) == pytest.approx(own.sum()) and found['label_accuracy'][1] == 4
   certain = jnp.full((5, 1, 3), -1e4).at[:, :, 0].set(1e4)
   task = SequenceTask(labels=NAMES, focal=0.5)
@@ -175,7 +199,8 @@ def test_class_weights_and_focal_loss_of_single_labels():
 
 @pytest.mark.parametrize('factor', [1.0, 0.01])
 def test_the_loss_is_a_mean_also_of_small_weights(factor):
-  """Class weights and the weights of many windows (1 / windows) may sum to less than 1 in a batch."""
+  """Class weights and the weights of many windows (1 / windows) may sum to less than 1 in a
+  batch."""
   logits, label = jnp.array([[[1.0, -1.0]], [[0.5, 0.0]]]), jnp.array([[0], [1]])
   p = np.exp(np.asarray(logits, np.float64))
   first, second = -np.log((p / p.sum(-1, keepdims=True))[[0, 1], 0, [0, 1]])
@@ -186,7 +211,8 @@ def test_the_loss_is_a_mean_also_of_small_weights(factor):
     loss = step.total_loss(TaskObjective(task).terms, task.loss({'label': logits}, some))
     assert float(loss) == pytest.approx((first + 3 * second) / 4, rel=1e-5)
   empty = {**batch, 'weight': jnp.zeros((2, 1))}
-  assert step.total_loss(TaskObjective(weighted).terms, weighted.loss({'label': logits}, empty)) == 0
+  assert step.total_loss(TaskObjective(weighted).terms,
+                         weighted.loss({'label': logits}, empty)) == 0
 
 
 def test_balanced_weights_come_from_the_training_examples():
@@ -200,7 +226,8 @@ def test_balanced_weights_come_from_the_training_examples():
 
 
 @pytest.mark.parametrize(('make', 'message'), [
-    (lambda: SequenceTask(regression=True, focal=1.0), 'are for classes, and a regression has none'),
+    (lambda: SequenceTask(regression=True, focal=1.0),
+     'are for classes, and a regression has none'),
     (lambda: SequenceTask(labels=('a', 'b'), class_weights=(1.0,)), 'are one per class, 2, got 1'),
     (lambda: MultiLabelTask(labels=NAMES, thresholds=(0.5, 0.5)), 'are one, or 3, got 2'),
     (lambda: MultiLabelTask(labels=NAMES, thresholds=(1.0,)), r'thresholds'),
@@ -226,9 +253,12 @@ def test_batches_have_the_shapes_of_the_task(trained):
     features = task.features(examples, trained.tokenizer, 16)
     batch, placement = FeatureBatches(features, BatchShape(4, 16, pack=pack)).batch(0)
     if not pack:
-      assert {name: x.shape[2:] for name, x in batch.items() if name in TaskObjective(task).shapes(4, 16)} == {
+      assert {name: x.shape[2:] for name, x in batch.items() if name
+              in TaskObjective(task).shapes(4, 16)} == {
           name: x.shape[2:] for name, x in TaskObjective(task).shapes(4, 16).items()}
-    assert batch['label'][placement.row, placement.slot].tolist() == task.label_values(examples)[placement.number].tolist()
+    assert batch['label'][placement.row,
+                          placement.slot].tolist() == task.label_values(examples)[
+                              placement.number].tolist()
     loss, weight = task.loss({'label': 8.0 * (2 * batch['label'] - 1)}, batch)['label']
     assert weight == 4 and loss / weight < 0.001
   outputs = {'label': jnp.ones((4, 1, 3))}
@@ -251,9 +281,11 @@ def test_predictions_metrics_and_report(trained):
   assert MULTILABEL.name_truth(task, examples[2]) == ['good', 'place']
   wrong = dataclasses.replace(examples[0], label=(0, 1))
   text = ' '.join(''.join(section.itertext()) for section in error_analysis.error_sections(
-      trained.task, error_analysis.labeled_pairs([wrong, *examples], predict(trained, [wrong, *examples]))))
+      trained.task, error_analysis.labeled_pairs([wrong, *examples],
+                                                 predict(trained, [wrong, *examples]))))
   assert 'Most confident mistakes' in text and 'is bad, good' in text and 'Scores by class' in text
-  assert plm_jax.predict(trained, 'fine berlin')[0] == Labels(['good', 'place'], found[2:3] and name_labels(
+  assert plm_jax.predict(trained, 'fine berlin')[0] == Labels(['good', 'place'],
+                                                              found[2:3] and name_labels(
       task, examples[2], found[2]).probabilities)
 
 
@@ -284,7 +316,8 @@ def test_thresholds_are_tuned_kept_and_exported(trained, tmp_path):
   with pytest.raises(UserError, match=r'decision.json: expected fields of the task as JSON'):
     decision.apply(tmp_path, task)
 
-  high = dataclasses.replace(trained, task=dataclasses.replace(trained.task, thresholds=(0.5, 0.5, 0.999)))
+  high = dataclasses.replace(trained, task=dataclasses.replace(trained.task,
+                                                               thresholds=(0.5, 0.5, 0.999)))
   assert [one.label for one in predict(high, examples)] == [(1,), (0,), (1,), ()]
   plm_jax.export(high, tmp_path / 'out')
   config = json.loads((tmp_path / 'out/config.json').read_text())
@@ -297,8 +330,10 @@ def test_thresholds_are_tuned_kept_and_exported(trained, tmp_path):
   plm_jax.export(trained, tmp_path / 'plain')
   assert 'thresholds' not in json.loads((tmp_path / 'plain/config.json').read_text())
   imported = conversion.load(tmp_path / 'out')
-  conversion.save(tmp_path / 'copy', imported.config, imported.params, imported.tokenizer, like=imported)
-  assert json.loads((tmp_path / 'copy/config.json').read_text())['thresholds'] == config['thresholds']
+  conversion.save(tmp_path / 'copy', imported.config, imported.params, imported.tokenizer,
+                  like=imported)
+  assert json.loads((tmp_path / 'copy/config.json').read_text())['thresholds'] == config[
+      'thresholds']
 
 
 def test_baselines_and_a_hint_where_nothing_is_predicted():
@@ -307,10 +342,12 @@ def test_baselines_and_a_hint_where_nothing_is_predicted():
   assert majority['subset_accuracy'] == 25 and majority['micro_f1'] == 0
   found = baselines.simple_baseline(task, examples, examples)
   assert found.name == 'TF-IDF with logistic regression' and found.scores['micro_f1'] > 90
-  none = [MultiLabelPrediction((), np.array([0.1, 0.2 + 0.01 * number])) for number in range(len(examples))]
+  none = [MultiLabelPrediction((), np.array([0.1, 0.2 + 0.01 * number]))
+          for number in range(len(examples))]
   hints = describe_collapse(task, examples, none)
   assert hints[0] == 'no label is predicted. What may help:'
-  assert write_plain(hints[-1]) == '- objective.tune_thresholds=each lowers thresholds' and len(hints) == 4
+  assert write_plain(hints[-1]) == '- objective.tune_thresholds=each lowers thresholds' and len(
+      hints) == 4
   given = {'objective.tune_thresholds', 'objective.focal'}
   assert len(describe_collapse(task, examples, none, given)) == 2
   assert not describe_collapse(task, examples[:1] * 4, none[:4])

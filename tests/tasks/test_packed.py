@@ -1,4 +1,5 @@
-"""Several texts in one row, apart, are the same texts in rows of their own: states and what heads say."""
+"""Several texts in one row, apart, are the same texts in rows of their own: states and what heads
+say."""
 import functools
 from typing import Any
 
@@ -37,12 +38,15 @@ class States:
 def texts():
   """Four examples of one text or two, without special tokens."""
   draw = np.random.default_rng(0)
-  return [[draw.integers(10, 90, size).tolist() for size in sizes] for sizes in ((3,), (5, 2), (1, 1), (7,))]
+  return [[draw.integers(10, 90, size).tolist() for size in sizes]
+          for sizes in ((3,), (5, 2), (1, 1), (7,))]
 
 
 def laid(rows, lengths):
-  """Rows of `Row`s, one behind another in each -> tokens, types, segments [B, L], extract [B, E]."""
-  batch = {name: np.zeros((len(rows), LENGTH), np.int32) for name in ('tokens', 'types', 'segments')}
+  """Rows of `Row`s, one behind another in each -> tokens, types, segments [B, L], extract [B,
+  E]."""
+  batch = {name: np.zeros((len(rows), LENGTH), np.int32)
+           for name in ('tokens', 'types', 'segments')}
   extract = np.zeros((len(rows), lengths), np.int32)
   for number, some in enumerate(rows):
     at = 0
@@ -58,13 +62,16 @@ def laid(rows, lengths):
     pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
     for name in backbones.PUBLISHED if name != 'spanbert'])
 def test_texts_in_one_row_are_apart(name):
-  vocab, family, model = VOCABS.get(name, VOCAB), backbones.family(name), backbones.small(name, 96, LENGTH)
+  vocab, family, model = VOCABS.get(name, VOCAB), backbones.family(name), backbones.small(
+      name, 96, LENGTH)
   for head in ('label', 'choice'):
     model = conversion.enable_required_parts(family, head, model)
-  heads = {head: conversion.build_head(family, head, model, 3, WORDS) for head in ('label', 'tags', 'span', 'choice')}
+  heads = {head: conversion.build_head(family, head, model, 3, WORDS)
+           for head in ('label', 'tags', 'span', 'choice')}
   form = get_input_format(family)
   rows = [form.make_row(some, vocab, 20) for some in texts()]
-  alone, packed = (form.add_model_inputs(laid(some, len(some[0])), vocab) for some in ([[row] for row in rows], [rows]))
+  alone, packed = (form.add_model_inputs(laid(some, len(some[0])), vocab)
+                   for some in ([[row] for row in rows], [rows]))
   params = tiny.random_params(jax.eval_shape(
       ModelWithHeads(model.backbone(), heads).init, jax.random.key(0), alone)['params'])
 
@@ -82,5 +89,6 @@ def test_texts_in_one_row_are_apart(name):
   for number, row in enumerate(rows):
     size = len(row.tokens)
     for kind in ('states', 'tags', 'span'):
-      np.testing.assert_allclose(together[kind][0, at:at + size], apart[kind][number, :size], atol=1e-5)
+      np.testing.assert_allclose(together[kind][0, at:at + size], apart[kind][number, :size],
+                                 atol=1e-5)
     at += size

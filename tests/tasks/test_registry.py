@@ -15,17 +15,22 @@ ROWS = {  # as the data sets of these names have them, in TFDS or their own file
     'sst2': ({'sentence': 'a', 'label': '0'}, ('a',), 'negative'),
     'mrpc': ({'sentence1': 'a', 'sentence2': 'b', 'label': 1}, ('a', 'b'), 'equivalent'),
     'qqp': ({'question1': 'a', 'question2': 'b', 'is_duplicate': '0'}, ('a', 'b'), 'not_duplicate'),
-    'mnli': ({'sentence1': 'a', 'sentence2': 'b', 'label1': 'neutral', 'gold_label': 'contradiction'}, ('a', 'b'),
+    'mnli': ({'sentence1': 'a', 'sentence2': 'b', 'label1': 'neutral',
+              'gold_label': 'contradiction'}, ('a', 'b'),
              'contradiction'),
-    'qnli': ({'question': 'a', 'sentence': 'b', 'label': 'not_entailment'}, ('a', 'b'), 'not_entailment'),
+    'qnli': ({'question': 'a', 'sentence': 'b', 'label': 'not_entailment'}, ('a', 'b'),
+             'not_entailment'),
     'rte': ({'premise': 'a', 'hypothesis': 'b', 'label': 0}, ('a', 'b'), 'entailment'),
     'wnli': ({'sentence1': 'a', 'sentence2': 'b', 'label': 0}, ('a', 'b'), 'not_entailment'),
     'boolq': ({'question': 'a', 'passage': 'b', 'answer': True}, ('a', 'b'), 'True'),
     'cb': ({'premise': 'a', 'hypothesis': 'b', 'label': 1}, ('a', 'b'), 'contradiction'),
-    'wic': ({'word': 'bed', 'sentence1': 'a', 'sentence2': 'b', 'label': False}, ('bed a', 'b'), 'False'),
-    'sick': ({'sentence_A': 'a', 'sentence_B': 'b', 'entailment_label': 'neutral'}, ('a', 'b'), 'neutral'),
+    'wic': ({'word': 'bed', 'sentence1': 'a', 'sentence2': 'b', 'label': False}, ('bed a', 'b'),
+            'False'),
+    'sick': ({'sentence_A': 'a', 'sentence_B': 'b', 'entailment_label': 'neutral'}, ('a', 'b'),
+             'neutral'),
     'tnews': ({'sentence': 'a', 'label': 116, 'keywords': ''}, ('a',), '116'),
-    'ocnli': ({'sentence1': 'a', 'sentence2': 'b', 'label': 'entailment', 'label0': None}, ('a', 'b'), 'entailment'),
+    'ocnli': ({'sentence1': 'a', 'sentence2': 'b', 'label': 'entailment', 'label0': None},
+              ('a', 'b'), 'entailment'),
     'bustm': ({'sentence1': 'a', 'sentence2': 'b', 'label': '1'}, ('a', 'b'), '1'),
     'eprstmt': ({'sentence': 'a', 'label': 'Positive'}, ('a',), 'Positive'),
     'chnsenticorp': ({'text_a': 'a', 'label': '1'}, ('a',), 'positive'),
@@ -49,12 +54,17 @@ def test_classes_by_name_and_by_number(name, tmp_path):
 
 def test_other_kinds(tmp_path):
   assert read('stsb', {'score': '3.8', 'sentence1': 'a', 'sentence2': 'b'}, tmp_path).label == 3.8
-  assert read('sick_relatedness', {'relatedness': 4.5, 'sentence1': 'a', 'sentence2': 'b'}, tmp_path).label == 4.5
-  assert read('conll2003', {'tokens': ['EU', 'x'], 'ner': [3, 0], 'pos': [22, 1]}, tmp_path).label == (3, 0)
+  assert read('sick_relatedness', {'relatedness': 4.5, 'sentence1': 'a', 'sentence2': 'b'},
+              tmp_path).label == 4.5
+  assert read('conll2003', {'tokens': ['EU', 'x'], 'ner': [3, 0], 'pos': [22, 1]},
+              tmp_path).label == (3, 0)
   assert TASKS['conll2003'].labels[3] == 'B-ORG'
-  copa = read('copa', {'premise': 'p', 'question': 'cause', 'choice1': 'a', 'choice2': 'b', 'label': 1}, tmp_path)
-  assert (copa.texts, copa.choices, copa.label) == (('p', 'What was the cause of this?'), ('a', 'b'), 1)
-  assert read('piqa', {'goal': 'g', 'sol1': 'a', 'sol2': 'b', 'label': 0}, tmp_path).texts == ('g', '')
+  copa = read('copa', {'premise': 'p', 'question': 'cause', 'choice1': 'a', 'choice2': 'b',
+                       'label': 1}, tmp_path)
+  assert (copa.texts, copa.choices, copa.label) == (('p', 'What was the cause of this?'),
+                                                    ('a', 'b'), 1)
+  assert read('piqa', {'goal': 'g', 'sol1': 'a', 'sol2': 'b', 'label': 0},
+              tmp_path).texts == ('g', '')
 
 
 def test_names_are_in_the_order_of_the_published_numbers():
@@ -63,12 +73,14 @@ def test_names_are_in_the_order_of_the_published_numbers():
   assert TASKS['wnli'].labels == ('not_entailment', 'entailment')
   assert TASKS['tnews'].labels[4:7] == ('104', '106', '107')
   assert TASKS['tnews'].labels[9:11] == ('110', '112')
-  assert {name: len(TASKS[name].labels) for name in ('tnews', 'thucnews', 'conll2003', 'msra', 'pos')} == {
+  assert {name: len(TASKS[name].labels)
+          for name in ('tnews', 'thucnews', 'conll2003', 'msra', 'pos')} == {
       'tnews': 15, 'thucnews': 10, 'conll2003': 9, 'msra': 7, 'pos': 17}
 
 
 def test_the_metrics_of_the_benchmarks():
-  assert [TASKS[name].measures[0] for name in ('cola', 'mrpc', 'stsb', 'cb', 'pos', 'conll2003', 'squad_v2')] == [
+  assert [TASKS[name].measures[0] for name in ('cola', 'mrpc', 'stsb', 'cb', 'pos', 'conll2003',
+                                               'squad_v2')] == [
       'matthews', 'f1', 'pearson', 'accuracy', 'accuracy', 'entities', 'f1']
   for task in TASKS.values():
     if task.kind in ('classification', 'regression', 'choice'):
@@ -78,39 +90,53 @@ def test_the_metrics_of_the_benchmarks():
 def test_sources_of_training_and_of_measuring():
   mnli = TASKS['mnli']
   assert (mnli.train, mnli.dev) == (
-      ('tfds:glue/mnli:train',), ('tfds:glue/mnli:validation_matched', 'tfds:glue/mnli:validation_mismatched'))
+      ('tfds:glue/mnli:train',), ('tfds:glue/mnli:validation_matched',
+                                  'tfds:glue/mnli:validation_mismatched'))
   assert TASKS['race'].dev == ('tfds:race/high:dev', 'tfds:race/middle:dev')
   assert TASKS['dream'].train == ()
   assert TASKS['embedded_choice'].dev == ('embedded:choice:dev',)
 
 
 @pytest.mark.parametrize(('task', 'family', 'size', 'values'), [
-    ('sst2', 'bert', '', {'peak': 2e-5, 'epochs': 3.0, 'batch': 32, 'length': 128, 'warmup': 0.1, 'clip': 1.0}),
+    ('sst2', 'bert', '', {'peak': 2e-5, 'epochs': 3.0, 'batch': 32, 'length': 128, 'warmup': 0.1,
+                          'clip': 1.0}),
     ('mrpc', 'distilbert', '', {'epochs': 5.0}),
     ('squad', 'bert', '', {'peak': 3e-5, 'epochs': 2.0, 'batch': 12, 'length': 384, 'stride': 128}),
-    ('squad', 'bert', 'large', {'batch': 24}), ('conll2003', 'bert', '', {'peak': 5e-5, 'epochs': 3.0, 'batch': 32}),
-    ('swag', 'bert', '', {'peak': 2e-5, 'batch': 16}), ('c3', 'bert', '', {'epochs': 8.0, 'length': 512}),
-    ('rte', 'roberta', 'large', {'peak': 2e-5, 'batch': 16, 'epochs': 10.0, 'b2': 0.98, 'weight_decay': 0.1,
+    ('squad', 'bert', 'large', {'batch': 24}),
+    ('conll2003', 'bert', '', {'peak': 5e-5, 'epochs': 3.0, 'batch': 32}),
+    ('swag', 'bert', '', {'peak': 2e-5, 'batch': 16}),
+    ('c3', 'bert', '', {'epochs': 8.0, 'length': 512}),
+    ('rte', 'roberta', 'large', {'peak': 2e-5, 'batch': 16, 'epochs': 10.0, 'b2': 0.98,
+                                 'weight_decay': 0.1,
                                  'clip': 0.0, 'exempt': ()}),
-    ('squad_v2', 'roberta', 'large', {'peak': 1.5e-5, 'batch': 48, 'epochs': 2.0, 'weight_decay': 0.01}),
+    ('squad_v2', 'roberta', 'large', {'peak': 1.5e-5, 'batch': 48, 'epochs': 2.0,
+                                      'weight_decay': 0.01}),
     ('mnli', 'albert', 'xxlarge', {'peak': 3e-5, 'steps': 10000, 'warmup': 1000, 'batch': 128}),
     ('qqp', 'electra', 'small', {'peak': 1e-4, 'layer_decay': 0.8, 'epochs': 3.0}),
     ('rte', 'electra', 'large', {'peak': 5e-5, 'layer_decay': 0.9, 'epochs': 10.0}),
     ('squad', 'electra', 'base', {'epochs': 2.0, 'length': 512, 'batch': 32}),
     ('mnli', 'deberta', 'base', {'peak': 3e-5, 'batch': 64, 'warmup': 1000, 'length': 256}),
-    ('mnli', 'deberta-v2', 'base', {'peak': 1.5e-5}), ('mnli', 'deberta-v2', 'v3-large', {'peak': 7e-6, 'epochs': 2.0}),
-    ('rte', 'deberta-v2', '', {'peak': 1.5e-5, 'epochs': 6.0, 'start': None, 'length': 320, 'head_dropout': 0.2}),
-    ('stsb', 'deberta-v2', 'v3-large', {'peak': 7e-6, 'epochs': 4.0, 'start': None, 'head_dropout': 0.1}),
-    ('mrpc', 'deberta-v2', 'v2-xlarge', {'peak': 3.5e-6, 'epochs': 6.0, 'start': 'mnli', 'head_dropout': 0.2}),
+    ('mnli', 'deberta-v2', 'base', {'peak': 1.5e-5}),
+    ('mnli', 'deberta-v2', 'v3-large', {'peak': 7e-6, 'epochs': 2.0}),
+    ('rte', 'deberta-v2', '', {'peak': 1.5e-5, 'epochs': 6.0, 'start': None, 'length': 320,
+                               'head_dropout': 0.2}),
+    ('stsb', 'deberta-v2', 'v3-large',
+     {'peak': 7e-6, 'epochs': 4.0, 'start': None, 'head_dropout': 0.1}),
+    ('mrpc', 'deberta-v2', 'v2-xlarge',
+     {'peak': 3.5e-6, 'epochs': 6.0, 'start': 'mnli', 'head_dropout': 0.2}),
     ('rte', 'deberta', 'large', {'peak': 1e-5, 'warmup': 50, 'start': 'mnli', 'head_dropout': 0.2}),
     ('rte', 'deberta', 'xlarge', {'peak': 5e-6, 'batch': 48, 'start': 'mnli'}),
-    ('conll2003', 'deberta', 'base', {'head_dropout': 0.0}), ('mnli', 'deberta', 'large', {'head_dropout': 0.2}),
-    ('conll2003', 'deberta-v2', 'v3-large', {'peak': 9e-6, 'epochs': 10.0, 'warmup': 10, 'head_dropout': 0.0}),
+    ('conll2003', 'deberta', 'base', {'head_dropout': 0.0}),
+    ('mnli', 'deberta', 'large', {'head_dropout': 0.2}),
+    ('conll2003', 'deberta-v2', 'v3-large',
+     {'peak': 9e-6, 'epochs': 10.0, 'warmup': 10, 'head_dropout': 0.0}),
     ('stsb', 'xlnet', 'large', {'peak': 5e-5, 'steps': 1200, 'weight_decay': 0.0}),
     ('squad_v2', 'xlnet', 'large', {'peak': 3e-5, 'steps': 8000, 'batch': 48, 'layer_decay': 0.75}),
     ('squad', 'spanbert', '', {'peak': 2e-5, 'epochs': 4.0, 'batch': 32, 'length': 512}),
-    ('rte', 'bart', 'large', {'peak': 1e-5, 'steps': 1018, 'warmup': 61}), ('cola', 'gpt2', '', {'peak': 6.25e-5}),
-    ('rte', 'gptbert', '', {'peak': 1e-4, 'epochs': 10.0, 'batch': 16, 'floor': 0.1, 'warmup': 0.06, 'length': 512,
+    ('rte', 'bart', 'large', {'peak': 1e-5, 'steps': 1018, 'warmup': 61}),
+    ('cola', 'gpt2', '', {'peak': 6.25e-5}),
+    ('rte', 'gptbert', '', {'peak': 1e-4, 'epochs': 10.0, 'batch': 16, 'floor': 0.1, 'warmup': 0.06,
+                            'length': 512,
                             'clip': 0.0, 'exempt': ()}),
     ('mnli', 'gptbert', '', {'peak': 1e-4, 'epochs': 3.0, 'batch': 32, 'length': 512, 'clip': 0.0}),
     ('cola', 'glm', '', {'peak': 2e-5})])
@@ -119,7 +145,8 @@ def test_published_settings(task, family, size, values):
   assert {name: found.get(name) for name in values} == values
 
 
-TRAINER = {'b1': 0.9, 'b2': 0.999, 'eps': 1e-8, 'clip': 1.0, 'bias_correction': True, 'schedule': 'linear',
+TRAINER = {'b1': 0.9, 'b2': 0.999, 'eps': 1e-8, 'clip': 1.0, 'bias_correction': True,
+           'schedule': 'linear',
            'layer_decay': 1.0, 'exempt': ('bias', 'scale')}
 
 
@@ -128,25 +155,30 @@ TRAINER = {'b1': 0.9, 'b2': 0.999, 'eps': 1e-8, 'clip': 1.0, 'bias_correction': 
     ('roberta', 'base', (512, 1e-5), (512, 5e-5)), ('roberta', 'large', (512, 3e-5), (512, 1e-5))])
 def test_no_family_changes_the_settings_of_sentence_vectors(family, size, unsupervised, supervised):
   """README of SimCSE, and the example scripts of sentence-transformers."""
-  for task, (batch, peak), epochs in (('simcse', unsupervised, 1.0), ('simcse_nli', supervised, 3.0)):
+  for task, (batch, peak), epochs in (('simcse', unsupervised, 1.0),
+                                      ('simcse_nli', supervised, 3.0)):
     found = published_hyperparameters(task, family, size)
-    assert (found['batch'], found['peak'], found['epochs'], found['length']) == (batch, peak, epochs, 32)
+    assert (found['batch'], found['peak'], found['epochs'],
+            found['length']) == (batch, peak, epochs, 32)
     assert (found['warmup'], found['weight_decay']) == (0.0, 0.0)
     assert {name: found[name] for name in TRAINER} == TRAINER
     steps = {'simcse': 1_000_000, 'simcse_nli': 275_601}[task] / batch
     assert steps / found['evaluations'] == pytest.approx(125, rel=0.08)
   for task, epochs in (('sbert_nli', 1.0), ('sbert_sts', 4.0)):
     found = published_hyperparameters(task, family, size)
-    assert (found['batch'], found['peak'], found['epochs'], found['warmup']) == (16, 2e-5, epochs, 0.1)
+    assert (found['batch'], found['peak'], found['epochs'],
+            found['warmup']) == (16, 2e-5, epochs, 0.1)
     assert found['weight_decay'] == 0.01 and {name: found[name] for name in TRAINER} == TRAINER
 
 
 def test_other_families_have_them_too():
   for family in ('electra', 'deberta-v2', 'xlnet', 'gpt2', 'mpnet'):
-    assert published_hyperparameters('simcse', family, 'base') == published_hyperparameters('simcse', 'bert', 'base')
+    assert published_hyperparameters('simcse', family,
+                                     'base') == published_hyperparameters('simcse', 'bert', 'base')
     assert published_hyperparameters('sbert_sts', family, 'large') == published_hyperparameters(
         'sbert_sts', 'bert', 'base')
-    assert published_hyperparameters('embedded_embedding', family) == published_hyperparameters('embedded_embedding')
+    assert published_hyperparameters('embedded_embedding',
+                                     family) == published_hyperparameters('embedded_embedding')
   assert published_hyperparameters('simcse', 'xlm-roberta', 'v3-large')['peak'] == 3e-5
 
 

@@ -25,13 +25,17 @@ Task = functools.partial(SequenceTask, labels=('a', 'b', 'c'))
 @functools.cache
 def setting(rate=0.1):
   """-> (model, parameters, batch of four rows)."""
-  model = TaskObjective(Task()).build(tiny.config(layers=1, dropout=rate, attention=dict(dropout=rate)), False)
+  model = TaskObjective(Task()).build(tiny.config(layers=1, dropout=rate,
+                                                  attention=dict(dropout=rate)), False)
   draw = np.random.default_rng(0)
   segments = (np.arange(LENGTH) < np.array([[8], [5], [8], [7]])).astype(np.int32)
-  batch = {'tokens': draw.integers(5, 90, (4, LENGTH)).astype(np.int32) * segments, 'segments': segments,
+  batch = {'tokens': draw.integers(5, 90, (4, LENGTH)).astype(np.int32) * segments,
+           'segments': segments,
            'extract': np.zeros((4, 1), np.int32),
-           'label': np.array([[0], [2], [1], [2]], np.int32), 'weight': np.array([[1], [1], [0], [1]], np.float32)}
-  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
+           'label': np.array([[0], [2], [1], [2]], np.int32),
+           'weight': np.array([[1], [1], [0], [1]], np.float32)}
+  params = tiny.random_params(jax.eval_shape(lambda: model.init(jax.random.key(0),
+                                                                batch)['params']))
   return model, params, jax.tree.map(jnp.asarray, batch)
 
 
@@ -43,7 +47,8 @@ def passes(rate=0.1, params=None):
 @functools.cache
 def losses(regularizer, rate=0.1):
   task, (_, params, batch) = Task(regularizer=regularizer), setting(rate)
-  return jax.device_get(jax.jit(lambda params: TaskObjective(task).losses(passes(rate, params), batch))(params))
+  return jax.device_get(
+      jax.jit(lambda params: TaskObjective(task).losses(passes(rate, params), batch))(params))
 
 
 def test_divergence_by_hand():
@@ -56,7 +61,8 @@ def test_divergence_by_hand():
 @pytest.mark.slow
 def test_rdrop_by_hand():
   _, _, batch = setting()
-  one, two = (np.asarray(jax.nn.log_softmax(passes()(batch, key)['label'][:, 0]), np.float64) for key in (
+  one, two = (np.asarray(jax.nn.log_softmax(passes()(batch, key)['label'][:, 0]), np.float64)
+              for key in (
       None, jax.random.fold_in(jax.random.key(7), 1)))
   weight, label = batch['weight'][:, 0], batch['label'][:, 0]
   entropy = sum(-(x[np.arange(4), label] * weight).sum() for x in (one, two)) / 2
@@ -100,7 +106,8 @@ def test_the_walk_begins_with_noise_of_a_size():
   _, _, batch = setting(0.0)
   noise = FreeLB(init=0.6).initial_noise(passes(0.0), batch, (4, LENGTH, 32))
   lengths = np.sqrt(np.square(noise).sum((1, 2)))
-  np.testing.assert_allclose(lengths, 0.6 / 3 ** 0.5, rtol=0.1)  # uniform numbers have a third of the square
+  # uniform numbers have a third of the square
+  np.testing.assert_allclose(lengths, 0.6 / 3 ** 0.5, rtol=0.1)
   assert not np.asarray(noise)[batch['segments'] == 0].any()
   cut = FreeLB(init=0.6, largest=0.1).initial_noise(passes(0.0), batch, (4, LENGTH, 32))
   np.testing.assert_allclose(np.sqrt(np.square(cut).sum((1, 2))), 0.1, rtol=1e-5)
@@ -113,7 +120,9 @@ def test_sift_adds_the_change():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('regularizer', [EVERY[0], *(pytest.param(one, marks=pytest.mark.release) for one in EVERY[1:])])
+@pytest.mark.parametrize('regularizer',
+                         [EVERY[0], *(pytest.param(one, marks=pytest.mark.release)
+                                      for one in EVERY[1:])])
 def test_micro_steps_change_nothing(regularizer):
   model, params, batch = setting()
   task = Task(regularizer=regularizer)

@@ -1,4 +1,5 @@
-"""Reranking: how files are read, what lists are made of them, losses, predictions, exports and commands."""
+"""Reranking: how files are read, what lists are made of them, losses, predictions, exports and
+commands."""
 import dataclasses
 import json
 
@@ -57,9 +58,12 @@ def test_rows_of_every_form(tmp_path, row, documents, relevance, scores):
 @pytest.mark.parametrize(('row', 'message'), [
     ({'query': 'q'}, r"x.jsonl:1: no column 'documents' or"),
     ({'query': 'q', 'document': 'a'}, 'has no labels to learn from'),
-    ({'query': 'q', 'documents': [], 'labels': []}, "x.jsonl:1: the column 'documents' must hold texts"),
-    ({'query': 'q', 'document': 'a', 'label': 'high'}, 'x.jsonl:1: the label must be a number in decimal notation'),
-    ({'query': 'q', 'docs': ['a', 'b', 'c'], 'labels': [1]}, 'x.jsonl:1: 3 documents need a relevance each, or 2 margins'),
+    ({'query': 'q', 'documents': [], 'labels': []},
+     "x.jsonl:1: the column 'documents' must hold texts"),
+    ({'query': 'q', 'document': 'a', 'label': 'high'},
+     'x.jsonl:1: the label must be a number in decimal notation'),
+    ({'query': 'q', 'docs': ['a', 'b', 'c'], 'labels': [1]},
+     'x.jsonl:1: 3 documents need a relevance each, or 2 margins'),
     ({'query': ' ', 'document': 'a', 'label': 1}, "x.jsonl:1: the column 'query' is empty")])
 def test_bad_rows_are_refused_by_their_line(tmp_path, row, message):
   with pytest.raises(SourceError, match=message):
@@ -68,7 +72,9 @@ def test_bad_rows_are_refused_by_their_line(tmp_path, row, message):
 
 def test_relevance_out_of_range_is_refused():
   examples = [Example(('q',), (3.0,), ('a',), where='x.tsv:2')]
-  with pytest.raises(ConfigError, match=r'x.tsv:2: the binary loss learns relevance from 0 to 1, got 3: .*loss.full'):
+  with pytest.raises(ConfigError,
+                     match=r'x.tsv:2: the binary loss learns relevance from 0 to 1, got 3: '
+                           r'.*loss.full'):
     RerankTask().training_examples(examples)
   assert RerankTask(ranking_loss=Binary(full=3.0)).training_examples(examples) == examples
   with pytest.raises(ConfigError, match='is larger than'):
@@ -82,7 +88,8 @@ def pair(query, document, relevance):
 def test_lists_of_documents():
   examples = [pair('q', f'd{n}', n % 3) for n in range(10)] + [pair('r', 'd1', 0)]
   lists, skipped = RerankTask(ranking_loss=ListNet(), list_size=4).make_lists(examples)
-  assert sorted(document for one in lists for document in one.documents) == sorted(f'd{n}' for n in range(10))
+  assert sorted(document for one in lists for document
+                in one.documents) == sorted(f'd{n}' for n in range(10))
   assert all(len(one.documents) <= 4 and len(set(one.relevance)) > 1 for one in lists)
   assert skipped == ('1 queries have no documents of different relevance and are left out',)
 
@@ -145,7 +152,8 @@ def test_a_teachers_scores_are_needed():
 @pytest.mark.parametrize('seed', range(5))
 def test_random_negatives_are_never_documents_of_their_query(seed):
   draw = np.random.default_rng(seed)
-  examples = [pair(f'q{draw.integers(6)}', f'd{draw.integers(12)}', draw.integers(2)) for _ in range(30)]
+  examples = [pair(f'q{draw.integers(6)}', f'd{draw.integers(12)}', draw.integers(2))
+              for _ in range(30)]
   examples.append(pair('last', 'd0', 1))
   known = {}
   for one in examples:
@@ -182,7 +190,8 @@ def test_losses_and_gradients_by_hand(name):
   real = np.ones((3, 5))
   real[0, 3:] = 0
   weight = np.array([1.0, 1.0, 0.0])
-  group = RankingGroup(jnp.asarray(relevance, jnp.float32), jnp.asarray(real, jnp.float32), jnp.asarray(weight, jnp.float32))
+  group = RankingGroup(jnp.asarray(relevance, jnp.float32), jnp.asarray(real, jnp.float32),
+                       jnp.asarray(weight, jnp.float32))
   def mean(x):
     total, count = loss(x, group)
     return total / count
@@ -196,7 +205,8 @@ def test_losses_and_gradients_by_hand(name):
   for place in np.ndindex(scores.shape):
     step = np.zeros(scores.shape)
     step[place] = 1e-6
-    assert gradient[place] == pytest.approx((expected(scores + step) - expected(scores - step)) / 2e-6, abs=1e-5)
+    assert gradient[place] == pytest.approx((expected(scores + step) - expected(scores - step))
+                                            / 2e-6, abs=1e-5)
 
 
 @pytest.fixture
@@ -208,7 +218,8 @@ DOCUMENTS = ['a dull film', 'a film', 'a fine film']
 
 
 def test_rows_and_groups_of_batches(trained):
-  examples = [Example(('berlin',), (0.0, 1.0), ('dull', 'fine')), Example(('film',), (1.0, 0.0, 0.0), tuple(DOCUMENTS[::-1]))]
+  examples = [Example(('berlin',), (0.0, 1.0), ('dull', 'fine')),
+              Example(('film',), (1.0, 0.0, 0.0), tuple(DOCUMENTS[::-1]))]
   task = trained.task
   for pack in (False, True):
     features = task.training_features(examples, trained.tokenizer, 16)
@@ -227,27 +238,32 @@ def test_rows_and_groups_of_batches(trained):
   assert batch['real'][:, 0].tolist() == [[2, 3][row] for row in rows]
   assert {name: x.shape[2:] for name, x in batch.items() if name in ('label', 'tokens')} == {
       'label': (3,), 'tokens': batch['tokens'].shape[2:]}
-  assert grouped.features(examples, trained.tokenizer, 16).group == 1 and not grouped.has_heldout_loss
+  assert grouped.features(examples, trained.tokenizer,
+                          16).group == 1 and not grouped.has_heldout_loss
 
 
 def test_predictions_metrics_and_report(trained):
-  examples = [Example(('berlin',), (0.0, 0.0, 1.0), tuple(DOCUMENTS)), pair('came', 'dull', 1), pair('came', 'fine', 0)]
+  examples = [Example(('berlin',), (0.0, 0.0, 1.0), tuple(DOCUMENTS)), pair('came', 'dull', 1),
+              pair('came', 'fine', 0)]
   found = predict(trained, examples)
   assert [len(one.scores) for one in found] == [3, 1, 1] and np.all(np.diff(found[0].scores) > 0)
   assert found[0].scores[1] == pytest.approx(0.5) and 0 < found[0].scores[0] < 0.5
-  listed = dataclasses.replace(trained, task=dataclasses.replace(trained.task, ranking_loss=ListNet()))
+  listed = dataclasses.replace(trained, task=dataclasses.replace(trained.task,
+                                                                 ranking_loss=ListNet()))
   for one, other in zip(found, predict(listed, examples), strict=True):
     np.testing.assert_allclose(1 / (1 + np.exp(-np.array(other.scores))), one.scores, rtol=1e-6)
   kept = StreamingMetrics(trained.task)
   kept.add(examples[:2], found[:2])
   kept.add(examples[2:], found[2:])
-  assert kept.compute() == {'ndcg_10': pytest.approx(100 * (1 + 1 / np.log2(3)) / 2), 'mrr_10': 75, 'map': 75}
+  assert kept.compute() == {'ndcg_10': pytest.approx(100 * (1 + 1 / np.log2(3)) / 2), 'mrr_10': 75,
+                            'map': 75}
   named = name_labels(trained.task, examples[0], found[0])
   assert isinstance(named, Relevance)
   text = ' '.join(''.join(section.itertext()) for section in error_analysis.error_sections(
       trained.task, error_analysis.labeled_pairs(examples, predict(trained, examples))))
   assert 'Largest errors' in text and 'came' in text and 'dull' in text
-  best = baselines.simple_baseline(trained.task, examples, [Example(('fine film',), (0.0, 0.0, 1.0), tuple(DOCUMENTS))])
+  best = baselines.simple_baseline(trained.task, examples,
+                                   [Example(('fine film',), (0.0, 0.0, 1.0), tuple(DOCUMENTS))])
   assert best.name == 'BM25' and best.scores['mrr_10'] == 100
 
 
@@ -266,8 +282,10 @@ def test_rerank_sorts_documents(trained, tmp_path):
   config = json.loads((tmp_path / 'out/config.json').read_text())
   assert config['sentence_transformers']['activation_fn'].endswith('Sigmoid')
   again, = plm_jax.rerank(tmp_path / 'out', 'berlin', DOCUMENTS)
-  assert [hit.number for hit in again] == [2, 1, 0] and again[0].score == pytest.approx(hits[0].score)
-  listed = dataclasses.replace(trained, task=dataclasses.replace(trained.task, ranking_loss=ListNet()))
+  assert [hit.number for hit in again] == [2, 1, 0] and again[0].score == pytest.approx(
+      hits[0].score)
+  listed = dataclasses.replace(trained, task=dataclasses.replace(trained.task,
+                                                                 ranking_loss=ListNet()))
   plm_jax.export(listed, tmp_path / 'listed')
   assert plm_jax.load(tmp_path / 'listed').task.activation == 'none'
 

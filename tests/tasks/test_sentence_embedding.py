@@ -30,7 +30,8 @@ from plm_jax.tasks.sentence_embedding import (
 from plm_jax.tasks.sources import SourceError, read_sources
 
 PAIRS = [('the film is good', 'a fine film', 5), ('the film is good', 'a poor book', 0),
-         ('the book was bad', 'a poor book', 4), ('ana was bad', 'a fine film', 1), ('bo is fine', 'bo was good', 4),
+         ('the book was bad', 'a poor book', 4), ('ana was bad', 'a fine film', 1),
+         ('bo is fine', 'bo was good', 4),
          ('cy is poor', 'dan was good', 0.5)]
 TRIPLES = [{'anchor': 'the film is good', 'positive': 'a fine film', 'negative': 'a poor film'},
            {'anchor': 'the book was bad', 'positive': 'a poor book', 'negative': 'a good book'},
@@ -48,28 +49,35 @@ def home(tmp_path_factory):
   write('dev.jsonl', scored)
   write('triples.jsonl', TRIPLES * 5)
   write('scored.jsonl', [{**row, 'scores': [3.0, 1.0]} for row in TRIPLES * 5])
-  write('classes.jsonl', [{'sentence1': a, 'sentence2': b, 'label': 'yes' if n > 2 else 'no'} for a, b, n in PAIRS * 3])
+  write('classes.jsonl', [{'sentence1': a, 'sentence2': b, 'label': 'yes' if n > 2 else 'no'} for a,
+                          b, n in PAIRS * 3])
   (folder / 'texts.txt').write_text('\n\n'.join(row['anchor'] for row in TRIPLES * 4))
   return folder
 
 
 def config_of(home, name, train, steps=4, **changes):
-  config = finetune.recipe('embedding', scale='test', train=(str(home / train),), dev=(str(home / 'dev.jsonl'),))
+  config = finetune.recipe('embedding', scale='test', train=(str(home / train),),
+                           dev=(str(home / 'dev.jsonl'),))
   return validation.with_paths(config, {
-      'objective.vector_loss': LOSSES[name], 'data.epochs': 0.0, 'data.tokenizer': str(home / 'tokenizer'),
-      'train.phases': labelled.phases(steps), 'train.log_every': 1, 'train.eval_every': 2, 'train.save_every': 2,
-      'mesh.data': 1, 'model.vocab': 80, **{path.replace('__', '.'): value for path, value in changes.items()}})
+      'objective.vector_loss': LOSSES[name], 'data.epochs': 0.0,
+      'data.tokenizer': str(home / 'tokenizer'),
+      'train.phases': labelled.phases(steps), 'train.log_every': 1, 'train.eval_every': 2,
+      'train.save_every': 2,
+      'mesh.data': 1, 'model.vocab': 80,
+      **{path.replace('__', '.'): value for path, value in changes.items()}})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'train'), [
     ('in_batch', 'triples.jsonl'), ('softmax', 'classes.jsonl'), ('margin_mse', 'scored.jsonl'),
     *(pytest.param(name, train, marks=pytest.mark.release) for name, train in (
-        ('cosine', 'pairs.jsonl'), ('triplet', 'triples.jsonl'), ('cosent', 'pairs.jsonl'), ('in_batch', 'texts.txt'),
+        ('cosine', 'pairs.jsonl'), ('triplet', 'triples.jsonl'), ('cosent', 'pairs.jsonl'),
+        ('in_batch', 'texts.txt'),
         ('kl', 'scored.jsonl')))])
 def test_a_run_of_each_loss(name, train, home, tmp_path):
   """It ends with the checkpoint of the best Spearman, which the loaded model has too."""
-  config = config_of(home, name, train, output=str(tmp_path), train__accumulate=2 if name == 'in_batch' else 1)
+  config = config_of(home, name, train, output=str(tmp_path),
+                     train__accumulate=2 if name == 'in_batch' else 1)
   result = run(config)
   assert result.finished and {*result.heldout} == {'spearman', 'pearson'}
   assert result.best is not None and np.isfinite(result.heldout['spearman'])
@@ -84,7 +92,8 @@ def test_a_development_set_may_be_searched(home):
   some = ready.dev['']
   assert ready.config.objective.example_kind == 'embedding' and ready.config.train.best == 'ndcg_10'
   vectors = np.eye(len(some.features), 15, dtype=np.float32)
-  vectors[0::3] = vectors[1::3]  # every anchor lies where its positive does, of which several are one text
+  # every anchor lies where its positive does, of which several are one text
+  vectors[0::3] = vectors[1::3]
   found = ready.config.objective.predict(some.examples, some.features, [*vectors])
   assert found[0].label == pytest.approx(1.0) and found[0].vectors.shape == (3, 15)
   scores = ready.config.objective.scores(some.examples, found)
@@ -93,7 +102,8 @@ def test_a_development_set_may_be_searched(home):
 
 def test_triplets_of_pairs_with_classes():
   labels = ('no', 'yes', 'so')
-  pairs = [Example(('a', 'b'), 1), Example(('a', 'c'), 0), Example(('a', 'd'), 2), Example(('e', 'f'), 1),
+  pairs = [Example(('a', 'b'), 1), Example(('a', 'c'), 0), Example(('a', 'd'), 2),
+           Example(('e', 'f'), 1),
            Example(('a', 'g'), 1)]
   def texts(least):
     return [example.texts for example in make_triplets(pairs, labels, 'yes', 'no', least)]
@@ -106,13 +116,15 @@ def test_triplets_of_pairs_with_classes():
 def test_a_text_alone_is_its_own_positive():
   task = EmbeddingTask(vector_loss=InBatch())
   found = task.features([Example(('the film',)), Example(('ana', 'bo'))], labelled.tokenizer(), 16)
-  assert found.group == 2 and found.tokens[0].tolist() == found.tokens[1].tolist() != found.tokens[2].tolist()
+  assert found.group == 2 and found.tokens[0].tolist() == found.tokens[1].tolist() != found.tokens[
+      2].tolist()
   np.testing.assert_array_equal(found.values['real'], 2)
 
 
 def test_prompts_mark_queries_and_documents(home, tmp_path):
   config = validation.with_paths(config_of(home, 'in_batch', 'triples.jsonl'), {
-      'objective.query_prompt': 'ana ', 'objective.document_prompt': 'the ', 'output': str(tmp_path / 'run')})
+      'objective.query_prompt': 'ana ', 'objective.document_prompt': 'the ',
+      'output': str(tmp_path / 'run')})
   tokenizer = labelled.tokenizer()
   train = resolve_run(config, tokenizer).train
   size = train.features.group
@@ -162,17 +174,22 @@ def test_scored_documents_are_examples(home):
   assert examples[0].texts == tuple(TRIPLES[0].values()) and examples[0].label == (3.0, 1.0)
   features = task.features(examples, labelled.tokenizer(), 32)
   assert features.group == 3 and features.values['scores'][0].tolist() == [3.0, 1.0]
-  with pytest.raises(ConfigError, match='ScoreDistribution learns from examples of 3 to 64 texts, got 2'):
+  with pytest.raises(ConfigError,
+                     match='ScoreDistribution learns from examples of 3 to 64 texts, got 2'):
     task.training_examples([Example(('a',), (1.0,), ('b',), where='x')])
 
 
 def test_what_cannot_be_learned():
   pair, alone = Example(('a', 'b'), 3.0, where='x.tsv:2'), Example(('a',), where='x.txt:1')
-  with pytest.raises(ConfigError, match=r'x.tsv:2: Triplet learns from examples of 3 texts, got 2: a text, one that'):
+  with pytest.raises(ConfigError,
+                     match=r'x.tsv:2: Triplet learns from examples of 3 texts, got 2: a text, one '
+                           r'that'):
     EmbeddingTask(vector_loss=Triplet()).training_examples([pair])
   with pytest.raises(ConfigError, match=r'x.txt:1: Triplet learns from examples of 3 texts, got 1'):
     EmbeddingTask(vector_loss=Triplet()).training_examples([alone])
-  with pytest.raises(ConfigError, match=r'x.tsv:2: CosineRegression learns from numbers from 0 to 1, got 3.0: obj'):
+  with pytest.raises(ConfigError,
+                     match=r'x.tsv:2: CosineRegression learns from numbers from 0 to 1, got 3.0: '
+                           r'obj'):
     EmbeddingTask(vector_loss=CosineRegression(full=1.0)).training_examples([pair])
   with pytest.raises(ConfigError, match=r'x.txt:1: expected two texts, which are compared, got 1'):
     EmbeddingTask().features([alone], labelled.tokenizer(), 16)
@@ -195,13 +212,17 @@ def test_negatives_come_in_a_list_or_in_columns(tmp_path):
 
 
 def test_options_of_other_tasks():
-  with pytest.raises(ConfigError, match=r'auxiliary and .*regularizer are for other tasks than sentence vectors'):
+  with pytest.raises(ConfigError,
+                     match=r'auxiliary and .*regularizer are for other tasks than sentence '
+                           r'vectors'):
     EmbeddingTask(auxiliary=0.5)
   with pytest.raises(ConfigError, match='--loss is for tasks of another kind than sst2'):
     command.parse('sst2', ['--scale=test', '--loss=triplet'], '')
   with pytest.raises(ConfigError, match=r'--loss is one of softmax, .*, got .mse'):
     command.parse('embedding', ['--scale=test', '--loss=mse'], '')
-  with pytest.raises(ConfigError, match=r'prefixes are shorter than the vector, which has 32 numbers, got \[64\]'):
+  with pytest.raises(ConfigError,
+                     match=r'prefixes are shorter than the vector, which has 32 numbers, got '
+                           r'\[64\]'):
     EmbeddingTask(prefixes=(16, 64)).heads(labelled_model())
 
 
@@ -214,7 +235,8 @@ def labelled_model():
 def test_recipes_learn_what_every_machine_has(name, scale):
   config = finetune.recipe(name, scale=scale)
   check(config)
-  assert config.data.train[0].startswith('embedded:') and config.data.dev == ('embedded:similarity:dev',)
+  assert config.data.train[0].startswith('embedded:') and config.data.dev == (
+      'embedded:similarity:dev',)
   assert config.objective.vector.dense in (0, config.model.block.width)
   assert config.train.best == 'main' and config.objective.metric_names[0] == 'spearman'
 
@@ -227,7 +249,8 @@ def test_published_settings():
   for config, epochs, batch, peak, length in ((nli, 1, 16, 2e-5, 128), (sts, 4, 16, 2e-5, 128),
                                               (unsupervised, 1, 64, 3e-5, 32)):
     phase = config.train.phases[0]
-    assert (config.data.epochs, phase.batch, config.optim.peak, phase.length) == (epochs, batch, peak, length)
+    assert (config.data.epochs, phase.batch, config.optim.peak,
+            phase.length) == (epochs, batch, peak, length)
   assert nli.data.warmup == sts.data.warmup == 0.1 and unsupervised.data.warmup == 0
   assert unsupervised.objective.vector_loss == InBatch(temperature=0.05)
 
@@ -247,7 +270,8 @@ def test_a_query_with_several_positives_counts_once_and_does_not_find_itself():
   vectors = {'q': [1, 0], 'b': [0.6, 0.8], 'c': [-1, 0.1]}
   pairs = [('q', 'b'), ('q', 'c'), ('b', 'c')]
   examples = [Example(pair) for pair in pairs]
-  predictions = [EmbeddingPrediction(0, np.array([vectors[text] for text in pair], np.float32)) for pair in pairs]
+  predictions = [EmbeddingPrediction(0, np.array([vectors[text] for text in pair], np.float32))
+                 for pair in pairs]
   search = group_queries(examples)
   assert search.corpus == ['b', 'c'] and search.relevant == [{0, 1}, {1}] and search.own == [-1, 0]
   found = EmbeddingTask(measured_by='retrieval').scores(examples, predictions)

@@ -14,7 +14,8 @@ def write(tmp_path):
   """Writes a file: a text as it is, rows as lines of JSON."""
   def written(content, name='a.jsonl'):
     path = tmp_path / name
-    path.write_text(content if isinstance(content, str) else ''.join(json.dumps(row) + '\n' for row in content))
+    path.write_text(content if isinstance(content, str)
+                    else ''.join(json.dumps(row) + '\n' for row in content))
     return str(path)
   return written
 
@@ -32,10 +33,12 @@ def test_classes_are_named_in_order_and_examples_know_where_they_stand(write):
 
 
 @pytest.mark.parametrize(('values', 'labels'), [
-    (['10', '9', '-1'], ('-1', '9', '10')), ([True, False], ('False', 'True')), ([2, 1, 10], ('1', '2', '10')),
+    (['10', '9', '-1'], ('-1', '9', '10')), ([True, False], ('False', 'True')),
+    ([2, 1, 10], ('1', '2', '10')),
     (['b', '10', 'a'], ('10', 'a', 'b')), (['3.5', '3'], ('3', '3.5'))])
 def test_labels_of_the_training_examples(write, values, labels):
-  found = read_sources('classification', [write([{'text': 'x', 'label': value} for value in values])])
+  found = read_sources('classification',
+                       [write([{'text': 'x', 'label': value} for value in values])])
   assert found.labels == labels
   assert [labels[example.label] for example in found.examples] == [str(value) for value in values]
 
@@ -44,17 +47,21 @@ def test_labels_of_the_training_examples(write, values, labels):
     {'sentence1': 'a', 'sentence2': 'b'}, {'premise': 'a', 'hypothesis': 'b', 'text': 'c'},
     {'question': 'a', 'passage': 'b'}, {'question1': 'a', 'question2': 'b'}])
 def test_pairs_are_known_by_the_names_of_their_columns(write, columns):
-  assert read_sources('classification', [write([{**columns, 'label': 1}])]).examples[0].texts == ('a', 'b')
+  assert read_sources('classification',
+                      [write([{**columns, 'label': 1}])]).examples[0].texts == ('a', 'b')
 
 
 def test_columns_by_name_by_way_of_others_joined_and_by_number(write):
-  path = write([{'title': 'A', 'body': {'text': 'b'}, 'stars': 5}, {'title': 'C', 'text': 'd', 'stars': 1}])
+  path = write([{'title': 'A', 'body': {'text': 'b'}, 'stars': 5},
+                {'title': 'C', 'text': 'd', 'stars': 1}])
   found = read_sources('classification', [path], Columns('title+body.text|text', label='stars'))
   assert [example.texts for example in found.examples] == [('A b',), ('C d',)]
   assert found.labels == ('1', '5')
   path = write('gj04\t1\t\tOurs.\ngj04\t0\t*\tTheirs.\n', 'cola.tsv')
-  found = read_sources('classification', [path], Columns('3', label='1'), ('unacceptable', 'acceptable'))
-  assert [(example.texts, example.label) for example in found.examples] == [(('Ours.',), 1), (('Theirs.',), 0)]
+  found = read_sources('classification', [path], Columns('3', label='1'),
+                       ('unacceptable', 'acceptable'))
+  assert [(example.texts, example.label) for example
+          in found.examples] == [(('Ours.',), 1), (('Theirs.',), 0)]
   assert found.report.notes == ["labels are numbers: 0 is 'unacceptable', 1 is 'acceptable'"]
 
 
@@ -66,47 +73,66 @@ def test_columns_of_a_user_stand_before_those_of_a_task():
 
 def test_numbers_are_classes_only_where_names_are_none(write):
   path = write([{'text': 'x', 'label': 3}])
-  assert read_sources('classification', [path], labels=('a', 'b', 'c', 'd'), use='dev').examples[0].label == 3
-  with pytest.raises(SourceError, match=r"a\.jsonl:1: the label '3' is none of those that are learned: 100, 101"):
+  assert read_sources('classification', [path], labels=('a', 'b', 'c', 'd'),
+                      use='dev').examples[0].label == 3
+  with pytest.raises(SourceError,
+                     match=r"a\.jsonl:1: the label '3' is none of those that are learned: 100, "
+                           r"101"):
     read_sources('classification', [path], labels=('100', '101', '102', '103'), use='dev')
 
 
 BAD = [
     ('classification', {'label': 'a'}, r":2: no column 'sentence' or 'text'", 'no such column'),
-    ('classification', {'text': ' ', 'label': 'a'}, r":2: the column 'text' is empty", 'empty text'),
-    ('classification', {'text': 7, 'label': 'a'}, r':2: the column .* must be a text, got a number, 7', 'no text'),
-    ('classification', {'text': 'x', 'label': 'c'}, r":2: the label 'c' is none of those that are learned: a, b",
+    ('classification', {'text': ' ', 'label': 'a'}, r":2: the column 'text' is empty",
+     'empty text'),
+    ('classification', {'text': 7, 'label': 'a'},
+     r':2: the column .* must be a text, got a number, 7', 'no text'),
+    ('classification', {'text': 'x', 'label': 'c'},
+     r":2: the label 'c' is none of those that are learned: a, b",
      'unknown label'),
     ('classification', {'text': 'x'}, r':2: no label to measure by', 'no label'),
     ('classification', {'text': 'x', 'label': -1}, r':2: no label to measure by', 'no label'),
-    ('regression', {'text': 'x', 'label': 'nan'}, r":2: the label must be a number in decimal notation, .* got 'nan'",
+    ('regression', {'text': 'x', 'label': 'nan'},
+     r":2: the label must be a number in decimal notation, .* got 'nan'",
      'no number'),
-    ('regression', {'text': 'x', 'label': True}, r':2: the label must be a number .* got True', 'no number'),
+    ('regression', {'text': 'x', 'label': True}, r':2: the label must be a number .* got True',
+     'no number'),
     ('tagging', {'words': ['x', ''], 'tags': ['a', 'b']}, r':2: word 2 is empty', 'empty word'),
     ('tagging', {'words': 'x', 'tags': ['a']}, r':2: .* a list of words', 'no words'),
-    ('tagging', {'words': ['x', 'y'], 'tags': ['a']}, r':2: 2 words need a tag each', 'tags that do not fit'),
-    ('tagging', {'words': ['x'], 'tags': ['B-X']}, r":2: the label 'B-X' is none of", 'unknown label'),
-    ('answers', {'question': 'Who?', 'context': 'I did.', 'answers': [{'text': 'You', 'answer_start': 0}]},
+    ('tagging', {'words': ['x', 'y'], 'tags': ['a']}, r':2: 2 words need a tag each',
+     'tags that do not fit'),
+    ('tagging', {'words': ['x'], 'tags': ['B-X']}, r":2: the label 'B-X' is none of",
+     'unknown label'),
+    ('answers', {'question': 'Who?', 'context': 'I did.',
+                 'answers': [{'text': 'You', 'answer_start': 0}]},
      r":2: the answer 'You' is not in its context", 'answer not in its context'),
     ('answers', {'question': 'Who?', 'context': 'I did.', 'answers': [{'answer_start': 0}]},
      r':2: answers are texts with', 'no answers'),
-    ('answers', {'question': 'Who?', 'context': '', 'answers': []}, r":2: the column 'context' must be a text",
+    ('answers', {'question': 'Who?', 'context': '', 'answers': []},
+     r":2: the column 'context' must be a text",
      'empty text'),
-    ('choice', {'context': 'x', 'choices': ['a', 'b'], 'label': 2}, r':2: the label is a number below 2',
+    ('choice', {'context': 'x', 'choices': ['a', 'b'], 'label': 2},
+     r':2: the label is a number below 2',
      'unknown label'),
-    ('choice', {'context': 'x', 'choices': ['a', ' '], 'label': 0}, r':2: an empty choice', 'empty text'),
-    ('choice', {'context': 'x', 'choices': ['a'], 'label': 0}, r':2: expected two or more choices', 'unreadable rows'),
+    ('choice', {'context': 'x', 'choices': ['a', ' '], 'label': 0}, r':2: an empty choice',
+     'empty text'),
+    ('choice', {'context': 'x', 'choices': ['a'], 'label': 0}, r':2: expected two or more choices',
+     'unreadable rows'),
     ('choice', {'context': 'x', 'label': 0}, r":2: no column 'choices' or", 'no such column'),
-    ('choice', {'choices': ['a', 'b'], 'label': 0}, r":2: no column 'context' or", 'no such column'),
+    ('choice', {'choices': ['a', 'b'], 'label': 0}, r":2: no column 'context' or",
+     'no such column'),
 ]
 GOOD = {
     'classification': {'text': 'x', 'label': 'a'}, 'regression': {'text': 'x', 'label': '1.5'},
-    'tagging': {'words': ['x'], 'tags': ['a']}, 'choice': {'context': 'x', 'choices': ['a', 'b'], 'label': 0},
-    'answers': {'question': 'Who?', 'context': 'I did.', 'answers': [{'text': 'I', 'answer_start': 0}]}}
+    'tagging': {'words': ['x'], 'tags': ['a']},
+    'choice': {'context': 'x', 'choices': ['a', 'b'], 'label': 0},
+    'answers': {'question': 'Who?', 'context': 'I did.',
+                'answers': [{'text': 'I', 'answer_start': 0}]}}
 
 
 @pytest.mark.parametrize(('kind', 'row', 'message', 'reason'), BAD)
-def test_a_row_that_is_no_example_is_named_or_counted_under_its_reason(write, kind, row, message, reason):
+def test_a_row_that_is_no_example_is_named_or_counted_under_its_reason(write, kind, row, message,
+                                                                       reason):
   path = write([GOOD[kind], row])
   labels = ('a', 'b') if kind in ('classification', 'tagging') else ()
   with pytest.raises(SourceError, match=r'a\.jsonl' + message):
@@ -126,26 +152,31 @@ def test_lines_that_are_no_rows_are_counted_too(write):
 
 def test_sources_that_cannot_be_used_are_refused_even_when_rows_are_skipped(write):
   unlabelled = write([{'text': 'x'}, {'text': 'y', 'label': 'a'}], 'test.jsonl')
-  with pytest.raises(SourceError, match=r"test\.jsonl has no labels to measure by: no row has one in 'stars'"):
+  with pytest.raises(SourceError,
+                     match=r"test\.jsonl has no labels to measure by: no row has one in 'stars'"):
     read_sources('classification', [unlabelled], Columns(label='stars'), ('a', 'b'), 'dev', 'skip')
-  hidden = write([{'text': 'x', 'label': -1}, {'text': 'y', 'label': -1}], 'hidden.jsonl')  # as GLUE's test sets
+  # as GLUE's test sets
+  hidden = write([{'text': 'x', 'label': -1}, {'text': 'y', 'label': -1}], 'hidden.jsonl')
   with pytest.raises(SourceError, match=r"hidden\.jsonl has no labels to measure by"):
     read_sources('classification', [hidden], labels=('a', 'b'), use='dev')
   with pytest.raises(SourceError, match=r'empty\.jsonl has no examples'):
     read_sources('classification', [write('', 'empty.jsonl')])
   with pytest.raises(SourceError, match=r'no examples are left: .*none of those'):
-    read_sources('classification', [write([GOOD['classification']])], labels=('b', 'c'), on_error='skip')
+    read_sources('classification', [write([GOOD['classification']])], labels=('b', 'c'),
+                 on_error='skip')
   with pytest.raises(SourceError, match='no examples to learn from: name a file'):
     read_sources('classification', [])
 
 
 def test_what_is_to_be_predicted_needs_no_labels(write):
-  found = read_sources('classification', [write([{'text': 'x'}, {'text': 'y', 'label': 'b'}])], labels=('a', 'b'),
+  found = read_sources('classification', [write([{'text': 'x'}, {'text': 'y', 'label': 'b'}])],
+                       labels=('a', 'b'),
                    use='predict')
   assert [example.label for example in found.examples] == [None, 1]
   source = write([{'question': 'q', 'context': 'c'}])
   assert read_sources('answers', [source], use='predict').examples[0].answers is None
-  assert read_sources('tagging', [write('One\nword\n', 'a.txt')], labels=('O',), use='predict').examples[0] == Example(
+  assert read_sources('tagging', [write('One\nword\n', 'a.txt')], labels=('O',),
+                      use='predict').examples[0] == Example(
       ('One', 'word'), None, where=write('One\nword\n', 'a.txt') + ':1')
 
 
@@ -155,13 +186,17 @@ def test_iob1_becomes_bio(write):
   assert found.labels == ('B-LOC', 'B-PER', 'I-LOC', 'I-PER', 'O')
   assert [[found.labels[tag] for tag in example.label] for example in found.examples] == [
       ['B-PER', 'B-PER', 'I-PER', 'B-LOC', 'O'], ['B-LOC']]
-  assert found.report.notes == [f'{path}: tags are IOB1 and are made BIO: 3 chunks that began with I-']
+  assert found.report.notes == [
+      f'{path}: tags are IOB1 and are made BIO: 3 chunks that began with I-']
 
 
 @pytest.mark.parametrize(('tags', 'note'), [
-    (['B-PER', 'I-PER', 'O', 'B-LOC'], []), (['NN', 'VB', 'I-X', 'B-Y'], []), (['S-PER', 'B-LOC', 'E-LOC', 'O'], []),
-    (['S-PER', 'I-LOC', 'E-LOC', 'O'], ['1 tags of BIOES do not fit those before them; they are left as they are']),
-    (['B-PER', 'O', 'I-LOC', 'O'], ['1 chunks begin with I- and 1 with B-; tags are left as they are'])])
+    (['B-PER', 'I-PER', 'O', 'B-LOC'], []), (['NN', 'VB', 'I-X', 'B-Y'], []),
+    (['S-PER', 'B-LOC', 'E-LOC', 'O'], []),
+    (['S-PER', 'I-LOC', 'E-LOC', 'O'],
+     ['1 tags of BIOES do not fit those before them; they are left as they are']),
+    (['B-PER', 'O', 'I-LOC', 'O'],
+     ['1 chunks begin with I- and 1 with B-; tags are left as they are'])])
 def test_other_tags_stay_as_they_are(write, tags, note):
   path = write([{'tokens': ['a', 'b', 'c', 'd'], 'ner_tags': tags}])
   found = read_sources('tagging', [path])
@@ -177,11 +212,13 @@ def test_sentences_know_their_document(write):
   found = read_sources('tagging', [f'{first},{second}'])
   assert [example.document for example in found.examples] == [0, 0, 1, 2, 3]
   assert [example.document for example in read_sources('tagging', [write([
-      {'tokens': ['a'], 'tags': ['O'], 'document': name} for name in 'xyx'])]).examples] == [0, 1, 0]
+      {'tokens': ['a'], 'tags': ['O'], 'document': name} for name in 'xyx'])]).examples] == [
+          0, 1, 0]
 
 
 def test_tags_by_number_of_another_column(write):
-  found = read_sources('tagging', [write([{'tokens': ['a', 'b'], 'ner': [0, 2]}])], labels=('O', 'B-PER', 'I-PER'))
+  found = read_sources('tagging', [write([{'tokens': ['a', 'b'], 'ner': [0, 2]}])],
+                       labels=('O', 'B-PER', 'I-PER'))
   assert found.examples[0].label == (0, 1)  # IOB1 in numbers
   found = read_sources('tagging', [write('EU NNP I-NP I-ORG\n', 'eng.train')], Columns(label='1'))
   assert found.labels == ('NNP',)
@@ -195,7 +232,8 @@ CONTEXT = 'Rome, old Rome, is in Italy.'
     ([{'text': 'Rome', 'answer_start': 8}], (Answer('Rome', 10),), 1),
     ([{'text': 'Rome', 'answer_start': 999}], (Answer('Rome', 10),), 1),
     ([{'text': ' Italy ', 'answer_start': 21}], (Answer('Italy', 22),), 1),
-    ({'text': ['Rome', 'Italy'], 'answer_start': [0, 22]}, (Answer('Rome', 0), Answer('Italy', 22)), 0),
+    ({'text': ['Rome', 'Italy'], 'answer_start': [0, 22]}, (Answer('Rome', 0), Answer('Italy', 22)),
+     0),
     ({'text': [], 'answer_start': []}, (), 0), ([], (), 0), ('Rome', (Answer('Rome', 0),), 0),
     ([{'text': 'Paris', 'answer_start': 0}, {'text': 'Rome', 'answer_start': 0}],
      (Answer('Rome', 0), Answer('Paris', -1)), 0)])
@@ -207,36 +245,46 @@ def test_answers_stand_in_their_context(write, answers, found, moved):
 
 
 def test_squad_json(write):
-  questions = [{'id': 'a', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}], 'is_impossible': False},
+  questions = [{'id': 'a', 'question': 'Who?', 'answers': [{'text': 'I', 'answer_start': 0}],
+                'is_impossible': False},
                {'id': 'b', 'question': 'Why?', 'is_impossible': True, 'answers': [],
                 'plausible_answers': [{'text': 'I', 'answer_start': 0}]}]
   path = write(json.dumps({'version': 'v2.0', 'data': [
       {'title': 'T', 'paragraphs': [{'context': 'I did.', 'qas': questions}]}]}), 'dev.json')
   found = read_sources('answers', [path], use='dev').examples
-  assert [(example.key, example.answers) for example in found] == [('a', (Answer('I', 0),)), ('b', ())]
+  assert [(example.key, example.answers) for example in found] == [('a', (Answer('I', 0),)),
+                                                                   ('b', ())]
 
 
 @pytest.mark.parametrize(('row', 'texts', 'choices', 'label'), [
     ({'startphrase': 'She', 'endings': ['a', 'b'], 'label': 1}, ('She', ''), ('a', 'b'), 1),
-    ({'sent1': 'He sat.', 'sent2': 'He', 'startphrase': 'He sat. He', 'ending0': 'a', 'ending1': 'b', 'ending2': 'c',
+    ({'sent1': 'He sat.', 'sent2': 'He', 'startphrase': 'He sat. He', 'ending0': 'a',
+      'ending1': 'b', 'ending2': 'c',
       'ending3': 'd', 'label': '2'}, ('He sat.', 'He'), ('a', 'b', 'c', 'd'), 2),
-    ({'article': 'A.', 'question': 'q', 'options': ['x', 'y', 'z'], 'answer': 'C'}, ('A.', 'q'), ('x', 'y', 'z'), 2),
-    ({'context': ['M: Hi.', 'W: Bye.'], 'question': 'q', 'choice': ['x', 'y'], 'answer': 'y'}, ('M: Hi.\nW: Bye.', 'q'),
+    ({'article': 'A.', 'question': 'q', 'options': ['x', 'y', 'z'], 'answer': 'C'}, ('A.', 'q'),
+     ('x', 'y', 'z'), 2),
+    ({'context': ['M: Hi.', 'W: Bye.'], 'question': 'q', 'choice': ['x', 'y'], 'answer': 'y'},
+     ('M: Hi.\nW: Bye.', 'q'),
      ('x', 'y'), 1),
-    ({'question': {'stem': 'q', 'choices': [{'label': 'A', 'text': 'x'}, {'label': 'B', 'text': 'y'}]},
+    ({'question': {'stem': 'q', 'choices': [{'label': 'A', 'text': 'x'},
+                                            {'label': 'B', 'text': 'y'}]},
       'answerKey': 'B'}, ('q', ''), ('x', 'y'), 1),
-    ({'context': 'c', 'question': 'q', 'choices': ['1', '2', '0'], 'answer': '2'}, ('c', 'q'), ('1', '2', '0'), 1),
-    ({'context': 'c', 'question': 'q', 'choices': ['1', '2', '0'], 'label': 2}, ('c', 'q'), ('1', '2', '0'), 2),
+    ({'context': 'c', 'question': 'q', 'choices': ['1', '2', '0'], 'answer': '2'}, ('c', 'q'),
+     ('1', '2', '0'), 1),
+    ({'context': 'c', 'question': 'q', 'choices': ['1', '2', '0'], 'label': 2}, ('c', 'q'),
+     ('1', '2', '0'), 2),
     ({'goal': 'g', 'sol1': 'x', 'sol2': 'y', 'label': 0}, ('g', ''), ('x', 'y'), 0),
     ({'premise': 'p', 'question': 'effect', 'choice1': 'x', 'choice2': 'y', 'label': 1},
      ('p', 'What happened as a result?'), ('x', 'y'), 1)])
 def test_choices_as_they_are_published(write, row, texts, choices, label):
   path = write([row])
-  assert read_sources('choice', [path]).examples == [Example(texts, label, choices, where=f'{path}:1')]
+  assert read_sources('choice',
+                      [path]).examples == [Example(texts, label, choices, where=f'{path}:1')]
 
 
 def test_a_passage_with_several_questions_is_an_example_for_each(write):
-  path = write([{'article': 'A.', 'questions': ['q', 'r'], 'options': [['x', 'y'], ['z', 'w']], 'answers': ['B', 'A'],
+  path = write([{'article': 'A.', 'questions': ['q', 'r'], 'options': [['x', 'y'], ['z', 'w']],
+                 'answers': ['B', 'A'],
                  'example_id': 'high1'}])
   assert read_sources('choice', [path]).examples == [
       Example(('A.', 'q'), 1, ('x', 'y'), where=f'{path}:1.0', key='high1'),
@@ -258,14 +306,16 @@ def test_what_is_embedded_has_no_text_in_both_parts():
     dev = read_sources(kind, [f'embedded:{kind}:dev'], labels=train.labels, use='dev')
     assert len(train.examples) > 200
     assert len(dev.examples) > 50
-    assert not {example.texts for example in train.examples} & {example.texts for example in dev.examples}
+    assert not {example.texts for example in train.examples} & {example.texts
+                                                                for example in dev.examples}
     assert train.report.lines() == dev.report.lines() == []
     if kind == 'answers':
       assert all(example.texts[1][start:start + len(text)] == text
                  for example in train.examples for text, start in example.answers)
     else:
       classes = collections.Counter(
-          label for example in train.examples for label in (example.label if kind == 'tagging' else [example.label]))
+          label for example in train.examples
+          for label in (example.label if kind == 'tagging' else [example.label]))
       assert len(classes) == (len(train.labels) or 4)
   with pytest.raises(SourceError, match='is none of embedded:KIND and embedded:KIND:dev'):
     read_sources('tagging', ['embedded:parsing'])
@@ -277,19 +327,24 @@ def test_tfds_has_names_for_its_numbers(tmp_path):
   names = tfds.features.ClassLabel(names=['B-PER', 'O'])  # not in the order of ours
   features = tfds.features.FeaturesDict({
       'tokens': tfds.features.Sequence(tfds.features.Text()), 'tags': tfds.features.Sequence(names),
-      'text': tfds.features.Text(), 'label': names, 'questions': tfds.features.Sequence(tfds.features.Text()),
+      'text': tfds.features.Text(), 'label': names,
+      'questions': tfds.features.Sequence(tfds.features.Text()),
       'answers': tfds.features.Sequence(tfds.features.Text()),
       'options': tfds.features.Sequence(tfds.features.Sequence(tfds.features.Text()))})
-  rows = [{'tokens': ['Ann', 'sat'], 'tags': [0, 1], 'text': 'Fine.', 'label': 1, 'questions': ['q', 'r'],
+  rows = [{'tokens': ['Ann', 'sat'], 'tags': [0, 1], 'text': 'Fine.', 'label': 1,
+           'questions': ['q', 'r'],
            'answers': ['B', 'A'], 'options': [['x', 'y', 'z'], ['v', 'w']]},
-          {'tokens': ['He'], 'tags': [1], 'text': 'Bad.', 'label': -1, 'questions': ['s'], 'answers': ['C'],
+          {'tokens': ['He'], 'tags': [1], 'text': 'Bad.', 'label': -1, 'questions': ['s'],
+           'answers': ['C'],
            'options': [['x', 'y', 'z']]}]
   with tf.io.TFRecordWriter(f'{tmp_path}/small-test.tfrecord-00000-of-00001') as writer:
     for row in rows:
       writer.write(features.serialize_example(features.encode_example(row)))
-  template = tfds.core.ShardedFileTemplate(tmp_path, dataset_name='small', split='test', filetype_suffix='tfrecord')
+  template = tfds.core.ShardedFileTemplate(tmp_path, dataset_name='small', split='test',
+                                           filetype_suffix='tfrecord')
   tfds.folder_dataset.write_metadata(
-      data_dir=tmp_path, features=features, split_infos=[tfds.core.SplitInfo('test', [2], 0, template)])
+      data_dir=tmp_path, features=features,
+      split_infos=[tfds.core.SplitInfo('test', [2], 0, template)])
   source = f'tfds:{tmp_path}:test'
   found = read_sources('classification', [source], labels=('O', 'B-PER'), use='predict')
   assert found.examples == [Example(('Fine.',), 0, where=f'{source}[0]'),
@@ -300,42 +355,54 @@ def test_tfds_has_names_for_its_numbers(tmp_path):
   assert [example.label for example in tagged] == [(1, 0), (0,)]
   race = read_sources('choice', [source], Columns('text', 'question', 'answer', 'options')).examples
   assert [(*example.texts, example.choices, example.label) for example in race] == [
-      ('Fine.', 'q', ('x', 'y', 'z'), 1), ('Fine.', 'r', ('v', 'w'), 0), ('Bad.', 's', ('x', 'y', 'z'), 2)]
+      ('Fine.', 'q', ('x', 'y', 'z'), 1), ('Fine.', 'r', ('v', 'w'), 0),
+      ('Bad.', 's', ('x', 'y', 'z'), 2)]
 
 
 # Columns that are read, and those that are not.
 
 def test_a_list_of_positives_is_an_example_of_each(write):
-  """FlagEmbedding's layout, with a list of positives and a list of negatives, which may be empty."""
-  path = write([{'query': 'q', 'pos': ['a', 'b'], 'neg': ['x', 'y']}, {'query': 'r', 'pos': ['c'], 'neg': []}])
+  """FlagEmbedding's layout, with a list of positives and a list of negatives, which may be
+  empty."""
+  path = write([{'query': 'q', 'pos': ['a', 'b'], 'neg': ['x', 'y']},
+                {'query': 'r', 'pos': ['c'], 'neg': []}])
   found = read_sources('embedding', [path])
-  assert [example.texts for example in found.examples] == [('q', 'a', 'x', 'y'), ('q', 'b', 'x', 'y'), ('r', 'c')]
+  assert [example.texts for example in found.examples] == [('q', 'a', 'x', 'y'),
+                                                           ('q', 'b', 'x', 'y'), ('r', 'c')]
   assert found.report.notes == []
   ranked = read_sources('rerank', [path]).examples
-  assert next((example.choices, example.label) for example in ranked) == (('a', 'b', 'x', 'y'), (1.0, 1.0, 0.0, 0.0))
+  assert next((example.choices, example.label)
+              for example in ranked) == (('a', 'b', 'x', 'y'), (1.0, 1.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize('row', [
-    {'query': 'q', 'positive_passages': [{'docid': '1', 'title': 'T', 'text': 'a'}], 'negative_passages': [{'text': 'x'}]},
-    {'question': 'q', 'positive_ctxs': [{'title': 'T', 'text': 'a'}], 'hard_negative_ctxs': [{'title': '', 'text': 'x'}]},
-    {'anchor': 'q', 'positive': 'T a', 'negative_1': 'x'}, {'sent0': 'q', 'sent1': 'T a', 'hard_neg': 'x'}])
+    {'query': 'q', 'positive_passages': [{'docid': '1', 'title': 'T', 'text': 'a'}],
+     'negative_passages': [{'text': 'x'}]},
+    {'question': 'q', 'positive_ctxs': [{'title': 'T', 'text': 'a'}],
+     'hard_negative_ctxs': [{'title': '', 'text': 'x'}]},
+    {'anchor': 'q', 'positive': 'T a', 'negative_1': 'x'},
+    {'sent0': 'q', 'sent1': 'T a', 'hard_neg': 'x'}])
 def test_related_texts_in_the_layouts_of_other_libraries(write, row):
   assert read_sources('embedding', [write([row])]).examples[0].texts == ('q', 'T a', 'x')
 
 
 def test_columns_are_chosen_by_the_first_rows_together(write):
   path = write([{'query': 'q', 'pos': 'a'}, {'query': 'r', 'pos': 'b', 'neg': 'x'}])
-  assert [example.texts for example in read_sources('embedding', [path]).examples] == [('q', 'a'), ('r', 'b', 'x')]
+  assert [example.texts for example in read_sources('embedding', [path]).examples] == [
+      ('q', 'a'), ('r', 'b', 'x')]
 
 
 def test_a_text_is_not_paired_with_itself_where_its_row_has_more(write):
   path = write([{'query': 'where is it', 'relevant': 'it is on the mat'}])
-  with pytest.raises(SourceError, match=r"no column with the positive of 'query', only \['relevant'\]: columns.*second.*"
+  with pytest.raises(SourceError,
+                     match=r"no column with the positive of 'query', only \['relevant'\]: "
+                           r"columns.*second.*"
                      'pairs each text with itself'):
     read_sources('embedding', [path])
   assert read_sources('embedding', [path], Columns('query')).examples[0].texts == ('where is it',)
   dated = write([{'text': 'where is it', 'date': '2020-01-01 10:00'}], 'b.jsonl')
-  assert read_sources('embedding', [dated]).report.notes == [f"{dated}: columns that are not read: 'date'"]
+  assert read_sources('embedding',
+                      [dated]).report.notes == [f"{dated}: columns that are not read: 'date'"]
   found = read_sources('embedding', [path], Columns(second='relevant'))
   assert found.examples[0].texts == ('where is it', 'it is on the mat') and found.report.notes == []
 
@@ -358,8 +425,11 @@ def test_pairs_with_labels_are_not_all_positive(tmp_path, texts, label, values, 
     path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   else:
     separator = '\t' if ending == 'tsv' else ','
-    path.write_text(''.join(separator.join(map(str, row)) + '\n' for row in ([*rows[0]], *(row.values() for row in rows))))
-  with pytest.raises(SourceError, match=f"labels in the column '{label}', such as .* are not read, and every pair would "
+    path.write_text(''.join(separator.join(map(str, row)) + '\n'
+                            for row in ([*rows[0]], *(row.values() for row in rows))))
+  with pytest.raises(SourceError,
+                     match=f"labels in the column '{label}', such as .* are not read, and every "
+                           f"pair would "
                      'be a positive one.*loss=softmax'):
     read_sources('embedding', [str(path)])
   first, second = texts
@@ -376,8 +446,10 @@ def test_labels_that_are_all_equal_are_no_contradiction(write):
 
 
 def test_columns_without_content_are_not_named(write):
-  path = write([{'text': 'x', 'label': 1, 'id': 3, 'pairID': '7e', 'note': '', 'Unnamed: 0': 1, 'title': 'A title'}])
-  assert read_sources('classification', [path]).report.notes == [f"{path}: columns that are not read: 'title'"]
+  path = write([{'text': 'x', 'label': 1, 'id': 3, 'pairID': '7e', 'note': '', 'Unnamed: 0': 1,
+                 'title': 'A title'}])
+  assert read_sources('classification',
+                      [path]).report.notes == [f"{path}: columns that are not read: 'title'"]
   path = write([{'text': 'x', 'label': 1} | {f'c{number}': 'y' for number in range(11)}], 'b.jsonl')
   assert read_sources('classification', [path]).report.notes[0].endswith("'c6', 'c7' and 3 more")
 
@@ -395,7 +467,8 @@ NUMBERS = [(['0', '1', '2', '3'], '2'), (['1', '3', '0', '2'], '1'), (['5', '6',
      'numbers from 1 of choices in all rows; some could also be numbers from 0'),
     ([(['1', '2', '0'], '2'), (['7', '8', '0'], '8')], ['2', '8'],
      'texts of choices in all rows; some could also be numbers from 0'),
-    ([(['a', 'b'], 1), (['c', 'd'], 0)], ['b', 'c'], ''), ([(['a', 'b'], 'B'), (['c', 'd'], 'A')], ['b', 'c'], '')])
+    ([(['a', 'b'], 1), (['c', 'd'], 0)], ['b', 'c'], ''),
+    ([(['a', 'b'], 'B'), (['c', 'd'], 'A')], ['b', 'c'], '')])
 def test_all_rows_of_a_file_are_read_in_one_way(write, rows, right, note):
   path = write([{'question': 'q', 'choices': choices, 'answer': label} for choices, label in rows])
   found = read_sources('choice', [path])
@@ -404,34 +477,43 @@ def test_all_rows_of_a_file_are_read_in_one_way(write, rows, right, note):
 
 
 def test_all_numbered_columns_of_choices_are_read(write):
-  for names in ('option1,option2,option3', 'ending0,ending1,ending2', 'A,B,C,D,E', 'answerA,answerB,answerC'):
+  for names in ('option1,option2,option3', 'ending0,ending1,ending2', 'A,B,C,D,E',
+                'answerA,answerB,answerC'):
     row = {name: f'choice {name}' for name in names.split(',')}
-    found = read_sources('choice', [write([{'question': 'q', **row, 'label': 0}], f'{names[0]}.jsonl')])
+    found = read_sources('choice',
+                         [write([{'question': 'q', **row, 'label': 0}], f'{names[0]}.jsonl')])
     assert found.examples[0].choices == tuple(row.values())
 
 
 # Prediction needs no label.
 
 UNKNOWN = [
-    ('classification', [{'text': 'x', 'label': 'a'}, {'text': 'y', 'label': '?'}, {'text': 'z', 'label': '-1'}], 2),
+    ('classification', [{'text': 'x', 'label': 'a'}, {'text': 'y', 'label': '?'},
+                        {'text': 'z', 'label': '-1'}], 2),
     ('regression', [{'text': 'x', 'label': 1}, {'text': 'y', 'label': 'unknown'}], 1),
     ('multilabel', [{'text': 'x', 'labels': ['a']}, {'text': 'y', 'labels': ['new']}], 1),
     ('multilabel', [{'text': 'x', 'a': '1', 'b': '0'}, {'text': 'y', 'a': '?', 'b': '?'}], 1),
-    ('tagging', [{'tokens': ['x'], 'tags': ['a']}, {'tokens': ['y'], 'tags': ['_']}, {'tokens': ['y'], 'tags': ['a', 'a']}], 2),
-    ('answers', [{'question': 'q', 'context': 'c', 'answer': 'c'}, {'question': 'q', 'context': 'c', 'answer': 'x'}], 1),
-    ('choice', [{'question': 'q', 'choices': ['x', 'y'], 'label': 'A'}, {'question': 'q', 'choices': ['x', 'y'], 'label': '?'}], 1),
-    ('rerank', [{'query': 'q', 'document': 'd', 'label': 1}, {'query': 'q', 'document': 'd', 'label': 'hidden'}], 1)]
+    ('tagging', [{'tokens': ['x'], 'tags': ['a']}, {'tokens': ['y'], 'tags': ['_']},
+                 {'tokens': ['y'], 'tags': ['a', 'a']}], 2),
+    ('answers', [{'question': 'q', 'context': 'c', 'answer': 'c'},
+                 {'question': 'q', 'context': 'c', 'answer': 'x'}], 1),
+    ('choice', [{'question': 'q', 'choices': ['x', 'y'], 'label': 'A'},
+                {'question': 'q', 'choices': ['x', 'y'], 'label': '?'}], 1),
+    ('rerank', [{'query': 'q', 'document': 'd', 'label': 1},
+                {'query': 'q', 'document': 'd', 'label': 'hidden'}], 1)]
 
 
 @pytest.mark.parametrize(('kind', 'rows', 'count'), UNKNOWN)
 def test_rows_with_unknown_labels_are_predicted(write, kind, rows, count):
-  path, names = write(rows), ('a', 'b') if kind in ('classification', 'multilabel', 'tagging') else ()
+  path, names = write(rows), ('a', 'b') if kind in ('classification', 'multilabel',
+                                                    'tagging') else ()
   columns = Columns(label='a,b') if 'a' in rows[0] else Columns()
   found = read_sources(kind, [path], columns, names, 'predict')
   known = [example.label is not None or example.answers is not None for example in found.examples]
   assert known == [True] * (len(rows) - count) + [False] * count
   assert found.report.lines() == [
-      f'{count} rows have labels that cannot be compared. They are predicted, and do not count in the scores. The '
+      f'{count} rows have labels that cannot be compared. They are predicted, and do not count in '
+      f'the scores. The '
       f'first: {found.report.unknown_label}']
   chunk, = read_chunks(kind, path, columns, names)
   assert chunk == found.examples

@@ -61,5 +61,6 @@ def test_no_text_becomes_empty():
 
 
 def test_words_of_texts():
-  pool = build_word_pool(Ragged.concat([[5, 6, 7], [], [8, 9]]), Ragged.concat([[1, 0, 1], [], [0, 0]], bool))
+  pool = build_word_pool(Ragged.concat([[5, 6, 7], [], [8, 9]]),
+                         Ragged.concat([[1, 0, 1], [], [0, 0]], bool))
   assert [pool[n].tolist() for n in range(len(pool))] == [[5, 6], [7], [8, 9]]

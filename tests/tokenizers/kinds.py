@@ -5,7 +5,8 @@ import random
 from plm_jax import tokenizers
 from plm_jax.tokenizers import Tokenizer, byte_bpe
 
-LETTERS = ['a', 'e', 'o', 'n', 's', 't', 'r', 'l', 'd', 'é', 'ß', 'к', 'о', 'т', '中', '国', '字', '.', ',', '-', '7']
+LETTERS = ['a', 'e', 'o', 'n', 's', 't', 'r', 'l', 'd', 'é', 'ß', 'к', 'о', 'т', '中', '国', '字', '.',
+           ',', '-', '7']
 
 
 def some_texts(count: int, seed: int) -> list[str]:
@@ -18,14 +19,19 @@ def some_texts(count: int, seed: int) -> list[str]:
 TRAINING = [*some_texts(200, 0), *LETTERS]
 KINDS: dict[str, Callable[[], Tokenizer]] = {
     'wordpiece': lambda: tokenizers.train_wordpiece(TRAINING, 200),
-    'cased wordpiece': lambda: tokenizers.train_wordpiece(TRAINING, 200, tokenizers.BertNormalization(lowercase=False)),
+    'cased wordpiece': lambda: tokenizers.train_wordpiece(TRAINING, 200,
+                                                          tokenizers.BertNormalization(
+                                                              lowercase=False)),
     'byte BPE': lambda: tokenizers.train_byte_bpe(TRAINING, 400),
     'byte BPE with a prefix': lambda: with_options(prefix=True),
-    'byte BPE of LLaMA 3': lambda: with_options(split=byte_bpe.SPLIT_PATTERNS[2], ignore_merges=True),
+    'byte BPE of LLaMA 3': lambda: with_options(split=byte_bpe.SPLIT_PATTERNS[2],
+                                                ignore_merges=True),
     'word BPE': lambda: tokenizers.train_word_bpe(TRAINING, 200),
     'SentencePiece': lambda: tokenizers.train_sentencepiece(TRAINING, 80),
-    'SentencePiece of ALBERT': lambda: tokenizers.train_sentencepiece(TRAINING, 80, lowercase=True, layout='albert'),
-    'SentencePiece of LLaMA': lambda: tokenizers.train_sentencepiece(TRAINING, 330, 'bpe', layout='llama'),
+    'SentencePiece of ALBERT': lambda: tokenizers.train_sentencepiece(TRAINING, 80, lowercase=True,
+                                                                      layout='albert'),
+    'SentencePiece of LLaMA': lambda: tokenizers.train_sentencepiece(TRAINING, 330, 'bpe',
+                                                                     layout='llama'),
     'SentencePiece of T5': lambda: tokenizers.train_sentencepiece(TRAINING, 170, layout='t5'),
     'SentencePiece of mBART': lambda: tokenizers.train_fairseq_sentencepiece(TRAINING, 100),
     'bytes': tokenizers.ByteTokenizer,

@@ -14,7 +14,8 @@ from plm_jax.conversion import tokenizer_files
 from plm_jax.tokenizers import ByteBPE, TokenizerError, Vocab, train_byte_bpe
 from plm_jax.tokenizers.byte_bpe import ALPHABET, FIRST_TOKENS, LAST_TOKEN
 
-TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} didn\'t bark.' for i in range(60)),
+TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} didn\'t bark.'
+           for i in range(60)),
          *['中文和中国文字。'] * 9]
 # What splits words, what is of several bytes, what is nothing at all.
 SIGNS = [*'ab\'sdtre 12.,!?-_  \t\n\r\x0b\x1c\x1d\x85\xa0\u2003\u3000\u200b\ufeff',
@@ -34,7 +35,8 @@ def garbage():
 
 
 def test_special_tokens_have_robertas_places(trained):
-  assert trained.vocab == Vocab(len(trained.pieces), cls=0, pad=1, sep=2, unk=3, mask=len(trained.pieces) - 1,
+  assert trained.vocab == Vocab(len(trained.pieces), cls=0, pad=1, sep=2, unk=3,
+                                mask=len(trained.pieces) - 1,
                                 bos=0, eos=2)
   assert len(trained.pieces) <= 400
   assert trained.pieces[:4] == ['<s>', '<pad>', '</s>', '<unk>'] and trained.pieces[-1] == '<mask>'
@@ -64,7 +66,8 @@ def test_places_are_characters(trained):
   text = 'The 中 cat'
   ids, lengths, places = trained.encode_with_offsets([text, 'mat'])
   assert lengths.tolist() == [len(trained.encode(text)), len(trained.encode('mat'))]
-  assert places[0] == 0 and places[lengths[0] - 1] == text.index(' cat') and set(places) <= set(range(len(text)))
+  assert places[0] == 0 and places[lengths[0] - 1] == text.index(' cat') and set(places) <= set(
+      range(len(text)))
   assert ids.tolist() == trained.encode(text) + trained.encode('mat')
 
 
@@ -75,22 +78,26 @@ def test_a_mask_takes_the_space_before_it(trained):
 
 
 def test_starts_of_words(trained):
-  starts = {piece: bool(start) for piece, start in zip(trained.pieces, trained.starts_word, strict=True)}
+  starts = {piece: bool(start) for piece,
+            start in zip(trained.pieces, trained.starts_word, strict=True)}
   assert starts['▁the'] and starts['▁'] and starts['.'] and starts['<mask>']
   assert not starts['the'] and not starts['s'] and not starts['7']
-  assert starts['\\xe4'] and not starts['\\xb8'] and not starts['\\xc3']  # the first byte of 中, the second; of é
+  # the first byte of 中, the second; of é
+  assert starts['\\xe4'] and not starts['\\xb8'] and not starts['\\xc3']
 
 
 def test_files_give_the_same_tokenizer(trained, garbage, tmp_path):
   trained.save(tmp_path / 'ours')
   loaded = tokenizers.load(tmp_path / 'ours')
-  assert isinstance(loaded, ByteBPE) and loaded.vocab == trained.vocab and loaded.hash == trained.hash
+  assert isinstance(
+      loaded, ByteBPE) and loaded.vocab == trained.vocab and loaded.hash == trained.hash
   assert loaded.encode_batch(garbage) == trained.encode_batch(garbage)
   tokenizer_files.save(tmp_path / 'ours', trained, 512)
   (tmp_path / 'alone').mkdir()
   (tmp_path / 'ours' / 'tokenizer.json').rename(tmp_path / 'alone' / 'tokenizer.json')
   for alone in (tokenizers.load(tmp_path / 'alone'), tokenizer_files.load(tmp_path / 'alone')):
-    assert alone.hash == trained.hash and alone.encode_batch(garbage) == trained.encode_batch(garbage)
+    assert alone.hash == trained.hash and alone.encode_batch(garbage) == trained.encode_batch(
+        garbage)
   assert pickle.loads(pickle.dumps(trained)).encode_batch(garbage) == trained.encode_batch(garbage)
 
 
@@ -100,22 +107,29 @@ def test_gpt_2_has_one_special_token(trained, tmp_path):
   assert gpt2.vocab == Vocab(len(ids), unk=len(ids) - 1, bos=len(ids) - 1, eos=len(ids) - 1)
   tokenizer_files.save(tmp_path, gpt2, 1024)
   assert tokenizer_files.load(tmp_path).vocab == gpt2.vocab
-  assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['tokenizer_class'] == 'GPT2Tokenizer'
+  assert json.loads((tmp_path / 'tokenizer_config.json').read_text())[
+      'tokenizer_class'] == 'GPT2Tokenizer'
   assert gpt2.encode('the <|endoftext|>', specials=True)[-1] == gpt2.vocab.eos
 
 
 LLAMA_3_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+")
 
 
 def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
-  """A tokenizer.json of its form, made and read by the library; 'sat' is a piece that no merge leads to."""
-  pieces = {piece: i for i, piece in enumerate([*sorted(ALPHABET), '12', '123', 'he', 'the', 'sat'])}
-  theirs = library.Tokenizer(models.BPE(pieces, [('1', '2'), ('12', '3'), ('h', 'e'), ('t', 'he')], ignore_merges=True))
+  """A tokenizer.json of its form, made and read by the library; 'sat' is a piece that no merge
+  leads to."""
+  pieces = {piece: i for i,
+            piece in enumerate([*sorted(ALPHABET), '12', '123', 'he', 'the', 'sat'])}
+  theirs = library.Tokenizer(models.BPE(pieces, [('1', '2'), ('12', '3'), ('h', 'e'), ('t', 'he')],
+                                        ignore_merges=True))
   theirs.pre_tokenizer = pre_tokenizers.Sequence([
-      pre_tokenizers.Split(library.Regex(LLAMA_3_WORDS), 'isolated'), pre_tokenizers.ByteLevel(False, use_regex=False)])
-  theirs.add_special_tokens(['<|begin_of_text|>', '<|end_of_text|>', '<|reserved_special_token_0|>'])
+      pre_tokenizers.Split(library.Regex(LLAMA_3_WORDS), 'isolated'),
+      pre_tokenizers.ByteLevel(False, use_regex=False)])
+  theirs.add_special_tokens(['<|begin_of_text|>', '<|end_of_text|>',
+                             '<|reserved_special_token_0|>'])
   (tmp_path / 'llama').mkdir()
   theirs.save(str(tmp_path / 'llama/tokenizer.json'))
   ours = tokenizer_files.load(tmp_path / 'llama')
@@ -123,8 +137,10 @@ def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
   assert ours.vocab == Vocab(size + 3, bos=size, eos=size + 1)
   texts = [*garbage, '1234567', "we'Ll\n\nthe  sat!\n", 'sat']
   assert ours.encode_batch(texts) == [theirs.encode(text).ids for text in texts]
-  assert ours.encode('1234') == [pieces['123'], pieces['4']] and ours.encode('sat') == [pieces['sat']]
-  assert ours.encode('<|end_of_text|>') != ours.encode('<|end_of_text|>', specials=True) == [ours.vocab.eos]
+  assert ours.encode('1234') == [pieces['123'],
+                                 pieces['4']] and ours.encode('sat') == [pieces['sat']]
+  assert ours.encode('<|end_of_text|>') != ours.encode('<|end_of_text|>',
+                                                       specials=True) == [ours.vocab.eos]
   tokenizer_files.save(tmp_path / 'out', ours, 8192)
   again = tokenizer_files.load(tmp_path / 'out')
   assert again.hash == ours.hash and again.encode_batch(texts) == ours.encode_batch(texts)
@@ -134,15 +150,18 @@ def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
 
 
 def test_euroberts_vocabulary_has_the_roles_of_an_encoder(tmp_path):
-  """LLaMA 3's with a mask token: a text begins and ends with its tokens, and the end is padding, as its files say."""
+  """LLaMA 3's with a mask token: a text begins and ends with its tokens, and the end is padding, as
+  its files say."""
   names = ['<|begin_of_text|>', '<|end_of_text|>', '<|mask|>', '<|parallel_sep|>']
   pieces = {piece: i for i, piece in enumerate(sorted(ALPHABET))}
   theirs = library.Tokenizer(models.BPE(pieces, [], ignore_merges=True))
   theirs.pre_tokenizer = pre_tokenizers.Sequence([
-      pre_tokenizers.Split(library.Regex(LLAMA_3_WORDS), 'isolated'), pre_tokenizers.ByteLevel(False, use_regex=False)])
+      pre_tokenizers.Split(library.Regex(LLAMA_3_WORDS), 'isolated'),
+      pre_tokenizers.ByteLevel(False, use_regex=False)])
   theirs.add_special_tokens(names)
   theirs.save(str(tmp_path / 'tokenizer.json'))
-  said = {'bos_token': names[0], 'eos_token': names[1], 'pad_token': names[1], 'mask_token': names[2],
+  said = {'bos_token': names[0], 'eos_token': names[1], 'pad_token': names[1],
+          'mask_token': names[2],
           'tokenizer_class': 'PreTrainedTokenizerFast'}
   (tmp_path / 'tokenizer_config.json').write_text(json.dumps(said))
   ours = tokenizer_files.load(tmp_path)
@@ -164,12 +183,14 @@ def test_some_put_a_space_before_every_text(trained, garbage):
 def test_training_is_the_same_in_another_process(trained, tmp_path):
   program = ('import sys, json, plm_jax.tokenizers as t; '
              'print(t.train_byte_bpe(json.loads(sys.argv[1]), 400).hash)')
-  result = subprocess.run([sys.executable, '-c', program, json.dumps(TEXTS)], env={'PYTHONHASHSEED': '7'},
+  result = subprocess.run([sys.executable, '-c', program, json.dumps(TEXTS)],
+                          env={'PYTHONHASHSEED': '7'},
                           capture_output=True, text=True, check=True)
   assert result.stdout.strip() == trained.hash
 
 
-@pytest.mark.parametrize(('texts', 'size', 'message'), [([' '], 400, 'empty'), (['a'], 260, 'too small')])
+@pytest.mark.parametrize(('texts', 'size', 'message'),
+                         [([' '], 400, 'empty'), (['a'], 260, 'too small')])
 def test_what_cannot_be_trained(texts, size, message):
   with pytest.raises(TokenizerError, match=message):
     train_byte_bpe(texts, size)
@@ -186,9 +207,11 @@ def test_what_cannot_be_trained(texts, size, message):
 ])
 def test_damaged_files(trained, tmp_path, change, message):
   trained.save(tmp_path)
-  vocab, merges = change((tmp_path / 'vocab.json').read_text(), (tmp_path / 'merges.txt').read_text())
+  vocab, merges = change((tmp_path / 'vocab.json').read_text(),
+                         (tmp_path / 'merges.txt').read_text())
   (tmp_path / 'vocab.json').write_text(vocab)
-  (tmp_path / 'merges.txt').unlink() if merges is None else (tmp_path / 'merges.txt').write_text(merges)
+  (tmp_path / 'merges.txt').unlink() if merges is None else (tmp_path / 'merges.txt').write_text(
+      merges)
   with pytest.raises(TokenizerError, match=message):
     tokenizers.load(tmp_path)
 
@@ -201,7 +224,8 @@ def test_an_unknown_way_to_split_text_is_refused(trained, tmp_path):
   said = json.loads(file.read_text())
   split = {'type': 'Split', 'pattern': {'Regex': '(a+)+$'}, 'behavior': 'Isolated', 'invert': False}
   words = {'type': 'WordLevel', 'vocab': {}, 'unk_token': ''}
-  for change, message in (({'pre_tokenizer': split}, r"in a way that is not known here: '\(a\+\)\+\$'"),
+  for change, message in (({'pre_tokenizer': split},
+                           r"in a way that is not known here: '\(a\+\)\+\$'"),
                           ({'model': {**said['model'], 'dropout': 0.1}}, r'model\.dropout is 0\.1'),
                           ({'model': words}, "model.type is 'WordLevel'")):
     file.write_text(json.dumps({**said, **change}))
@@ -212,14 +236,17 @@ def test_an_unknown_way_to_split_text_is_refused(trained, tmp_path):
 def test_blanks_of_glm_end_with_the_text_of_gpt(trained):
   """GPT-2's vocabulary, and behind it those of GLM in the order of the released 10B."""
   pieces = [piece for piece in trained.ids if piece not in (*FIRST_TOKENS, LAST_TOKEN)]
-  added = ['<|endoftext|>', '<|startofpiece|>', '<|endofpiece|>', '[CLS]', '[MASK]', '[SEP]', '[UNK]', '[gMASK]',
+  added = ['<|endoftext|>', '<|startofpiece|>', '<|endofpiece|>', '[CLS]', '[MASK]', '[SEP]',
+           '[UNK]', '[gMASK]',
            '[sMASK]']
   tokenizer = ByteBPE({piece: i for i, piece in enumerate([*pieces, *added])}, trained.merges)
   first = len(pieces)
   assert tokenizer.vocab == Vocab(
-      first + 9, pad=first, eos=first, sop=first + 1, eop=first + 2, cls=first + 3, mask=first + 4, sep=first + 5,
+      first + 9, pad=first, eos=first, sop=first + 1, eop=first + 2, cls=first + 3, mask=first + 4,
+      sep=first + 5,
       unk=first + 6, bos=first + 3, gmask=first + 7, smask=first + 8)
-  assert tokenizer.encode('the cat [gMASK]', specials=True) == [*tokenizer.encode('the cat'), first + 7]
+  assert tokenizer.encode('the cat [gMASK]',
+                          specials=True) == [*tokenizer.encode('the cat'), first + 7]
 
 
 def test_gpt2_has_one_special_token_behind_all_others(tmp_path):

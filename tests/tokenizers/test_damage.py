@@ -12,7 +12,8 @@ from plm_jax.conversion import ConvertError, tokenizer_files
 from plm_jax.tokenizers import TokenizerError
 
 WORDS = ['the', 'cat', 'sat', 'mat', 'dogs', 'Ünïcode', 'naïve', 'quick', 'brown']
-TEXTS = [' '.join(random.Random(i).choices(WORDS, k=9)) for i in range(100)] + [*'abcdefghijklmnopqrstuvwxyz']
+TEXTS = [' '.join(random.Random(i).choices(WORDS, k=9))
+         for i in range(100)] + [*'abcdefghijklmnopqrstuvwxyz']
 COUNT = 25  # cases a file
 
 
@@ -26,7 +27,8 @@ def made(kind):
   return train[kind](TEXTS, {'byte_bpe': 300, 'unigram': 45}.get(kind, 100))
 
 
-@pytest.fixture(scope='module', params=['wordpiece', 'byte_bpe', 'word_bpe', 'unigram', 'languages', 'bytes'])
+@pytest.fixture(scope='module', params=['wordpiece', 'byte_bpe', 'word_bpe', 'unigram', 'languages',
+                                        'bytes'])
 def folder(request, tmp_path_factory):
   """A tokenizer as an export has it."""
   place = tmp_path_factory.mktemp(request.param)
@@ -63,7 +65,8 @@ def test_tokenizer_json_alone(folder):
   alone.mkdir()
   path = path.rename(alone / path.name)
   value = json.loads(path.read_text())
-  small = {**value, 'model': {name: x for name, x in value['model'].items() if name not in ('vocab', 'merges')}}
+  small = {**value, 'model': {name: x for name,
+                              x in value['model'].items() if name not in ('vocab', 'merges')}}
   read_it = lambda: tokenizer_files.load(alone)
   said = [mutate.attempt(path, damage, read_it) for damage in mutate.jsons(value, COUNT)]
   # Most of the file is its vocabulary: without it, what says how to read it is hit.

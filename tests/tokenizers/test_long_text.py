@@ -1,4 +1,5 @@
-"""Long texts and words: the ids of the whole, in little memory; and what all tokenizers do with what is no text."""
+"""Long texts and words: the ids of the whole, in little memory; and what all tokenizers do with
+what is no text."""
 import random
 import threading
 
@@ -8,8 +9,10 @@ import pytest
 from plm_jax import tokenizers
 from plm_jax.tokenizers import TokenizerError, byte_bpe, long_text
 
-WORDS = ['the', 'cat', "don't", 'mat.', 'dogs,', 'Ünïcode', '中文', '字。', '(a!)', '12', '3.5', '--', '\n', ' ']
-TEXTS = [' '.join(random.Random(i).choices(WORDS, k=12)) for i in range(80)] + [*'abcdefghijklmnopqrstuvwxyz']
+WORDS = ['the', 'cat', "don't", 'mat.', 'dogs,', 'Ünïcode', '中文', '字。', '(a!)', '12', '3.5', '--',
+         '\n', ' ']
+TEXTS = [' '.join(random.Random(i).choices(WORDS, k=12))
+         for i in range(80)] + [*'abcdefghijklmnopqrstuvwxyz']
 
 
 @pytest.fixture(scope='module', params=['wordpiece', 'byte_bpe', 'prefixed', 'llama 3', 'word_bpe'])
@@ -25,31 +28,37 @@ def trained(request):
 
 def test_parts_have_the_ids_of_the_whole(trained, monkeypatch):
   draw = random.Random(1)
-  texts = [''.join(draw.choice(WORDS) + draw.choice(['', '', ' ', '  ']) for _ in range(600)) for _ in range(4)]
+  texts = [''.join(draw.choice(WORDS) + draw.choice(['', '', ' ', '  ']) for _ in range(600))
+           for _ in range(4)]
   def encoded():
     ids, lengths, places = trained.encode_with_offsets(texts)
-    return [[trained.encode(text) for text in texts], trained.encode_batch(texts), ids.tolist(), lengths.tolist(),
+    return [[trained.encode(text) for text in texts], trained.encode_batch(texts), ids.tolist(),
+            lengths.tolist(),
             places.tolist()]
   whole = encoded()
   assert whole[0] == whole[1]
   # Long enough for the letters that may stand between two borders.
   monkeypatch.setattr(long_text, 'MAX_PART', 200)
   monkeypatch.setattr(long_text, 'MAX_BATCH', 300)
-  tried = trained.__class__(*trained.__getstate__()) if hasattr(trained, '__getstate__') and not isinstance(
+  tried = trained.__class__(*trained.__getstate__()) if hasattr(
+      trained, '__getstate__') and not isinstance(
       trained, tokenizers.WordPiece) else tokenizers.WordPiece(trained.pieces)
-  assert all(len(some) > 1 for some in (long_text.split_text(text, long_text.SPACE_BORDERS) for text in texts))
+  assert all(len(some) > 1 for some in (long_text.split_text(text, long_text.SPACE_BORDERS)
+                                        for text in texts))
   trained = tried
   assert encoded() == whole
 
 
 @pytest.mark.slow
 def test_a_word_without_end():
-  """A megabyte of letters: one unknown word of BERT, parts of the library's own ids in BPE; learnt from by neither."""
+  """A megabyte of letters: one unknown word of BERT, parts of the library's own ids in BPE; learnt
+  from by neither."""
   word = ''.join(random.Random(0).choices('abcdefgh', k=1 << 20))
   wordpiece = tokenizers.train_wordpiece([*TEXTS, word], 150)
   assert wordpiece.pieces == tokenizers.train_wordpiece(TEXTS, 150).pieces
   assert wordpiece.encode(f'the {word} cat') == [
-      *wordpiece.encode('the'), wordpiece.vocab.unk, *wordpiece.encode('cat')] == wordpiece.encode_batch(
+      *wordpiece.encode('the'), wordpiece.vocab.unk,
+      *wordpiece.encode('cat')] == wordpiece.encode_batch(
           [f'the {word} cat'])[0]
   bpe = tokenizers.train_byte_bpe([*TEXTS, word], 320)
   assert bpe.merges == tokenizers.train_byte_bpe(TEXTS, 320).merges
@@ -70,7 +79,8 @@ def test_expressions_are_known_ones():
   plain = tokenizers.train_byte_bpe(TEXTS, 320)
   for split in byte_bpe.SPLIT_PATTERNS:
     assert tokenizers.ByteBPE(plain.ids, plain.merges, split=split).encode('the cat')
-  with pytest.raises(TokenizerError, match=r"in a way that is not known here: '\(a\+\)\+\$'; known are"):
+  with pytest.raises(TokenizerError,
+                     match=r"in a way that is not known here: '\(a\+\)\+\$'; known are"):
     tokenizers.ByteBPE(plain.ids, plain.merges, split='(a+)+$')
 
 
@@ -91,4 +101,5 @@ def test_saving_at_the_same_moment(tmp_path):
   for thread in threads:
     thread.join()
   assert not failed
-  assert sorted(path.name for path in tmp_path.iterdir()) == ['merges.txt', 'tokenizer_config.json', 'vocab.json']
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['merges.txt', 'tokenizer_config.json',
+                                                              'vocab.json']

@@ -7,7 +7,8 @@ from plm_jax import tokenizers
 from plm_jax.conversion import tokenizer_files
 from plm_jax.tokenizers import ByteTokenizer, TokenizerError
 
-HARD = ['The cat', ' two  spaces ', 'line\nbreak\tand tab', '中文', '😀 é', '\x00\x7f\x80', '', '<pad> is text </s>']
+HARD = ['The cat', ' two  spaces ', 'line\nbreak\tand tab', '中文', '😀 é', '\x00\x7f\x80', '',
+        '<pad> is text </s>']
 
 
 def test_ids():
@@ -55,14 +56,16 @@ def test_save_load_pickle(tmp_path):
   tokenizer.save(tmp_path)
   for again in (tokenizers.load(tmp_path), tokenizers.load(tmp_path / 'tokenizer_config.json'),
                 pickle.loads(pickle.dumps(tokenizer))):
-    assert (again.vocab, again.hash) == (tokenizer.vocab, tokenizer.hash) and again.encode('é') == [198, 172]
+    assert (again.vocab, again.hash) == (tokenizer.vocab,
+                                         tokenizer.hash) and again.encode('é') == [198, 172]
   assert ByteTokenizer().hash != tokenizer.hash
 
 
 def test_beside_a_checkpoint(tmp_path):
   tokenizer_files.save(tmp_path, ByteTokenizer(), 1024)
   said = json.loads((tmp_path / 'tokenizer_config.json').read_text())
-  assert (said['tokenizer_class'], said['extra_ids'], said['model_max_length']) == ('ByT5Tokenizer', 125, 1024)
+  assert (said['tokenizer_class'], said['extra_ids'],
+          said['model_max_length']) == ('ByT5Tokenizer', 125, 1024)
   assert [path.name for path in tmp_path.iterdir()] == ['tokenizer_config.json']
   assert tokenizer_files.load(tmp_path).hash == ByteTokenizer().hash
 
@@ -72,10 +75,12 @@ def test_what_transformers_writes(tmp_path):
   file = tmp_path / 'tokenizer_config.json'
   listed = {str(259 + n): {'content': f'<extra_id_{n}>'} for n in range(125)}
   for said in ({'extra_ids': 0, 'added_tokens_decoder': listed},
-               {'extra_ids': 125, 'additional_special_tokens': [f'<extra_id_{n}>' for n in range(125)]}):
+               {'extra_ids': 125,
+                'additional_special_tokens': [f'<extra_id_{n}>' for n in range(125)]}):
     file.write_text(json.dumps({'tokenizer_class': 'ByT5Tokenizer', **said}))
     assert tokenizers.load(tmp_path).vocab.size == 384
-  file.write_text(json.dumps({'tokenizer_class': 'ByT5Tokenizer', 'additional_special_tokens': ['<extra_id_7>']}))
+  file.write_text(json.dumps({'tokenizer_class': 'ByT5Tokenizer',
+                              'additional_special_tokens': ['<extra_id_7>']}))
   with pytest.raises(TokenizerError, match=r'expected <extra_id_0> to <extra_id_0>, got'):
     tokenizers.load(tmp_path)
   file.write_text('{"tokenizer_class": "T5Tokenizer"}')

@@ -21,7 +21,8 @@ from plm_jax.tokenizers import (
 )
 
 TEXTS = [
-    *(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
+    *(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.'
+      for i in range(60)),
     *['中文和中国文字。'] * 9,
 ]
 
@@ -54,7 +55,8 @@ def test_special_tokens_in_text_are_text_unless_asked_for(trained):
 
 def test_word_starts(trained):
   starts = dict(zip(trained.pieces, trained.starts_word.tolist(), strict=True))
-  expected = {'[MASK]': True, '<unk>': True, '▁': True, '▁the': True, 'a': False, ',': True, '中': True, '文': True}
+  expected = {'[MASK]': True, '<unk>': True, '▁': True, '▁the': True, 'a': False, ',': True,
+              '中': True, '文': True}
   assert {piece: starts[piece] for piece in expected if piece in starts} == {
       piece: start for piece, start in expected.items() if piece in starts}
   assert {'[MASK]', 'a', ',', '中'} <= set(starts)
@@ -75,12 +77,16 @@ def test_lowercase():
 
 def test_xlnet_has_its_own_special_pieces_and_plain_text(tmp_path):
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, layout='xlnet')
-  assert tokenizer.pieces[:9] == ['<unk>', '<s>', '</s>', '<cls>', '<sep>', '<pad>', '<mask>', '<eod>', '<eop>']
+  assert tokenizer.pieces[:9] == ['<unk>', '<s>', '</s>', '<cls>', '<sep>', '<pad>', '<mask>',
+                                  '<eod>', '<eop>']
   assert tokenizer.vocab == tokenizers.Vocab(70, pad=5, unk=0, bos=1, eos=2, cls=3, sep=4, mask=6)
-  assert tokenizer.encode("thé ``cát''") == tokenizer.encode('the "cat"') != tokenizer.encode('The "cat"')
-  assert tokenizer.encode('thé <mask> sat', specials=True) == [*tokenizer.encode('the'), 6, *tokenizer.encode('sat')]
+  assert tokenizer.encode("thé ``cát''") == tokenizer.encode('the "cat"') != tokenizer.encode(
+      'The "cat"')
+  assert tokenizer.encode('thé <mask> sat',
+                          specials=True) == [*tokenizer.encode('the'), 6, *tokenizer.encode('sat')]
   tokenizer.save(tmp_path)
-  for again in (SentencePiece.load(tmp_path / 'spiece.model'), pickle.loads(pickle.dumps(tokenizer))):
+  for again in (SentencePiece.load(tmp_path / 'spiece.model'),
+                pickle.loads(pickle.dumps(tokenizer))):
     assert again.text == tokenizers.AlbertNormalization(lowercase=False, strip_accents=True)
     assert again.hash == tokenizer.hash
     assert again.encode("thé ``cát''") == tokenizer.encode('the "cat"')
@@ -93,7 +99,8 @@ def test_xlnet_has_its_own_special_pieces_and_plain_text(tmp_path):
 
 def test_save_load_pickle(trained, tmp_path):
   trained.save(tmp_path)
-  assert sorted(path.name for path in tmp_path.iterdir()) == ['spiece.model', 'tokenizer_config.json']
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['spiece.model',
+                                                              'tokenizer_config.json']
   assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['mask_token'] == '[MASK]'
   copy = pickle.loads(pickle.dumps(trained))
   for again in (tokenizers.load(tmp_path), tokenizers.load(tmp_path / 'spiece.model'), copy):
@@ -113,7 +120,8 @@ def test_training_is_the_same_in_every_process():
 def test_training_refuses(algorithm):
   with pytest.raises(TokenizerError, match='the text is empty'):
     tokenizers.train_sentencepiece(['', '  '], 100, algorithm)
-  with pytest.raises(TokenizerError, match=r'of 20 is too small: .* vocab=\d+ or more, or less coverage'):
+  with pytest.raises(TokenizerError,
+                     match=r'of 20 is too small: .* vocab=\d+ or more, or less coverage'):
     tokenizers.train_sentencepiece(TEXTS, 20, algorithm)
 
 
@@ -127,16 +135,19 @@ def test_damaged_model(tmp_path, content):
 def test_which_model(tmp_path):
   for name in ('a.model', 'b.model'):
     (tmp_path / name).write_bytes(b'')
-  with pytest.raises(TokenizerError, match=r"several SentencePiece models: \['a.model', 'b.model'\]"):
+  with pytest.raises(TokenizerError,
+                     match=r"several SentencePiece models: \['a.model', 'b.model'\]"):
     tokenizers.load(tmp_path)
 
 
 def test_debertas_special_pieces(tmp_path):
   """Ids as released: the mask behind the model's own pieces, which know nothing of it."""
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, layout='deberta')
-  assert tokenizer.pieces[:4] == ['[PAD]', '[CLS]', '[SEP]', '[UNK]'] and tokenizer.pieces[69] == '[MASK]'
+  assert tokenizer.pieces[:4] == ['[PAD]', '[CLS]', '[SEP]',
+                                  '[UNK]'] and tokenizer.pieces[69] == '[MASK]'
   assert tokenizer.vocab == tokenizers.Vocab(70, pad=0, cls=1, sep=2, unk=3, mask=69, bos=1, eos=2)
-  assert tokenizer.layout == 'deberta' and tokenizer.starts_word[69] and len(tokenizer.starts_word) == 70
+  assert tokenizer.layout == 'deberta' and tokenizer.starts_word[69] and len(
+      tokenizer.starts_word) == 70
   ids = tokenizer.encode('the [MASK] sat', specials=True)
   assert ids == tokenizer.encode('the') + [69] + tokenizer.encode('sat')
   assert tokenizer.decode(ids) == 'the sat'
@@ -147,7 +158,8 @@ def test_debertas_special_pieces(tmp_path):
 
 def test_albert(tmp_path):
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 65, lowercase=True, layout='albert')
-  assert tokenizer.layout == 'albert' and tokenizer.pieces[:5] == ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]']
+  assert tokenizer.layout == 'albert' and tokenizer.pieces[:5] == ['<pad>', '<unk>', '[CLS]',
+                                                                   '[SEP]', '[MASK]']
   assert tokenizer.vocab == tokenizers.Vocab(65, pad=0, unk=1, cls=2, sep=3, mask=4)
   assert tokenizer.encode('THE cát') == tokenizer.encode('the cat')
   tokenizer.save(tmp_path)
@@ -162,7 +174,8 @@ def test_other_libraries_get_the_same_ids(layout, tmp_path):
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, layout=layout)
   tokenizer_files.save(tmp_path, tokenizer, 512)
   fast = Fast.from_file(str(tmp_path / 'tokenizer.json'))
-  for text in ('The cat sat, on  the mat.', ' Ｔｈｅ dogs ½ ', '中文 文字', 'a\tb', '[MASK] barked', 'ж', ''):
+  for text in ('The cat sat, on  the mat.', ' Ｔｈｅ dogs ½ ', '中文 文字', 'a\tb', '[MASK] barked', 'ж',
+               ''):
     assert fast.encode(text).ids == [
         tokenizer.vocab.cls, *tokenizer.encode(text, specials=True), tokenizer.vocab.sep], text
   assert tokenizer_files.load(tmp_path).hash == tokenizer.hash
@@ -175,7 +188,8 @@ def test_only_unigram_models_are_written_for_others(tmp_path):
 
 def test_blanks_of_glm(tmp_path):
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, layout='glm')
-  assert tokenizer.pieces[:10] == ['<pad>', '<unk>', '<|endoftext|>', '[CLS]', '[SEP]', '[MASK]', '<|startofpiece|>',
+  assert tokenizer.pieces[:10] == ['<pad>', '<unk>', '<|endoftext|>', '[CLS]', '[SEP]', '[MASK]',
+                                   '<|startofpiece|>',
                                    '<|endofpiece|>', '[gMASK]', '[sMASK]']
   assert tokenizer.vocab == tokenizers.Vocab(
       70, pad=0, unk=1, eos=2, cls=3, sep=4, mask=5, sop=6, eop=7, gmask=8, smask=9)
@@ -185,7 +199,8 @@ def test_blanks_of_glm(tmp_path):
   assert again.encode('the [gMASK]', specials=True) == [*again.encode('the'), 8]
 
 
-HARD = ['The cat sat.', ' two  spaces ', 'line\nbreak\tand tab', 'ж 𝔘 number 2023', '▁', '', '  ', '<s> is text </s>',
+HARD = ['The cat sat.', ' two  spaces ', 'line\nbreak\tand tab', 'ж 𝔘 number 2023', '▁', '', '  ',
+        '<s> is text </s>',
         'éé']
 
 
@@ -242,7 +257,8 @@ def test_another_number_of_sentinels(tmp_path):
   tokenizer_files.save(tmp_path, tokenizer, 0)
   assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['extra_ids'] == 4
   again = tokenizers.load(tmp_path)
-  assert (again.pieces, again.vocab, again.hash) == (tokenizer.pieces, tokenizer.vocab, tokenizer.hash)
+  assert (again.pieces, again.vocab, again.hash) == (tokenizer.pieces, tokenizer.vocab,
+                                                     tokenizer.hash)
   (tmp_path / 'spiece.model').unlink()
   assert tokenizer_files.load(tmp_path).pieces == tokenizer.pieces
 
@@ -266,12 +282,14 @@ def test_sentinels_are_saved_and_written(with_sentinels, tmp_path):
   fast = Fast.from_file(str(tmp_path / 'tokenizer.json'))
   for text in TEXTS[:3]:
     assert fast.encode(text).ids == [*with_sentinels.encode(text), 1]
-  assert fast.encode('the <extra_id_0> sat').ids == [*with_sentinels.encode('the <extra_id_0> sat', specials=True), 1]
+  assert fast.encode('the <extra_id_0> sat').ids == [
+      *with_sentinels.encode('the <extra_id_0> sat', specials=True), 1]
   assert fast.token_to_id('<extra_id_99>') == 70
 
 
 @pytest.mark.parametrize(('piece', 'begins'), [
-    ('▁cat', True), ('s', False), ('S', False), (',', True), ('..', False), ("'s", True), ('é', True), ('99', True),
+    ('▁cat', True), ('s', False), ('S', False), (',', True), ('..', False), ("'s", True),
+    ('é', True), ('99', True),
     ('caf', False), ('fé', True), ('猫', True), ('<', True), ('-', True), ('a-b', False)])
 def test_where_a_word_of_albert_begins(piece, begins):
   """By hand, from _is_start_piece_sp of google-research/albert, create_pretraining_data.py."""
@@ -299,13 +317,16 @@ LAYOUTS = get_args(sentence_piece.Layout)
 @pytest.mark.parametrize('layout', LAYOUTS)
 @pytest.mark.parametrize('algorithm', ['unigram', 'bpe'])
 def test_vocabulary_is_smaller_where_the_text_supports_no_more(algorithm, layout):
-  """The most that sentencepiece itself says is possible; and the least that it takes is said with all added tokens."""
+  """The most that sentencepiece itself says is possible; and the least that it takes is said with
+  all added tokens."""
   texts = ['the cat sat on the mat', 'a b', 'we 12'] * 3
   train = lambda size: train_any(texts, size, algorithm, layout)
   most = train(4000)
   assert most.vocab.size == len(most.pieces) < 600
-  assert train(most.vocab.size).pieces == most.pieces and most.vocab.unk not in most.encode('the cat sat')
-  with pytest.raises(TokenizerError, match=r'vocabulary of 3 is too small: .* take (\d+) already') as caught:
+  assert train(most.vocab.size).pieces == most.pieces and most.vocab.unk not in most.encode(
+      'the cat sat')
+  with pytest.raises(TokenizerError,
+                     match=r'vocabulary of 3 is too small: .* take (\d+) already') as caught:
     train(3)
   least = int(re.search(r' vocab=(\d+)', str(caught.value))[1])
   assert train(least).vocab.size == least
@@ -327,8 +348,8 @@ def test_models_of_tiny_texts(texts):
 
 
 def test_long_lines_are_learnt_from():
-  """A line over 64 KiB, of any script, with and without spaces, and one with the character that sentencepiece keeps for
-  itself, teach as much as short ones."""
+  """A line over 64 KiB, of any script, with and without spaces, and one with the character that
+  sentencepiece keeps for itself, teach as much as short ones."""
   words = ['many', 'words', 'stand', 'in', 'this', 'long', 'line']
   line = ' '.join(random.Random(0).choices(words, k=20_000))
   assert len(line) > 100_000
@@ -346,6 +367,7 @@ def test_long_lines_are_learnt_from():
 
 def test_accents_can_be_kept_by_albert():
   texts = ['le garçon répète', "l'été à la forêt"] * 4
-  stripped, kept = (train_sentencepiece(texts, 60, layout='albert', strip_accents=strip) for strip in (True, False))
+  stripped, kept = (train_sentencepiece(texts, 60, layout='albert', strip_accents=strip)
+                    for strip in (True, False))
   assert stripped.decode(stripped.encode('garçon')) == 'garcon'
   assert kept.decode(kept.encode('garçon')) == 'garçon'

@@ -1,4 +1,5 @@
-"""Tokenizers and segmenters that several threads share give each of them the ids that one thread gets."""
+"""Tokenizers and segmenters that several threads share give each of them the ids that one thread
+gets."""
 import concurrent.futures
 import importlib.util
 import pickle
@@ -52,7 +53,8 @@ def test_eight_threads_get_the_ids_of_one(tokenizer, switching):
     special = [tokenizer.encode(text, specials=True) for text in some]
     places = tokenizer.encode_with_offsets(some)[0].tolist()
     tokenizer.decode(places)
-    return flat, one_by_one, special, [part.tolist() for part in np.split(places, np.cumsum(lengths)[:-1])]
+    return flat, one_by_one, special, [part.tolist()
+                                       for part in np.split(places, np.cumsum(lengths)[:-1])]
 
   for ids, found in zip(expected, in_threads(work, texts), strict=True):
     assert all(some == ids for some in found)
@@ -65,11 +67,13 @@ def test_a_full_cache_is_emptied_by_one_thread_at_a_time(monkeypatch, switching)
   tokenizer = KINDS['wordpiece']()
   texts = [some_texts(60, seed) for seed in range(THREADS)]
   expected = [[tokenizer.encode(text) for text in some] for some in texts]
-  assert in_threads(lambda some: [tokenizer.encode_batch([text])[0] for text in some], texts) == expected
+  assert in_threads(lambda some: [tokenizer.encode_batch([text])[0] for text in some],
+                    texts) == expected
 
 
 def test_an_interrupted_call_leaves_the_cache_right():
-  """An exception, such as Ctrl-C, in the middle of an update does not shift the ids of later words."""
+  """An exception, such as Ctrl-C, in the middle of an update does not shift the ids of later
+  words."""
   tokenizer = KINDS['wordpiece']()
   cache, texts = tokenizer._cache, some_texts(20, 3)
 
@@ -85,7 +89,8 @@ def test_an_interrupted_call_leaves_the_cache_right():
 
 @pytest.mark.skipif(importlib.util.find_spec('jieba') is None, reason='jieba is an extra')
 def test_jieba_in_threads_and_with_a_list_of_words(tmp_path):
-  """A list of words belongs to the segmenter that reads it: others of the process keep jieba's own dictionary."""
+  """A list of words belongs to the segmenter that reads it: others of the process keep jieba's own
+  dictionary."""
   (tmp_path / 'words.txt').write_text('中国人民大学生\n')
   text = '我是中国人民大学生，喜欢北京。'
   plain = word_segmentation.make_segmenter('jieba')
@@ -93,5 +98,6 @@ def test_jieba_in_threads_and_with_a_list_of_words(tmp_path):
   listed = word_segmentation.make_segmenter(f'jieba:{tmp_path / "words.txt"}')
   assert '中国人民大学生' in listed(text)[1] and '中国人民大学生' not in before[1]
   assert plain(text) == before
-  results = in_threads(lambda n: [(plain if n % 2 else listed)(text) for _ in range(20)], range(THREADS))
+  results = in_threads(lambda n: [(plain if n % 2 else listed)(text) for _ in range(20)],
+                       range(THREADS))
   assert all(some == [before if n % 2 else listed(text)] * 20 for n, some in enumerate(results))

@@ -1,4 +1,5 @@
-"""A tokenizer.json is done as it states: the ids are those that the `tokenizers` library gives for the same file."""
+"""A tokenizer.json is done as it states: the ids are those that the `tokenizers` library gives for
+the same file."""
 import json
 import pickle
 import random
@@ -13,22 +14,31 @@ from plm_jax.conversion import ConvertError, tokenizer_files
 from plm_jax.tokenizers import ByteBPE, TokenizerError, TokenizerJson, WordPiece, byte_bpe
 from plm_jax.tokenizers.contract import Vocab
 
-TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.' for i in range(60)),
-         *['中文和中国文字。 Größe, été; ёжик ест.'] * 9, *['हिन्दी भाषा ภาษาไทย שָׁלוֹם مُحَمَّد 한국어 がギ Việt'] * 9]
+TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.'
+           for i in range(60)),
+         *['中文和中国文字。 Größe, été; ёжик ест.'] * 9,
+         *['हिन्दी भाषा ภาษาไทย שָׁלוֹם مُحَمَّد 한국어 がギ Việt'] * 9]
 WORDS = ' '.join(sorted({*TEXTS})).split()
-ODD = [*map(chr, [*range(0x21), 0x7f, 0x85, 0xa0, 0xad, 0x300, 0x301, 0x323, 0x345, 0x11a8, 0x1680, 0x180e, 0x2003,
-                  0x200b, 0x200c, 0x200d, 0x200e, 0x2028, 0x2029, 0x202e, 0x2060, 0x2581, 0x3000, 0x3099, 0xe000,
+ODD = [*map(chr, [*range(0x21), 0x7f, 0x85, 0xa0, 0xad, 0x300, 0x301, 0x323, 0x345, 0x11a8, 0x1680,
+                  0x180e, 0x2003,
+                  0x200b, 0x200c, 0x200d, 0x200e, 0x2028, 0x2029, 0x202e, 0x2060, 0x2581, 0x3000,
+                  0x3099, 0xe000,
                   0xfe0f, 0xfeff, 0xfffd, 0xffff, 0x10ffff]),
-       '👨\u200d👩\u200d👧', '👍🏽', '🇩🇪', 'e\u0301', 'a\u0323\u0302', '①\u0301', 'ﬁ\u0301', 'ｶﾞ', 'か\u3099', '한',
-       '\u1112\u1161\u11ab', '가\u11a8', 'İ', 'ß', 'ﬃ', '½', 'Ａ１', 'क़', 'น้ำ', 'ש\u05c1', 'ﷺ', '𐀀', '豈', '``',
+       '👨\u200d👩\u200d👧', '👍🏽', '🇩🇪', 'e\u0301', 'a\u0323\u0302', '①\u0301', 'ﬁ\u0301', 'ｶﾞ',
+       'か\u3099', '한',
+       '\u1112\u1161\u11ab', '가\u11a8', 'İ', 'ß', 'ﬃ', '½', 'Ａ１', 'क़', 'น้ำ', 'ש\u05c1', 'ﷺ', '𐀀',
+       '豈', '``',
        "''", '...', '٣',
-       '[MASK]', '<mask>', '[CLS]', '</s>', '<s>', '<unk>', '<extra_id_0>', '<0x41>', 'en_XX', 'covid', '[E1]', '▁the']
+       '[MASK]', '<mask>', '[CLS]', '</s>', '<s>', '<unk>', '<extra_id_0>', '<0x41>', 'en_XX',
+       'covid', '[E1]', '▁the']
 
 
 def adversarial(count: int = 250) -> list[str]:
   draw = random.Random(7)
-  shapes = ('{0}{1}{2}', '{0} {1} {2}', '{1}{0}', '{0}{1}', ' {0}  {1}', '{0}\n{1}\t{2}', '{1}{3}{0}')
-  texts = [draw.choice(shapes).format(draw.choice(WORDS), draw.choice(ODD), draw.choice(WORDS), draw.choice(ODD))
+  shapes = ('{0}{1}{2}', '{0} {1} {2}', '{1}{0}', '{0}{1}', ' {0}  {1}', '{0}\n{1}\t{2}',
+            '{1}{3}{0}')
+  texts = [draw.choice(shapes).format(draw.choice(WORDS), draw.choice(ODD), draw.choice(WORDS),
+                                      draw.choice(ODD))
            for _ in range(count)]
   return ['', ' ', '  ', '\n', ' a', 'a ', ' a  b ', 'a' * 101, '中' * 60, *ODD, *texts]
 
@@ -44,13 +54,16 @@ def ids_of(file) -> list[list[int]]:
 
 def differing(tokenizer, ids) -> dict[str, tuple[list[int], list[int]]]:
   found = [tokenizer.encode(text, specials=True) for text in HARD]
-  return {text: (some, other) for text, some, other in zip(HARD, found, ids, strict=True) if some != other}
+  return {text: (some, other) for text, some,
+          other in zip(HARD, found, ids, strict=True) if some != other}
 
 
 def as_transformers(name: str, learned: library.Tokenizer) -> dict[str, str | int | bool]:
-  """Gives a tokenizer the steps that a class of transformers 5 makes. Returns what its configuration states."""
+  """Gives a tokenizer the steps that a class of transformers 5 makes. Returns what its
+  configuration states."""
   def special(*names, **flags):
-    learned.add_special_tokens([AddedToken(token, normalized=False, special=True, **flags) for token in names])
+    learned.add_special_tokens([AddedToken(token, normalized=False, special=True, **flags)
+                                for token in names])
   metaspace = pre_tokenizers.Metaspace(prepend_scheme='always')
   split = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
   special('<unk>')
@@ -60,15 +73,18 @@ def as_transformers(name: str, learned: library.Tokenizer) -> dict[str, str | in
   learned.decoder = decoders.Metaspace(prepend_scheme='always')
   learned.pre_tokenizer = split
   if name == 'Albert':
-    learned.normalizer = normalizers.Sequence([*quotes, normalizers.Lowercase(), normalizers.Precompiled(charsmap)])
+    learned.normalizer = normalizers.Sequence([*quotes, normalizers.Lowercase(),
+                                               normalizers.Precompiled(charsmap)])
     special('<pad>', '[CLS]', '[SEP]', '[MASK]')
-    return {'cls_token': '[CLS]', 'sep_token': '[SEP]', 'bos_token': '[CLS]', 'mask_token': '[MASK]',
+    return {'cls_token': '[CLS]', 'sep_token': '[SEP]', 'bos_token': '[CLS]',
+            'mask_token': '[MASK]',
             'pad_token': '<pad>'}
   if name == 'XLNet':
     learned.normalizer = normalizers.Sequence([*quotes, normalizers.Precompiled(charsmap)])
     special('<s>', '</s>', '<cls>', '<sep>', '<pad>', '<eod>')
     special('<mask>', lstrip=True)
-    return {'cls_token': '<cls>', 'sep_token': '<sep>', 'mask_token': '<mask>', 'pad_token': '<pad>',
+    return {'cls_token': '<cls>', 'sep_token': '<sep>', 'mask_token': '<mask>',
+            'pad_token': '<pad>',
             'remove_space': True}
   if name == 'T5':
     learned.normalizer = normalizers.Precompiled(charsmap)
@@ -76,14 +92,17 @@ def as_transformers(name: str, learned: library.Tokenizer) -> dict[str, str | in
     return {'eos_token': '</s>', 'pad_token': '<pad>', 'extra_ids': 20}
   if name == 'DebertaV2':
     learned.normalizer = normalizers.Sequence([
-        normalizers.Replace(Regex(r'\s{2,}|[\n\r\t]'), ' '), normalizers.NFC(), normalizers.Strip(left=False)])
+        normalizers.Replace(Regex(r'\s{2,}|[\n\r\t]'), ' '), normalizers.NFC(),
+        normalizers.Strip(left=False)])
     learned.pre_tokenizer = pre_tokenizers.Sequence([metaspace])
     special('[PAD]', '[CLS]', '[SEP]', '[MASK]')
-    return {'cls_token': '[CLS]', 'sep_token': '[SEP]', 'mask_token': '[MASK]', 'pad_token': '[PAD]'}
+    return {'cls_token': '[CLS]', 'sep_token': '[SEP]', 'mask_token': '[MASK]',
+            'pad_token': '[PAD]'}
   if name == 'XLMRoberta':
     learned.normalizer = normalizers.Precompiled(charsmap)
     special('<s>', '</s>', '<pad>', '<mask>')
-    return {'cls_token': '<s>', 'sep_token': '</s>', 'bos_token': '<s>', 'mask_token': '<mask>', 'pad_token': '<pad>'}
+    return {'cls_token': '<s>', 'sep_token': '</s>', 'bos_token': '<s>', 'mask_token': '<mask>',
+            'pad_token': '<pad>'}
   learned.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=False)
   special('<s>', '</s>')
   return {'bos_token': '<s>', 'eos_token': '</s>'}
@@ -95,13 +114,16 @@ def learn(name: str) -> library.Tokenizer:
     learned = library.Tokenizer(models.BPE(fuse_unk=True, byte_fallback=True, unk_token='<unk>'))
     learned.pre_tokenizer = pre_tokenizers.Metaspace()
     names = ['<unk>', '<s>', '</s>', *(f'<0x{n:02X}>' for n in range(256))]
-    learned.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=400, special_tokens=names, show_progress=False))
+    learned.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=400, special_tokens=names,
+                                                           show_progress=False))
     model = json.loads(learned.to_str())['model']
     merges = [tuple(merge) for merge in model['merges']]
-    return library.Tokenizer(models.BPE(model['vocab'], merges, fuse_unk=True, byte_fallback=True, unk_token='<unk>'))
+    return library.Tokenizer(models.BPE(model['vocab'], merges, fuse_unk=True, byte_fallback=True,
+                                        unk_token='<unk>'))
   learned = library.Tokenizer(models.Unigram())
   learned.pre_tokenizer = pre_tokenizers.Metaspace()
-  learned.train_from_iterator(TEXTS, trainers.UnigramTrainer(vocab_size=150, unk_token='<unk>', show_progress=False,
+  learned.train_from_iterator(TEXTS, trainers.UnigramTrainer(vocab_size=150, unk_token='<unk>',
+                                                             show_progress=False,
                                                              special_tokens=['<unk>', '<pad>']))
   model = json.loads(learned.to_str())['model']
   return library.Tokenizer(models.Unigram([tuple(some) for some in model['vocab']], 0, False))
@@ -114,38 +136,48 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
   learned.add_tokens(['covid', AddedToken('[E1]', single_word=True)])
   learned.save(str(tmp_path / 'tokenizer.json'))
   (tmp_path / 'tokenizer_config.json').write_text(json.dumps(
-      {**config, 'tokenizer_class': f'{name}Tokenizer', 'unk_token': '<unk>', 'backend': 'tokenizers'}))
+      {**config, 'tokenizer_class': f'{name}Tokenizer', 'unk_token': '<unk>',
+       'backend': 'tokenizers'}))
   for tokenizer in (tokenizers.load(tmp_path), tokenizer_files.load(tmp_path),
                     tokenizers.load(tmp_path / 'tokenizer.json')):
     assert isinstance(tokenizer, TokenizerJson) and tokenizer.kind == 'sentencepiece'
     assert differing(tokenizer, ids_of(tmp_path / 'tokenizer.json')) == {}
-  names = {key.removesuffix('_token'): token for key, token in config.items() if key.endswith('_token')}
+  names = {key.removesuffix('_token'): token for key,
+           token in config.items() if key.endswith('_token')}
   assert {role: tokenizer.pieces[getattr(tokenizer.vocab, role)] for role in names} == names
   assert tokenizer.pieces[tokenizer.vocab.unk] == '<unk>'
-  # Names of special tokens are text, unless they are asked for; other added tokens always are tokens.
+  # Names of special tokens are text, unless they are asked for; other added tokens always are
+  # tokens.
   silent = {learned.token_to_id(token) for token in names.values()}
   assert not silent & {i for text in HARD for i in tokenizer.encode(text)}
   assert learned.token_to_id('covid') in tokenizer.encode('the covid')
   if name == 'T5':
-    assert (tokenizer.vocab.sentinel, tokenizer.vocab.sentinels) == (learned.token_to_id('<extra_id_0>'), 20)
+    assert (tokenizer.vocab.sentinel,
+            tokenizer.vocab.sentinels) == (learned.token_to_id('<extra_id_0>'), 20)
   # It is saved as it is, and its other methods agree.
   tokenizer.save(tmp_path / 'again')
   for other in (tokenizers.load(tmp_path / 'again'), pickle.loads(pickle.dumps(tokenizer))):
-    assert (other.hash, other.vocab, other.pieces) == (tokenizer.hash, tokenizer.vocab, tokenizer.pieces)
+    assert (other.hash, other.vocab, other.pieces) == (tokenizer.hash, tokenizer.vocab,
+                                                       tokenizer.pieces)
   ids, lengths, places = tokenizer.encode_with_offsets(HARD)
   alone = [tokenizer.encode(text) for text in HARD]
-  assert alone == tokenizer.encode_batch(HARD) == [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])]
-  assert len(places) == len(ids) and len(tokenizer.byte_lengths) == len(tokenizer.starts_word) == tokenizer.vocab.size
+  assert alone == tokenizer.encode_batch(HARD) == [some.tolist()
+                                                   for some
+                                                   in np.split(ids, np.cumsum(lengths)[:-1])]
+  assert len(places) == len(ids) and len(tokenizer.byte_lengths) == len(
+      tokenizer.starts_word) == tokenizer.vocab.size
   assert tokenizer.decode(tokenizer.encode('the cat sat')) == 'the cat sat'
 
 
 
 def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path):
-  """As mmBERT's: its ids of special tokens, spaces as they are, bytes for what is not known; without a mask, a decoder's
-  vocabulary."""
-  names = ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>', *(f'<0x{n:02X}>' for n in range(256)), '▁', 'a', 'b', '▁a']
+  """As mmBERT's: its ids of special tokens, spaces as they are, bytes for what is not known;
+  without a mask, a decoder's vocabulary."""
+  names = ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>', *(f'<0x{n:02X}>' for n in range(256)), '▁',
+           'a', 'b', '▁a']
   theirs = library.Tokenizer(models.BPE(
-      {name: i for i, name in enumerate(names)}, [('▁', 'a')], unk_token='<unk>', fuse_unk=True, byte_fallback=True))
+      {name: i for i, name in enumerate(names)}, [('▁', 'a')], unk_token='<unk>', fuse_unk=True,
+      byte_fallback=True))
   theirs.normalizer = normalizers.Replace(' ', '▁')
   theirs.pre_tokenizer = pre_tokenizers.Split(' ', 'merged_with_previous')
   theirs.add_special_tokens(names[:5])
@@ -159,14 +191,17 @@ def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path
   (tmp_path / 'tokenizer_config.json').write_text(json.dumps({**said, 'mask_token': None}))
   assert tokenizers.load(tmp_path).vocab == Vocab(len(names), pad=0, eos=1, bos=2, unk=3)
 
-@pytest.mark.parametrize('layout', ['bert', 'albert', 'deberta', 'xlnet', 't5', 'mbart', 'xlm-r', 'llama'])
+@pytest.mark.parametrize('layout', ['bert', 'albert', 'deberta', 'xlnet', 't5', 'mbart', 'xlm-r',
+                                    'llama'])
 def test_exports_have_the_ids_of_the_model_they_were_made_from(layout, tmp_path):
-  """The library normalizes clusters of characters otherwise than SentencePiece, so what is written works around it."""
+  """The library normalizes clusters of characters otherwise than SentencePiece, so what is written
+  works around it."""
   if layout in ('mbart', 'xlm-r'):
     tokenizer = tokenizers.train_fairseq_sentencepiece(TEXTS, 180, layout=layout)
   else:
     kind = 'bpe' if layout == 'llama' else 'unigram'
-    tokenizer = tokenizers.train_sentencepiece(TEXTS, {'t5': 250, 'llama': 400}.get(layout, 150), kind, layout=layout)
+    tokenizer = tokenizers.train_sentencepiece(TEXTS, {'t5': 250, 'llama': 400}.get(layout, 150),
+                                               kind, layout=layout)
   tokenizer_files.save(tmp_path, tokenizer, 512)
   assert differing(tokenizer, ids_of(tmp_path / 'tokenizer.json')) == {}
   next(tmp_path.glob('*.model')).unlink()
@@ -175,10 +210,12 @@ def test_exports_have_the_ids_of_the_model_they_were_made_from(layout, tmp_path)
   assert differing(alone, ids_of(tmp_path / 'tokenizer.json')) == {}
   assert alone.vocab == tokenizer.vocab
   assert (alone.starts_word == tokenizer.starts_word).all()
-  assert alone.decode(tokenizer.encode('The cat sat.')) == tokenizer.decode(tokenizer.encode('The cat sat.'))
+  assert alone.decode(tokenizer.encode('The cat sat.')) == tokenizer.decode(
+      tokenizer.encode('The cat sat.'))
 
 
-WORDPIECE = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'cat', 'co', '##vid', 'e', 'a', '##1', '[', ']', 'x']
+WORDPIECE = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'cat', 'co', '##vid', 'e', 'a',
+             '##1', '[', ']', 'x']
 PAIRS = [('t', 'h'), ('th', 'e'), ('Ġ', 'the')]
 BYTES = {piece: i for i, piece in enumerate([
     '<s>', '<pad>', '</s>', '<unk>', *byte_bpe.ALPHABET, *map(''.join, PAIRS), '<mask>'])}
@@ -187,7 +224,8 @@ BYTES = {piece: i for i, piece in enumerate([
 def write(folder, **files):
   folder.mkdir(exist_ok=True)
   for name, content in files.items():
-    file = folder / (f'{name}.json' if name not in ('vocab_txt', 'merges') else f'{name.removesuffix("_txt")}.txt')
+    file = folder / (f'{name}.json' if name not in ('vocab_txt', 'merges')
+                     else f'{name.removesuffix("_txt")}.txt')
     file.write_text(content if isinstance(content, str) else json.dumps(content))
   return folder
 
@@ -197,8 +235,10 @@ def words_of(tokenizer, text, specials=True):
 
 
 def test_added_tokens_of_old_files_by_hand(tmp_path):
-  """added_tokens.json next to a vocab.txt: their words are matched in normalized text, special ones as written."""
-  folder = write(tmp_path / 'bert', vocab_txt='\n'.join(WORDPIECE), added_tokens={'covid': 15, '[E1]': 16},
+  """added_tokens.json next to a vocab.txt: their words are matched in normalized text, special ones
+  as written."""
+  folder = write(tmp_path / 'bert', vocab_txt='\n'.join(WORDPIECE),
+                 added_tokens={'covid': 15, '[E1]': 16},
                  special_tokens_map={'additional_special_tokens': ['[E1]']})
   tokenizer = tokenizers.load(folder)
   assert tokenizer.vocab.size == 17 and tokenizer.kind == 'wordpiece'
@@ -206,8 +246,10 @@ def test_added_tokens_of_old_files_by_hand(tmp_path):
   assert words_of(tokenizer, 'covid [E1]', specials=False) == ['covid', '[', 'e', '##1', ']']
   assert tokenizer.vocab.mask == 4 and words_of(tokenizer, 'the[MASK]') == ['the', '[MASK]']
   with pytest.raises(TokenizerError, match=r"'covid' has the id 99, and would have 15"):
-    tokenizers.load(write(tmp_path / 'gap', vocab_txt='\n'.join(WORDPIECE), added_tokens={'covid': 99}))
-  plain = tokenizers.load(write(tmp_path / 'plain', vocab_txt='\n'.join(WORDPIECE), added_tokens={'[MASK]': 4}))
+    tokenizers.load(write(tmp_path / 'gap', vocab_txt='\n'.join(WORDPIECE),
+                          added_tokens={'covid': 99}))
+  plain = tokenizers.load(write(tmp_path / 'plain', vocab_txt='\n'.join(WORDPIECE),
+                                added_tokens={'[MASK]': 4}))
   assert isinstance(plain, WordPiece)
 
 
@@ -219,7 +261,8 @@ def test_added_tokens_of_old_files_by_hand(tmp_path):
 ])
 def test_flags_of_added_tokens_by_hand(tmp_path, flags, text, expected):
   folder = write(tmp_path, vocab=BYTES, merges='\n'.join(map(' '.join, PAIRS)), tokenizer_config={
-      'tokenizer_class': 'RobertaTokenizer', 'added_tokens_decoder': {str(len(BYTES)): {'content': 'covid', **flags}}})
+      'tokenizer_class': 'RobertaTokenizer',
+      'added_tokens_decoder': {str(len(BYTES)): {'content': 'covid', **flags}}})
   assert words_of(tokenizers.load(folder), text) == expected
 
 
@@ -229,7 +272,8 @@ def test_flags_of_added_tokens_by_hand(tmp_path, flags, text, expected):
     ({'content': '<mask>', 'lstrip': False}, ['▁the', '▁', '<mask>']),
 ])
 def test_a_mask_takes_a_space_along_where_its_files_state_it(tmp_path, mask, expected):
-  folder = write(tmp_path, vocab=BYTES, merges='\n'.join(map(' '.join, PAIRS)), tokenizer_config={'mask_token': mask})
+  folder = write(tmp_path, vocab=BYTES, merges='\n'.join(map(' '.join, PAIRS)),
+                 tokenizer_config={'mask_token': mask})
   tokenizer = tokenizers.load(folder)
   assert isinstance(tokenizer, ByteBPE) and words_of(tokenizer, ' the <mask>') == expected
   tokenizer.save(tmp_path / 'again')
@@ -239,14 +283,22 @@ def test_a_mask_takes_a_space_along_where_its_files_state_it(tmp_path, mask, exp
 
 
 @pytest.mark.parametrize(('files', 'message'), [
-    ({'tokenizer_config': {'tokenizer_class': 'BertJapaneseTokenizer'}}, 'BertJapaneseTokenizer, which is not'),
-    ({'config': {'tokenizer_class': 'BertJapaneseTokenizer'}}, 'BertJapaneseTokenizer, which is not'),
-    ({'config': {'tokenizer_class': 'PhobertTokenizer'}}, 'PhobertTokenizer, which is not implemented'),
-    ({'tokenizer_config': {'tokenizer_class': 'KoBertTokenizer'}}, 'KoBertTokenizer, which is not implemented'),
-    ({'tokenizer_config': {'tokenizer_class': 'RoFormerTokenizerFast'}}, 'RoFormerTokenizer, which is not implemented'),
-    ({'tokenizer_config': {'word_tokenizer_type': 'mecab'}}, "word_tokenizer_type is 'mecab', which is not"),
-    ({'tokenizer_config': {'do_basic_tokenize': False}}, 'do_basic_tokenize is False, which is not implemented'),
-    ({'tokenizer_config': {'never_split': ['covid']}}, r"never_split is \['covid'\], which is not implemented"),
+    ({'tokenizer_config': {'tokenizer_class': 'BertJapaneseTokenizer'}},
+     'BertJapaneseTokenizer, which is not'),
+    ({'config': {'tokenizer_class': 'BertJapaneseTokenizer'}},
+     'BertJapaneseTokenizer, which is not'),
+    ({'config': {'tokenizer_class': 'PhobertTokenizer'}},
+     'PhobertTokenizer, which is not implemented'),
+    ({'tokenizer_config': {'tokenizer_class': 'KoBertTokenizer'}},
+     'KoBertTokenizer, which is not implemented'),
+    ({'tokenizer_config': {'tokenizer_class': 'RoFormerTokenizerFast'}},
+     'RoFormerTokenizer, which is not implemented'),
+    ({'tokenizer_config': {'word_tokenizer_type': 'mecab'}},
+     "word_tokenizer_type is 'mecab', which is not"),
+    ({'tokenizer_config': {'do_basic_tokenize': False}},
+     'do_basic_tokenize is False, which is not implemented'),
+    ({'tokenizer_config': {'never_split': ['covid']}},
+     r"never_split is \['covid'\], which is not implemented"),
 ])
 def test_other_classes_and_options_are_refused_by_name(tmp_path, files, message):
   with pytest.raises(TokenizerError, match=message):
@@ -258,7 +310,8 @@ def test_other_classes_and_options_are_refused_by_name(tmp_path, files, message)
 def test_known_classes_are_read_and_foreign_files_refused(tmp_path):
   for name in ('BertTokenizer', 'BertTokenizerFast', 'DistilBertTokenizer', 'ElectraTokenizerFast',
                'PreTrainedTokenizerFast', 'TokenizersBackend'):
-    folder = write(tmp_path / name, vocab_txt='\n'.join(WORDPIECE), tokenizer_config={'tokenizer_class': name})
+    folder = write(tmp_path / name, vocab_txt='\n'.join(WORDPIECE),
+                   tokenizer_config={'tokenizer_class': name})
     assert isinstance(tokenizers.load(folder), WordPiece)
   (folder / 'bpe.codes').write_text('')
   with pytest.raises(TokenizerError, match=r'a file bpe\.codes, of the tokenizers of PhoBERT'):
@@ -267,14 +320,17 @@ def test_known_classes_are_read_and_foreign_files_refused(tmp_path):
   (folder / 'spiece.model').write_bytes(b'')
   with pytest.raises(TokenizerError, match=r'holds spiece\.model and vocab\.txt'):
     tokenizers.load(folder)
-  custom = {'tokenizer_class': 'OurTokenizer', 'auto_map': {'AutoTokenizer': ['ours.OurTokenizer', None]}}
+  custom = {'tokenizer_class': 'OurTokenizer',
+            'auto_map': {'AutoTokenizer': ['ours.OurTokenizer', None]}}
   with pytest.raises(TokenizerError, match='OurTokenizer, which is not implemented'):
-    tokenizers.load(write(tmp_path / 'custom', tokenizer=json.loads(learn('T5').to_str()), tokenizer_config=custom))
+    tokenizers.load(write(tmp_path / 'custom', tokenizer=json.loads(learn('T5').to_str()),
+                          tokenizer_config=custom))
 
 
 def test_ids_with_a_gap_are_refused(tmp_path):
   content = json.loads(learn('T5').to_str())
-  token = {'content': 'covid', 'id': 999, 'special': False, 'lstrip': False, 'rstrip': False, 'single_word': False,
+  token = {'content': 'covid', 'id': 999, 'special': False, 'lstrip': False, 'rstrip': False,
+           'single_word': False,
            'normalized': True}
   with pytest.raises(TokenizerError, match="'covid' has the id 999"):
     tokenizers.load(write(tmp_path, tokenizer={**content, 'added_tokens': [token]}))

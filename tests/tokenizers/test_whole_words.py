@@ -24,7 +24,8 @@ def test_a_text_is_a_sentence_and_its_end():
 def test_characters_are_those_of_the_word_and_marks_of_sentences():
   words = WordTokenizer(['<S>', '</S>', '<UNK>', 'né'])
   ids = words.characters(np.array([[3, 0], [1, 3]]), 6)
-  assert ids.shape == (2, 2, 6) and ids[0, 0].tolist() == char_ids.encode_words(['né'], 6)[0].tolist()
+  assert ids.shape == (2, 2, 6) and ids[0, 0].tolist() == char_ids.encode_words(['né'], 6)[
+      0].tolist()
   assert ids[0, 1].tolist() == [259, 257, 260, 261, 261, 261] and ids[1, 0, 1] == 258
 
 
@@ -37,7 +38,8 @@ def test_a_list_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize(('listed', 'message'), [
-    (['a'], 'begins with <S>, </S>, <UNK>'), (['<S>', '</S>', '<UNK>', 'a', 'b', 'a'], "has 'a' twice")])
+    (['a'], 'begins with <S>, </S>, <UNK>'),
+    (['<S>', '</S>', '<UNK>', 'a', 'b', 'a'], "has 'a' twice")])
 def test_what_is_no_list_is_refused(listed, message):
   with pytest.raises(TokenizerError, match=message):
     WordTokenizer(listed)

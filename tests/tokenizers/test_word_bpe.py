@@ -14,7 +14,8 @@ def vocabulary(*pieces: str) -> dict[str, int]:
 
 @pytest.fixture
 def small() -> WordBPE:
-  ids = vocabulary('<unk>', 'l', 'o', 'w</w>', 'w', 'e', 'r</w>', ',</w>', 'lo', 'low</w>', 'low', 'er</w>',
+  ids = vocabulary('<unk>', 'l', 'o', 'w</w>', 'w', 'e', 'r</w>', ',</w>', 'lo', 'low</w>', 'low',
+                   'er</w>',
                    'lower</w>')
   return WordBPE(ids, [('l', 'o'), ('lo', 'w</w>'), ('lo', 'w'), ('e', 'r</w>'), ('low', 'er</w>')])
 
@@ -31,14 +32,16 @@ def test_batches_are_texts_one_by_one(small):
   texts = ['low lower', '', 'lower,low 中', ' low\tlow ']
   assert small.encode_batch(texts) == [small.encode(text) for text in texts]
   ids, lengths, places = small.encode_with_offsets(texts)
-  assert lengths.tolist() == [len(small.encode(text)) for text in texts] and places[:2].tolist() == [0, 4]
+  assert lengths.tolist() == [len(small.encode(text))
+                              for text in texts] and places[:2].tolist() == [0, 4]
   assert len(ids) == lengths.sum()
 
 
 def test_trained_saved_and_read_back(tmp_path):
   tokenizer = train_word_bpe(TEXT, 60)
   assert tokenizer.pieces[:4] == ['<unk>', '_start_', '_delimiter_', '_classify_']
-  assert (tokenizer.vocab.unk, tokenizer.vocab.bos, tokenizer.vocab.sep, tokenizer.vocab.cls) == (0, 1, 2, 3)
+  assert (tokenizer.vocab.unk, tokenizer.vocab.bos, tokenizer.vocab.sep,
+          tokenizer.vocab.cls) == (0, 1, 2, 3)
   assert [tokenizer.pieces[i] for i in tokenizer.encode('the lower')] == ['the</w>', 'lower</w>']
   assert tokenizer.hash == train_word_bpe(TEXT, 60).hash
   tokenizer.save(tmp_path)

@@ -14,7 +14,8 @@ from plm_jax.tokenizers.wordpiece import assemble, remove_chinese_spaces
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 PIECES = [
-    *SPECIALS, 'the', 'hello', 'un', '##aff', '##able', '中', '文', '[', ']', 'mask', ',', '##s', 'The', 'héllo', 'E'
+    *SPECIALS, 'the', 'hello', 'un', '##aff', '##able', '中', '文', '[', ']', 'mask', ',', '##s',
+    'The', 'héllo', 'E'
 ]
 TEXTS = ['the cat sat on the mat.', 'The dogs sat on the cats; cats sat on dogs.', '中文和中国，文字。'] * 3
 
@@ -43,12 +44,15 @@ def test_uncased(text, expected):
 
 
 def test_private_use_characters_are_deleted_as_in_transformers():
-  """`_is_control` of google-research/bert names the categories Cc and Cf; transformers' normalizer takes Co, too."""
+  """`_is_control` of google-research/bert names the categories Cc and Cf; transformers' normalizer
+  takes Co, too."""
   normalize = BertNormalization(lowercase=False).build_normalizer().normalize_str
-  odd = [chr(code) for code in (*range(0x21, 0x7f), 0x0, 0x7, 0x1f, 0x7f, 0x9f, 0xad, 0x200b, 0xfeff, 0xfffd, 0xe000,
+  odd = [chr(code) for code in (*range(0x21, 0x7f), 0x0, 0x7, 0x1f, 0x7f, 0x9f, 0xad, 0x200b,
+                                0xfeff, 0xfffd, 0xe000,
                                 0xf8ff, 0xf0000, 0x10fffd, 0x378, 0xffff)]
   deleted = {character for character in odd if normalize(f'a{character}b') == 'ab'}
-  google = {character for character in odd if unicodedata.category(character) in ('Cc', 'Cf')} | {'\ufffd'}
+  google = {character for character in odd if unicodedata.category(character)
+            in ('Cc', 'Cf')} | {'\ufffd'}
   private = {character for character in odd if unicodedata.category(character) == 'Co'}
   assert deleted == google | private and len(private) == 4
 
@@ -56,7 +60,8 @@ def test_private_use_characters_are_deleted_as_in_transformers():
 def test_cased_keeps_case_and_accents():
   tokenizer = WordPiece(PIECES, BertNormalization(lowercase=False))
   assert words(tokenizer, 'The héllo The中E') == ['The', 'héllo', 'The', '中', 'E']
-  assert words(WordPiece(PIECES, BertNormalization(lowercase=False, strip_accents=True)), 'héllo É') == ['hello', 'E']
+  assert words(WordPiece(PIECES, BertNormalization(lowercase=False, strip_accents=True)),
+               'héllo É') == ['hello', 'E']
 
 
 def test_special_tokens_in_text_are_text_unless_asked_for():
@@ -76,7 +81,8 @@ def test_vocab_and_word_starts():
 
 def test_encode_batch_is_encode(trained):
   texts = [
-      'the cat, sat', '中文cats和 on', 'a\u0300 中\u0301文 İstanbul ΑΣ ΑΣ\u2009x', 'x' * 300, ' the  the ', '',
+      'the cat, sat', '中文cats和 on', 'a\u0300 中\u0301文 İstanbul ΑΣ ΑΣ\u2009x', 'x' * 300,
+      ' the  the ', '',
       '\u3000中', 'ﬁ \U00020000a', 'cat_sat\x01on the\x7fmat', "don't (sat)", 'a\r\nb'
   ]
   assert trained.encode_batch(texts) == [trained.encode(text) for text in texts]
@@ -114,7 +120,8 @@ def test_decode():
     ('it is [MASK] [MASK] , 3. 5', 'it is [MASK] [MASK] , 3. 5')])
 def test_chinese_has_no_spaces_around_marks(split, written):
   assert remove_chinese_spaces(split) == written
-  tokenizer = WordPiece([*SPECIALS, *'年的人在上定义与流浪中(%)，.“”', 'windows', '1964', '28', '3', 'the', 'word'])
+  tokenizer = WordPiece([*SPECIALS, *'年的人在上定义与流浪中(%)，.“”', 'windows', '1964', '28', '3', 'the',
+                         'word'])
   assert tokenizer.encode(split, specials=True) == tokenizer.encode(written, specials=True)
 
 
@@ -130,7 +137,8 @@ def test_training_is_the_same_in_every_process(trained):
   code = f'from plm_jax import tokenizers; print(tokenizers.train_wordpiece({TEXTS!r}, 80).hash)'
   found = {
       subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
-                     env={**os.environ, 'PYTHONHASHSEED': seed, 'RAYON_NUM_THREADS': seed}).stdout.strip()
+                     env={**os.environ, 'PYTHONHASHSEED': seed,
+                          'RAYON_NUM_THREADS': seed}).stdout.strip()
       for seed in '13'
   }
   assert found == {trained.hash}
@@ -147,18 +155,23 @@ def test_training_refuses(texts, size, message):
 
 
 def test_save_and_load(trained, tmp_path):
-  cased = WordPiece(trained.pieces, BertNormalization(lowercase=False, strip_accents=False, chinese_chars=False))
+  cased = WordPiece(trained.pieces,
+                    BertNormalization(lowercase=False, strip_accents=False, chinese_chars=False))
   for i, tokenizer in enumerate((trained, cased)):
     tokenizer.save(tmp_path / f'{i}')
     for path in (f'{i}', f'{i}/vocab.txt'):
       again = tokenizers.load(tmp_path / path)
-      assert (again.hash, again.text, again.pieces) == (tokenizer.hash, tokenizer.text, tokenizer.pieces)
+      assert (again.hash, again.text, again.pieces) == (tokenizer.hash, tokenizer.text,
+                                                        tokenizer.pieces)
   assert trained.hash != cased.hash
-  assert sorted(path.name for path in (tmp_path / '0').iterdir()) == ['tokenizer_config.json', 'vocab.txt']
+  assert sorted(path.name for path in (tmp_path / '0').iterdir()) == ['tokenizer_config.json',
+                                                                      'vocab.txt']
   config = json.loads((tmp_path / '0/tokenizer_config.json').read_text())
   assert config == {
-      'kind': 'wordpiece', 'tokenizer_class': 'BertTokenizer', 'do_lower_case': True, 'strip_accents': None,
-      'tokenize_chinese_chars': True, 'pad_token': '[PAD]', 'unk_token': '[UNK]', 'cls_token': '[CLS]',
+      'kind': 'wordpiece', 'tokenizer_class': 'BertTokenizer', 'do_lower_case': True,
+      'strip_accents': None,
+      'tokenize_chinese_chars': True, 'pad_token': '[PAD]', 'unk_token': '[UNK]',
+      'cls_token': '[CLS]',
       'sep_token': '[SEP]', 'mask_token': '[MASK]'
   }
 
@@ -167,7 +180,8 @@ def test_hash_is_of_the_files():
   tokenizer = WordPiece(PIECES)
   files = tokenizer._files()
   assert tokenizer.hash == hashlib.sha256(
-      b''.join(f'{name} {len(files[name])}\n'.encode() + files[name] for name in sorted(files))).hexdigest()
+      b''.join(f'{name} {len(files[name])}\n'.encode() + files[name]
+               for name in sorted(files))).hexdigest()
 
 
 def test_a_bare_vocabulary_tells_its_case(tmp_path):
@@ -180,17 +194,21 @@ def test_a_bare_vocabulary_tells_its_case(tmp_path):
   assert tokenizers.load(tmp_path).text == BertNormalization(lowercase=False)
 
 
-@pytest.mark.parametrize('piece', ['é', 'e\u0301', 'が', 'हिन्दी', '##\u0941', 'ọ̀', 'đọc', '한', 'ที่'])
+@pytest.mark.parametrize('piece', ['é', 'e\u0301', 'が', 'हिन्दी', '##\u0941', 'ọ̀', 'đọc', '한',
+                                   'ที่'])
 def test_a_vocabulary_with_accents_keeps_them(tmp_path, piece):
-  """Accents are not stripped by guess where the vocabulary itself has them; what its configuration states holds."""
+  """Accents are not stripped by guess where the vocabulary itself has them; what its configuration
+  states holds."""
   path = tmp_path / 'vocab.txt'
   path.write_text('\n'.join([*SPECIALS, 'the', piece]))
   tokenizer = tokenizers.load(path)
-  assert tokenizer.text == BertNormalization(lowercase=True, strip_accents=False) and not tokenizer.text.removes_accents
+  assert tokenizer.text == BertNormalization(lowercase=True,
+                                             strip_accents=False) and not tokenizer.text.removes_accents
   if not piece.startswith('##'):
     assert tokenizer.encode(f'THE {piece}') == [5, 6]
   (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
-  assert tokenizers.load(path).text == BertNormalization(lowercase=True) and tokenizers.load(path).text.removes_accents
+  assert tokenizers.load(path).text == BertNormalization(lowercase=True) and tokenizers.load(
+      path).text.removes_accents
 
 
 def test_accents_can_be_kept_in_lower_case(tmp_path):
@@ -198,15 +216,18 @@ def test_accents_can_be_kept_in_lower_case(tmp_path):
   texts = ['Le GARÇON répète', 'かばん がばん', 'ọ̀rọ̀ ọrọ'] * 9
   trained = tokenizers.train_wordpiece(texts, 90, BertNormalization(strip_accents=False))
   assert trained.decode(trained.encode('GARÇON')) == 'garçon'
-  assert trained.encode('かばん') != trained.encode('がばん') and trained.encode('ọ̀rọ̀') != trained.encode('ọrọ')
+  assert trained.encode('かばん') != trained.encode('がばん') and trained.encode(
+      'ọ̀rọ̀') != trained.encode('ọrọ')
   trained.save(tmp_path)
   assert json.loads((tmp_path / 'tokenizer_config.json').read_text())['strip_accents'] is False
   assert tokenizers.load(tmp_path).hash == trained.hash
 
 
-@pytest.mark.parametrize(('class_name', 'lowercase'), [('BertTokenizer', False), ('DPRReaderTokenizer', True)])
+@pytest.mark.parametrize(('class_name', 'lowercase'),
+                         [('BertTokenizer', False), ('DPRReaderTokenizer', True)])
 def test_case_is_that_of_the_class_in_tokenizer_config(tmp_path, class_name, lowercase):
-  """transformers 5 writes do_lower_case=false for DPR's classes, and lowercases as their tokenizer.json states."""
+  """transformers 5 writes do_lower_case=false for DPR's classes, and lowercases as their
+  tokenizer.json states."""
   ids = {piece: number for number, piece in enumerate([*SPECIALS, 'the'])}
   assemble(ids, BertNormalization(lowercase=True)).save(str(tmp_path / 'tokenizer.json'))
   config = {'tokenizer_class': class_name, 'do_lower_case': False, 'strip_accents': None}
@@ -231,7 +252,8 @@ def test_bad_vocabulary(tmp_path, content, message):
 def test_nothing_there(tmp_path):
   with pytest.raises(TokenizerError, match=r'no tokenizer at .*gone'):
     tokenizers.load(tmp_path / 'gone')
-  with pytest.raises(TokenizerError, match=r'vocab.txt .*, a vocab.json .*, a \*.model .* or a tokenizer.json'):
+  with pytest.raises(TokenizerError,
+                     match=r'vocab.txt .*, a vocab.json .*, a \*.model .* or a tokenizer.json'):
     tokenizers.load(tmp_path)
 
 

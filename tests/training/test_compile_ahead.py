@@ -18,7 +18,8 @@ def prepared(tmp_path_factory):
   folder = tmp_path_factory.mktemp('ahead')
   (folder / 'corpus.txt').write_text(tiny.text())
   return pretrain.prepare_pretraining(with_paths(BERT('test'), {
-      'data.path': (str(folder / 'corpus.txt'),), 'train.phases': (Phase(4, 32, 8),), 'optim.warmup': 2,
+      'data.path': (str(folder / 'corpus.txt'),), 'train.phases': (Phase(4, 32, 8),),
+      'optim.warmup': 2,
       'output': str(folder / 'run')}))
 
 
@@ -35,7 +36,8 @@ def test_a_run_calls_the_programs_that_were_compiled_ahead(prepared, tmp_path, c
     caplog.clear()
     with jax.log_compiles():  # of this thread
       result = train(config, prepared.open_feed, prepared.tokenizer, ahead=ahead)
-    compiled = [f for f in ('train_step', 'jit(step)', '<lambda>') if f'XLA compilation of {f}' in caplog.text
+    compiled = [f for f in ('train_step', 'jit(step)', '<lambda>') if f'XLA compilation of {f}'
+                in caplog.text
                 or f'XLA compilation of jit({f})' in caplog.text]
     return result, compiled
 
@@ -65,7 +67,8 @@ def test_new_runs_of_the_laptop_scale_compile_ahead(tmp_path, monkeypatch):
   monkeypatch.setattr(pretrain, 'CompileAhead', lambda config, vocab: vocab)
   laptop = with_paths(BERT('laptop'), {'output': str(tmp_path / 'run')})
   assert pretrain.start_compiling(laptop) == wordpiece.expected_vocab(4096)
-  for changes in ({'scale': 'test'}, {'data.prepare.kind': 'byte-bpe'}, {'data.prepare.tokenizer': 'some'},
+  for changes in ({'scale': 'test'}, {'data.prepare.kind': 'byte-bpe'},
+                  {'data.prepare.tokenizer': 'some'},
                   {'warm_start': 'some'}):
     assert pretrain.start_compiling(with_paths(laptop, changes)) is None
   (tmp_path / 'run').mkdir()
@@ -82,7 +85,8 @@ def test_a_text_that_cannot_be_read_cancels_it(tmp_path, monkeypatch):
     def cancel(self):
       self.cancelled = True
   monkeypatch.setattr(pretrain, 'CompileAhead', Started)
-  missing = with_paths(BERT('laptop'), {'data.path': (str(tmp_path / 'none.txt'),), 'output': str(tmp_path / 'run')})
+  missing = with_paths(BERT('laptop'), {'data.path': (str(tmp_path / 'none.txt'),),
+                                        'output': str(tmp_path / 'run')})
   with pytest.raises(Exception, match='no files match'):
     pretrain.prepare_pretraining(missing)
   assert started[0].cancelled

@@ -26,7 +26,8 @@ NAN = float('nan')
 
 def experiment(best='clm', early=0):
   config = recipes.find_recipe('gpt2_small')('test')
-  return dataclasses.replace(config, train=dataclasses.replace(config.train, best=best, early=early, eval_every=2))
+  return dataclasses.replace(config, train=dataclasses.replace(config.train, best=best, early=early,
+                                                               eval_every=2))
 
 
 @contextlib.contextmanager
@@ -49,7 +50,8 @@ def kept(best):
 
 @pytest.mark.parametrize('bad', [NAN, float('inf'), -float('inf')])
 @pytest.mark.parametrize(('name', 'values', 'chosen'), [
-    ('clm', (3.0, 4.0), 4), ('clm', (4.0, 3.0), 6), ('clm_accuracy', (0.3, 0.4), 6), ('clm_accuracy', (0.4, 0.3), 4)])
+    ('clm', (3.0, 4.0), 4), ('clm', (4.0, 3.0), 6), ('clm_accuracy', (0.3, 0.4), 6),
+    ('clm_accuracy', (0.4, 0.3), 4)])
 def test_a_value_that_is_not_finite_is_never_the_best(name, values, chosen, bad, tmp_path):
   with opened(tmp_path, best=name) as best:
     for step, value in zip((2, 4, 6, 8), (bad, *values, bad), strict=True):
@@ -102,7 +104,9 @@ def test_a_better_one_of_an_earlier_step_is_kept_on_the_disk(tmp_path):
 def test_a_save_that_orbax_leaves_out_is_an_error(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(4, {'x': jnp.zeros(3)}, {})
-  with pytest.raises(CheckpointError, match=r'the checkpoint of step 2 was not saved: .* has a newer one, of step 4'):
+  with pytest.raises(CheckpointError,
+                     match=r'the checkpoint of step 2 was not saved: .* has a newer one, of step '
+                           r'4'):
     checkpoints.save(2, {'x': jnp.zeros(3)}, {})
   checkpoints.close()
 
@@ -115,14 +119,17 @@ def test_early_stopping_counts_from_the_best(tmp_path):
 
 
 def test_a_metric_that_there_is_not(tmp_path):
-  with opened(tmp_path, best='clm_acuracy') as best, pytest.raises(ConfigError, match='held-out metrics clm, got'):
+  with opened(tmp_path, best='clm_acuracy') as best, pytest.raises(ConfigError,
+                                                                   match='held-out metrics clm, '
+                                                                         'got'):
     offer(best, 2, 1.0)
 
 
-@pytest.mark.parametrize(('skipped', 'streak', 'updates'), [(0, 0, 7), (2, 0, 5), (2, 1, 6), (3, 3, 5), (8, 8, 0)])
+@pytest.mark.parametrize(('skipped', 'streak', 'updates'),
+                         [(0, 0, 7), (2, 0, 5), (2, 1, 6), (3, 3, 5), (8, 8, 0)])
 def test_the_logged_learning_rate_is_the_applied_one(skipped, streak, updates, tmp_path):
-  """After eight steps. The optimizer counts the updates that it made; what the last step used is the rate at the number
-  of updates before it."""
+  """After eight steps. The optimizer counts the updates that it made; what the last step used is
+  the rate at the number of updates before it."""
   config = experiment()
   numbers = {'loss': np.float32(1), 'grad_norm': np.float32(1), 'skipped': np.int32(skipped),
              'streak': np.int32(streak)}
@@ -132,7 +139,8 @@ def test_the_logged_learning_rate_is_the_applied_one(skipped, streak, updates, t
   log.close()
   line = json.loads((tmp_path / 'metrics.jsonl').read_text())
   schedule = make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens)
-  assert line['learning_rate'] == pytest.approx(float(schedule(updates)), rel=1e-6)  # the log compiles the schedule
+  # the log compiles the schedule
+  assert line['learning_rate'] == pytest.approx(float(schedule(updates)), rel=1e-6)
 
 
 def progress_log(tmp_path, monkeypatch, terminal):
@@ -162,7 +170,8 @@ def test_a_log_gets_a_line_per_flush_with_losses_of_the_same_name(tmp_path, monk
 
 def test_a_bar_shows_a_held_out_loss_as_soon_as_it_is_known(tmp_path, monkeypatch, capsys):
   _, name, log = progress_log(tmp_path, monkeypatch, terminal=True)
-  log.show(4, {name: 2.5, 'loss': 3.5, 'skipped': 0, 'tokens_per_second': 1e9, 'mfu': 0.5, 'waiting': 0.01})
+  log.show(4, {name: 2.5, 'loss': 3.5, 'skipped': 0, 'tokens_per_second': 1e9, 'mfu': 0.5,
+               'waiting': 0.01})
   log.log_heldout(4, {name: 2.25, f'{name}_accuracy': 0.5})
   assert '(held-out 2.250)' in log.bar.postfix
   assert len(f'100%|{"#" * 8}| 8/8 00:00:00, {log.bar.postfix}') <= 80

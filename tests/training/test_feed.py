@@ -11,11 +11,13 @@ def named(*path, **run):
 
 def test_corpora_have_names_by_which_their_figures_are_known():
   """Languages where they are given, else what paths end with; each once."""
-  assert named('gs://bucket/de', 'text/sw.txt.gz', 'wiki/zh/*.txt', 'embedded') == ('de', 'sw', 'zh', 'embedded')
+  assert named('gs://bucket/de', 'text/sw.txt.gz', 'wiki/zh/*.txt',
+               'embedded') == ('de', 'sw', 'zh', 'embedded')
   assert named('task:sst2:a.tsv', 'task:columns-de-en:b.tsv') == ('sst2', 'columns-de-en')
   assert named('tfds:wiki40b/en:train', 'tfds:imdb') == ('en', 'imdb')
   assert named('a/train.txt,b.txt', 'b/train.txt', 'c/train') == ('train', 'train-2', 'train-3')
-  assert named('x', 'y', objective=DenoisingAutoencoder(languages=('de_DE', 'ro_RO'))) == ('de_DE', 'ro_RO')
+  assert named('x', 'y', objective=DenoisingAutoencoder(languages=('de_DE', 'ro_RO'))) == (
+      'de_DE', 'ro_RO')
   pair = MaskedLM(pair=Translations(languages=('de', 'de-en')))
   assert named('x', 'y', objective=pair) == ('de', 'de-en')
   assert named('x.txt', objective=pair) == ('x',)

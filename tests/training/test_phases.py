@@ -1,4 +1,5 @@
-"""What several phases of a run read: phases that cut the text alike continue one order, in text and in masks."""
+"""What several phases of a run read: phases that cut the text alike continue one order, in text and
+in masks."""
 import collections
 import dataclasses
 import math
@@ -40,7 +41,8 @@ def write(folder, tokens):
 def experiment(phases, folders=('text',), block=64, recipe='gpt2_small', **data):
   config = recipes.find_recipe(recipe, '')('test')
   return dataclasses.replace(
-      config, data=dataclasses.replace(config.data, path=tuple(map(str, folders)), block=block, **data),
+      config, data=dataclasses.replace(config.data, path=tuple(map(str, folders)), block=block,
+                                       **data),
       train=dataclasses.replace(config.train, phases=tuple(Phase(*phase) for phase in phases)))
 
 
@@ -51,13 +53,15 @@ def read(config, folders, dealt=None):
   for phase, pipeline in zip(config.train.phases, pipelines, strict=True):
     part = pipeline.read(0, phase.steps)
     assert part['index'].shape == (phase.steps, phase.batch)
-    found.append(list(zip(*(part[name].ravel().tolist() for name in ('corpus', 'index', 'epoch')), strict=True)))
+    found.append(list(zip(*(part[name].ravel().tolist() for name in ('corpus', 'index', 'epoch')),
+                          strict=True)))
   return found
 
 
 def random_phases(draw):
   lengths = draw.sample([8, 16, 32], 2)
-  return [(draw.randint(1, 30), draw.choice(lengths), draw.choice([1, 2, 3, 8])) for _ in range(draw.randint(2, 6))]
+  return [(draw.randint(1, 30), draw.choice(lengths), draw.choice([1, 2, 3, 8]))
+          for _ in range(draw.randint(2, 6))]
 
 
 TABLES = [
@@ -70,7 +74,8 @@ TABLES = [
 
 @pytest.mark.parametrize('phases', TABLES)
 @pytest.mark.parametrize('block', [1, 8])
-def test_no_window_is_read_twice_before_all_are_read_once_and_none_repeats_its_masks(phases, block, tmp_path):
+def test_no_window_is_read_twice_before_all_are_read_once_and_none_repeats_its_masks(
+    phases, block, tmp_path):
   folder = write(tmp_path / 'records', 2048)
   config = experiment(phases, [folder], block)
   found = read(config, [folder])
@@ -85,7 +90,8 @@ def test_no_window_is_read_twice_before_all_are_read_once_and_none_repeats_its_m
     if block == 1:
       assert times.max() - times.min() <= 1
   every = [(index, epoch) for windows in orders.values() for _, index, epoch in windows]
-  assert len(set(every)) == len(every)  # short texts are cut alike at each length: their masks differ too
+  # short texts are cut alike at each length: their masks differ too
+  assert len(set(every)) == len(every)
 
 
 def test_phases_of_one_batch_size_read_what_one_long_phase_reads(tmp_path):
@@ -114,20 +120,24 @@ def test_unimax_of_a_run_of_two_lengths(tmp_path, caplog):
   assert config.text_tokens == 9216
   tokenizer = types.SimpleNamespace(hash='hash', byte_lengths=None)
   opened = feed.TextFeed(config, folders, tokenizer, FakeMesh())
-  assert [pipeline.schedule.share(1) for pipeline in opened.pipelines] == [0.25, 0.25]  # 4 x 576 of 9,216
+  # 4 x 576 of 9,216
+  assert [pipeline.schedule.share(1) for pipeline in opened.pipelines] == [0.25, 0.25]
   epochs = feed.corpus_epochs(config.train.phases, opened.pipelines)
   assert epochs[1] == pytest.approx(4, rel=0.01) and not caplog.messages
   few = experiment([(200, 8, 8)], folders[1:], 1, unimax_epochs=2.0)
   feed.TextFeed(few, folders[1:], tokenizer, FakeMesh())
   message, = caplog.messages
-  assert message.startswith('data.unimax_epochs is 2, and the run reads b 22.2 times: the text is too little')
+  assert message.startswith(
+      'data.unimax_epochs is 2, and the run reads b 22.2 times: the text is too little')
 
 
 def test_a_run_that_is_made_longer_by_a_larger_batch_keeps_its_order(tmp_path, monkeypatch):
-  monkeypatch.setattr('plm_jax.data.pipeline.MIN_BLOCKS', 1)  # blocks whose size depends on the batch
+  # blocks whose size depends on the batch
+  monkeypatch.setattr('plm_jax.data.pipeline.MIN_BLOCKS', 1)
   folder = write(tmp_path / 'records', 4096)
   tokenizer = types.SimpleNamespace(hash='hash', byte_lengths=None)
-  short = feed.TextFeed(experiment([(20, 8, 2), (20, 8, 4)], [folder], 8), [folder], tokenizer, FakeMesh())
+  short = feed.TextFeed(experiment([(20, 8, 2), (20, 8, 4)], [folder], 8), [folder], tokenizer,
+                        FakeMesh())
   recorded = short.record()
   assert recorded['digests'] == {'records': records.read_meta(folder).content_digest}
   longer = experiment([(20, 8, 2), (20, 8, 4), (20, 8, 16)], [folder], 8)
@@ -159,23 +169,28 @@ def several_phases():
   return [(name, table) for table, name in found.items()]
 
 
-@pytest.mark.parametrize(('name', 'table'), several_phases(), ids=lambda value: value if isinstance(value, str) else '')
+@pytest.mark.parametrize(('name', 'table'), several_phases(),
+                         ids=lambda value: value if isinstance(value, str) else '')
 def test_recipes_read_a_text_as_long_as_the_run_once(name, table):
-  """The phases of every recipe, with batches and steps divided so that a run has some 50,000 windows."""
+  """The phases of every recipe, with batches and steps divided so that a run has some 50,000
+  windows."""
   config = recipes.find_recipe(name, '')('paper')
   divisor = math.gcd(*(batch for *_, batch in table))
   batches = [batch // divisor for *_, batch in table]
-  scale = min(1, 50_000 / sum(steps * batch for (steps, *_), batch in zip(table, batches, strict=True)))
+  scale = min(1, 50_000 / sum(steps * batch for (steps, *_),
+                              batch in zip(table, batches, strict=True)))
   phases = [(max(1, round(steps * scale)), length, batch)
             for (steps, length, _), batch in zip(table, batches, strict=True)]
   config = dataclasses.replace(
-      config, train=dataclasses.replace(config.train, phases=tuple(Phase(*phase) for phase in phases)))
+      config, train=dataclasses.replace(config.train,
+                                        phases=tuple(Phase(*phase) for phase in phases)))
   readings = feed.plan_read_order(config)
   for order in dict.fromkeys(reading.name for reading in readings):
     mine = [(phase, reading) for phase, reading in zip(config.train.phases, readings, strict=True)
             if reading.name == order]
     windows = sum(phase.steps * phase.batch for phase, _ in mine)
-    whole = feed.Pipeline([FakeCorpus(windows)], batch=mine[0][0].batch, order_batch_size=mine[0][1].order_batch_size, block=1)
+    whole = feed.Pipeline([FakeCorpus(windows)], batch=mine[0][0].batch,
+                          order_batch_size=mine[0][1].order_batch_size, block=1)
     index = [whole.with_batch_size(phase.batch, reading.start).read(0, phase.steps)['index'].ravel()
              for phase, reading in mine]
     assert (np.bincount(np.concatenate(index), minlength=windows) == 1).all()
@@ -193,11 +208,13 @@ class FakeCorpus:
     return self.windows
 
   def read(self, index, epoch=0, corpus=0):
-    return {'index': index, 'epoch': np.broadcast_to(epoch, index.shape), 'corpus': np.full(len(index), corpus)}
+    return {'index': index, 'epoch': np.broadcast_to(epoch, index.shape),
+            'corpus': np.full(len(index), corpus)}
 
 
 MIXED = [
-    dict(corpora=1), dict(corpora=2, temperature=math.inf), dict(temperature=1 / 0.5), dict(weights=(0.0, 1.0, 3.0)), {}]
+    dict(corpora=1), dict(corpora=2, temperature=math.inf), dict(temperature=1 / 0.5),
+    dict(weights=(0.0, 1.0, 3.0)), {}]
 
 
 def test_each_phase_has_a_mixture_of_its_own(tmp_path):
@@ -209,23 +226,27 @@ def test_each_phase_has_a_mixture_of_its_own(tmp_path):
   shares = [np.bincount([corpus for corpus, _, _ in windows], minlength=3) / len(windows)
             for windows in read(config, folders)]
   roots = np.sqrt([1024, 2048, 8192])
-  expected = [[1, 0, 0], [0.5, 0.5, 0], roots / roots.sum(), [0, 0.25, 0.75], np.array([1, 2, 8]) / 11]
+  expected = [[1, 0, 0], [0.5, 0.5, 0], roots / roots.sum(), [0, 0.25, 0.75],
+              np.array([1, 2, 8]) / 11]
   np.testing.assert_allclose(shares, expected, atol=2 / 1024)
 
 
 @pytest.mark.parametrize('block', [1, 8])
 @pytest.mark.parametrize('seed', range(8))
 def test_each_corpus_continues_through_phases_of_any_mixture(seed, block, tmp_path):
-  """Every reading of a window has masks of its own, and with single windows all are read equally often."""
+  """Every reading of a window has masks of its own, and with single windows all are read equally
+  often."""
   draw = random.Random(seed)
   folders = [write(tmp_path / f'records-{size}', size) for size in (1024, 2048, 4096)]
   config = experiment([], folders, block)
-  phases = tuple(Phase(draw.randint(1, 120), draw.choice([8, 16]), draw.choice([2, 3, 8]), **draw.choice(MIXED))
+  phases = tuple(Phase(draw.randint(1, 120), draw.choice([8, 16]), draw.choice([2, 3, 8]),
+                       **draw.choice(MIXED))
                  for _ in range(6))
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, phases=phases))
   found = read(config, folders)
   for length in {phase.length for phase in phases}:
-    windows = [window for phase, part in zip(phases, found, strict=True) if phase.length == length for window in part]
+    windows = [window for phase, part in zip(phases, found, strict=True) if phase.length == length
+               for window in part]
     assert len({*windows}) == len(windows)
     for corpus, size in enumerate((1024, 2048, 4096)):
       total = math.ceil(size / config.objective.text_length(length))
@@ -234,7 +255,8 @@ def test_each_corpus_continues_through_phases_of_any_mixture(seed, block, tmp_pa
       # Rows of a batch differ in how many windows of a corpus they have had.
       if block == 1:
         spread = len(index) / total
-        assert (times >= math.floor(spread - 0.1)).all() and (times <= math.ceil(spread + 0.1)).all()
+        assert (times >= math.floor(spread - 0.1)).all() and (times <= math.ceil(spread + 0.1)).all(
+            )
 
 
 @pytest.mark.parametrize('name', ['mmbert_small_long', 'mmbert_base_long'])
@@ -254,11 +276,13 @@ def test_phases_of_one_mixture_continue_its_order(tmp_path):
 
 @pytest.mark.parametrize(('changes', 'message'), [
     (dict(corpora=3), 'train.phases.1.corpora is 3, and data.path has 2'),
-    (dict(weights=(1.0,)), 'train.phases.1.weights gives (1.0,) for 2 corpora: one share each, not all 0'),
+    (dict(weights=(1.0,)),
+     'train.phases.1.weights gives (1.0,) for 2 corpora: one share each, not all 0'),
     (dict(weights=(1.0, 2.0), temperature=2.0),
      'train.phases.1.weights are shares as they are: leave out train.phases.1.temperature and '
      'train.phases.1.corpora'),
-    (dict(mask_rate=0.3), 'train.phases.1.mask_rate: the objective CausalLM has no mask rate: leave it out')])
+    (dict(mask_rate=0.3),
+     'train.phases.1.mask_rate: the objective CausalLM has no mask rate: leave it out')])
 def test_a_phase_that_does_not_fit_is_refused(changes, message):
   config = experiment([], ['a', 'b'])
   phases = Phase(10, 8, 2), Phase(10, 8, 2, **changes)
@@ -268,7 +292,8 @@ def test_a_phase_that_does_not_fit_is_refused(changes, message):
 
 
 @pytest.mark.parametrize(('recipe', 'name'), [
-    ('bert_base', 'bert'), ('electra_small', 'electra'), ('t5_small', 't5'), ('spanbert_base', 'span'),
+    ('bert_base', 'bert'), ('electra_small', 'electra'), ('t5_small', 't5'),
+    ('spanbert_base', 'span'),
     ('gpt_bert_strict', 'gpt_bert'), ('bart_base', 'bart')])
 def test_a_phase_sets_the_mask_rate_of_every_family(recipe, name):
   config = recipes.find_recipe(recipe, '')('test')
@@ -285,7 +310,8 @@ def test_a_phase_sets_the_mask_rate_of_every_family(recipe, name):
     objective = phase_learner(config, learner, phase).objective
     assert count_mask_rates(objective) == 1
     corrupted.append(objective.step_flops(config.model, 64))
-  assert corrupted[0] != corrupted[1] or name in ('gpt_bert', 'bart')  # which have logits at all positions
+  # which have logits at all positions
+  assert corrupted[0] != corrupted[1] or name in ('gpt_bert', 'bart')
   assert learner.objective == phase_objective(config, phases[1])  # that of evaluation
 
 
@@ -293,7 +319,8 @@ def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
   config = recipes.find_recipe('bert_base', '')('test')
   phases = Phase(1, 32, 8), Phase(1, 32, 8, mask_rate=0.4)
   config = dataclasses.replace(
-      config, objective=MaskedLM(pair=Single()), train=dataclasses.replace(config.train, phases=phases))
+      config, objective=MaskedLM(pair=Single()),
+      train=dataclasses.replace(config.train, phases=phases))
   learner = make_learner(config, tiny.VOCAB)
   windows = tiny.windows(8, 30, shortest=30)
   for phase, predictions in zip(phases, (5, 13), strict=True):
@@ -303,7 +330,8 @@ def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
 
 
 @pytest.mark.parametrize('rates', [(0.15, 0.5), (0.5, 0.15)])
-def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_phase(rates, tmp_path):
+def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_phase(
+    rates, tmp_path):
   """Losses of two mask rates cannot be compared, as the best checkpoint and early stopping do."""
   folder = write(tmp_path / 'records', 2048)
   config = experiment([(4, 64, 2, rates[0]), (4, 32, 2, rates[1])], [folder], recipe='t5_small')
@@ -320,7 +348,8 @@ def test_a_held_out_text_of_its_own_is_evaluated_as_a_whole(tmp_path, monkeypatc
   config, seen = experiment([(20, 8, 2)], folders), []
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, eval_batches=6))
   monkeypatch.setattr(feed.sharding, 'host_rows', lambda *_: None)
-  monkeypatch.setattr(feed, 'heldout_batches', lambda windows, batch, rows, batches, *_: seen.append(batches) or [])
+  monkeypatch.setattr(feed, 'heldout_batches', lambda windows, batch, rows, batches,
+                      *_: seen.append(batches) or [])
   for mode in ('train', 'evaluate'):
     opened = types.SimpleNamespace(config=dataclasses.replace(config, mode=mode), records=folders)
     assert not list(feed.stream_heldout(opened, config.train.phases[0], FakeMesh()))
@@ -331,6 +360,8 @@ def test_epochs_are_those_of_the_finished_steps(tmp_path):
   """Early stopping ends a run before its planned steps."""
   folder = write(tmp_path / 'records', 4096)
   config = experiment([(20, 8, 2), (20, 8, 8)], [folder])
-  opened = feed.TextFeed(config, [folder], types.SimpleNamespace(hash='hash', byte_lengths=None), FakeMesh())
+  opened = feed.TextFeed(config, [folder], types.SimpleNamespace(hash='hash', byte_lengths=None),
+                         FakeMesh())
   windows = len(opened.pipelines[0].corpora[0])
-  assert [round(opened.epochs(done) * windows) for done in (0, 10, 20, 25, 40)] == [0, 20, 40, 80, 200]
+  assert [round(opened.epochs(done) * windows)
+          for done in (0, 10, 20, 25, 40)] == [0, 20, 40, 80, 200]

@@ -48,7 +48,8 @@ def test_writer(tmp_path):
   )
   text = (tmp_path / 'metrics.jsonl').read_text()
   assert [json.loads(line) for line in text.splitlines()] == [
-      dict(step=3, split='train', loss=1.5), dict(step=6, split='heldout', mlm=0.25, nsp=None, bits_per_byte=None)]
+      dict(step=3, split='train', loss=1.5),
+      dict(step=6, split='heldout', mlm=0.25, nsp=None, bits_per_byte=None)]
   curves, *_ = html.read_curves(tmp_path / 'metrics.jsonl')
   assert {name: curves[name] for name in ('loss', 'mlm')} == dict(
       loss=dict(train=[(3, 1.5)]), mlm=dict(heldout=[(6, 0.25)]))
@@ -72,12 +73,16 @@ def test_evaluation_is_a_mean_over_all_batches_and_knows_the_baseline(learner, p
   assert values == evaluate(params, batches)
   step = jax.jit(lambda w: eval_step(learner, params, w))
   results = [jax.device_get(step(w)) for w in batches]
-  sums = sum(losses['mlm'][0] for losses, _ in results), sum(losses['mlm'][1] for losses, _ in results)
+  sums = sum(losses['mlm'][0] for losses, _ in results), sum(losses['mlm'][1] for losses,
+                                                             _ in results)
   np.testing.assert_allclose(values['mlm'], sums[0] / sums[1], rtol=1e-6)
   for name in ('mlm', 'nsp'):
-    labels = np.concatenate([labels[weights > 0] for labels, weights in (answers[name] for _, answers in results)])
-    np.testing.assert_allclose(values[f'{name}_baseline'], np.bincount(labels).max() / labels.size, rtol=1e-6)
-  assert set(values) == {f'{name}{kind}' for name in ('mlm', 'nsp') for kind in ('', '_accuracy', '_baseline')}
+    labels = np.concatenate([labels[weights > 0] for labels,
+                             weights in (answers[name] for _, answers in results)])
+    np.testing.assert_allclose(values[f'{name}_baseline'], np.bincount(labels).max() / labels.size,
+                               rtol=1e-6)
+  assert set(values) == {f'{name}{kind}' for name in ('mlm', 'nsp')
+                         for kind in ('', '_accuracy', '_baseline')}
 
 
 def test_evaluation_of_nothing(learner, params):
@@ -86,11 +91,14 @@ def test_evaluation_of_nothing(learner, params):
 
 @pytest.mark.slow
 def test_bits_per_byte_are_those_of_all_labels():
-  """A model of zeros says that each of 96 tokens is as likely: so many bits, for as many bytes as the labels have."""
+  """A model of zeros says that each of 96 tokens is as likely: so many bits, for as many bytes as
+  the labels have."""
   objective = CausalLM()
   model = DecoderConfig(
-      vocab=tiny.VOCAB.size, block=tiny.block(norm_at='pre'), stack=StackConfig(1), max_length=tiny.LENGTH)
-  learner = Learner(objective.build(model, False), objective, make_optimizer(AdamW(), 10), tiny.VOCAB, 0)
+      vocab=tiny.VOCAB.size, block=tiny.block(norm_at='pre'), stack=StackConfig(1),
+      max_length=tiny.LENGTH)
+  learner = Learner(objective.build(model, False), objective, make_optimizer(AdamW(), 10),
+                    tiny.VOCAB, 0)
   shapes = jax.eval_shape(lambda w: init_state(learner, w), window_shapes(2, 32)).params
   params = jax.tree.map(lambda x: jnp.zeros(x.shape), tiny.unbox(shapes))
   sizes, windows = np.arange(1, 1 + tiny.VOCAB.size), tiny.windows(6, length=32)
@@ -98,7 +106,8 @@ def test_bits_per_byte_are_those_of_all_labels():
   assert values['clm'] == pytest.approx(np.log(96), rel=1e-5)
   batch = objective.corrupt(jax.random.key(0), windows, tiny.VOCAB)
   labels = np.asarray(batch['labels'])[np.asarray(batch['weights']) > 0]
-  assert values['bits_per_byte'] == pytest.approx(np.log2(96) * labels.size / sizes[labels].sum(), rel=1e-5)
+  assert values['bits_per_byte'] == pytest.approx(np.log2(96) * labels.size / sizes[labels].sum(),
+                                                  rel=1e-5)
   assert 'bits_per_byte' not in make_evaluator(learner)(params, [windows])
 
 

@@ -16,7 +16,8 @@ from plm_jax.training.step import TrainState, init_state, train_step
 
 @functools.cache
 def compiled(learner):
-  return jax.jit(lambda params, batch: step.compute_gradient(learner, params, batch, learner.key('dropout')))
+  return jax.jit(lambda params,
+                 batch: step.compute_gradient(learner, params, batch, learner.key('dropout')))
 
 
 def gradient(learner, params, batch):
@@ -50,7 +51,8 @@ def test_rows_may_be_shuffled_across_micro_steps(params, batch):
   parts = batch['weights'].sum(1)[order].reshape(4, 4).sum(0)
   assert parts.max() > 3 * parts.min()
   for accumulate in (1, 4):
-    grads, losses = gradient(tiny.learner(accumulate=accumulate, **STILL), params, tiny.take(batch, order))
+    grads, losses = gradient(tiny.learner(accumulate=accumulate, **STILL), params,
+                             tiny.take(batch, order))
     tiny.assert_close(grads, want)
     close_losses(losses, want_losses)
 
@@ -58,9 +60,11 @@ def test_rows_may_be_shuffled_across_micro_steps(params, batch):
 @pytest.mark.slow
 def test_dropout_follows_the_number_of_a_row(learner, params, batch):
   order = np.array([3, 1, 15, 0, 8, 2, 9, 14, 4, 13, 12, 7, 6, 10, 11, 5])
-  run = jax.jit(lambda *inputs, key: learner.model.apply({'params': params}, *inputs, rngs={'dropout': key})['mlm'])
+  run = jax.jit(lambda *inputs,
+                key: learner.model.apply({'params': params}, *inputs, rngs={'dropout': key})['mlm'])
   whole = np.asarray(run(batch, np.arange(16), key=learner.key('dropout')))
-  np.testing.assert_allclose(run(tiny.take(batch, order), order, key=learner.key('dropout')), whole[order], atol=1e-5)
+  np.testing.assert_allclose(run(tiny.take(batch, order), order, key=learner.key('dropout')),
+                             whole[order], atol=1e-5)
   assert np.abs(run(batch, np.arange(16), key=jax.random.key(9)) - whole).max() > 0.1
 
 
@@ -71,7 +75,8 @@ def test_loss_and_gradient_against_float64_differences(params, batch):
   loss = sum(total / weight for total, weight in (losses['mlm'], losses['nsp']))
   np.testing.assert_allclose(loss, numpy_bert.loss(exact, batch), rtol=1e-5)
   largest = max(np.abs(g).max() for g in jax.tree.leaves(grads))
-  for (path, leaf), g in zip(jax.tree_util.tree_flatten_with_path(exact)[0], jax.tree.leaves(grads), strict=True):
+  for (path, leaf), g in zip(jax.tree_util.tree_flatten_with_path(exact)[0], jax.tree.leaves(grads),
+                             strict=True):
     place = np.unravel_index(np.abs(g).argmax(), g.shape)
     value, h, around = leaf[place], 1e-5, []
     for moved in (value + h, value - h):
@@ -90,7 +95,8 @@ def update(learner):
 def fresh(learner, params):
   # Copies, for the state is given away.
   params = jax.tree.map(np.array, params)
-  return TrainState(np.int32(0), params, jax.device_get(learner.optimizer.init(params)), np.int32(0), np.int32(0))
+  return TrainState(np.int32(0), params, jax.device_get(learner.optimizer.init(params)),
+                    np.int32(0), np.int32(0))
 
 
 @pytest.mark.slow
@@ -105,15 +111,18 @@ def test_training_learns_and_counts(learner, params, windows):
 
 def test_metrics_are_those_of_the_gradient(learner, params, windows):
   _, numbers = update(learner)(fresh(learner, params), windows)
-  assert set(numbers) == {'mlm', 'mlm_accuracy', 'nsp', 'nsp_accuracy', 'loss', 'grad_norm', 'skipped', 'streak'}
+  assert set(numbers) == {'mlm', 'mlm_accuracy', 'nsp', 'nsp_accuracy', 'loss', 'grad_norm',
+                          'skipped', 'streak'}
   np.testing.assert_allclose(
-      numbers['loss'], sum(total / weight for total, weight in (numbers['mlm'], numbers['nsp'])), rtol=1e-6)
+      numbers['loss'], sum(total / weight for total, weight in (numbers['mlm'], numbers['nsp'])),
+      rtol=1e-6)
   assert float(numbers['nsp'][1]) == 14
 
 
 def test_each_step_draws_its_own_dropout(learner, params, windows):
   def loss(step):
-    return float(update(learner)(fresh(learner, params).replace(step=np.int32(step)), windows)[1]['loss'])
+    return float(update(learner)(fresh(learner, params).replace(step=np.int32(step)),
+                                 windows)[1]['loss'])
   assert loss(0) == loss(0) != loss(1)
 
 
@@ -128,18 +137,21 @@ def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windo
   for streak in (1, 2):
     state, numbers = update(learner)(state, windows)
     assert not np.isfinite(numbers['loss']) or not np.isfinite(numbers['grad_norm'])
-    assert (int(numbers['skipped']), int(numbers['streak']), int(state.step)) == (streak, streak, 1 + streak)
+    assert (int(numbers['skipped']), int(numbers['streak']),
+            int(state.step)) == (streak, streak, 1 + streak)
   tiny.assert_same((state.params, state.opt_state), (bad.params, bad.opt_state))
-  state, numbers = update(learner)(jax.device_get(state).replace(params=jax.tree.map(np.array, good.params)), windows)
+  state, numbers = update(learner)(jax.device_get(state).replace(
+      params=jax.tree.map(np.array, good.params)), windows)
   assert np.isfinite(numbers['loss'])
   assert (int(state.skipped), int(state.streak), int(state.step)) == (2, 0, 4)
-  assert any((a != b).any() for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(good.params), strict=True))
+  assert any((a != b).any() for a, b in zip(jax.tree.leaves(state.params),
+                                            jax.tree.leaves(good.params), strict=True))
 
 
 @pytest.mark.slow
 def test_a_new_number_that_is_not_finite_is_not_kept():
-  """Without eps Adam divides 0 by 0 where there is no gradient, as at positions behind every row; loss and gradient
-  look as ever."""
+  """Without eps Adam divides 0 by 0 where there is no gradient, as at positions behind every row;
+  loss and gradient look as ever."""
   learner = tiny.learner(optim=AdamW(warmup=0, schedule='constant', eps=0.0), layers=1)
   windows = tiny.windows(16, learner.objective.text_length(tiny.LENGTH - 8))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
@@ -166,8 +178,10 @@ def test_nothing_to_predict_is_no_nan(params, batch, accumulate):
   untouched = {**batch, 'weights': np.zeros_like(batch['weights'])}
   grads, losses = gradient(learner, params, untouched)
   assert losses['mlm'] == (0, 0) and losses['nsp'][1] == 14
-  assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads)) and not tiny.flat(grads)['heads_mlm/bias'].any()
-  grads, losses = gradient(learner, params, {**untouched, 'segments': np.zeros_like(batch['segments'])})
+  assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads)) and not tiny.flat(grads)[
+      'heads_mlm/bias'].any()
+  grads, losses = gradient(learner, params,
+                           {**untouched, 'segments': np.zeros_like(batch['segments'])})
   assert losses['mlm'] == (0, 0) == losses['nsp']
   assert not any(g.any() for g in jax.tree.leaves(grads))
 
@@ -205,7 +219,8 @@ def test_evaluation_has_no_dropout_and_other_masks_than_training(learner, params
 def test_a_mean_of_parameters_follows_what_is_trained(learner, windows):
   """What is trained is as it is without a mean; a step that is skipped leaves both."""
   averaged = dataclasses.replace(learner, ema=0.75)
-  plain, state = (jax.jit(lambda learner=one: jax.tree.map(jnp.copy, unbox(init_state(learner, windows))))()
+  plain, state = (jax.jit(lambda learner=one: jax.tree.map(jnp.copy,
+                                                           unbox(init_state(learner, windows))))()
                   for one in (learner, averaged))
   assert plain.trained is None
   tiny.assert_same(state.params, plain.params)
@@ -215,7 +230,8 @@ def test_a_mean_of_parameters_follows_what_is_trained(learner, windows):
     mean, batch = state.params, windows
     plain, (state, _) = steps[0](plain, batch)[0], steps[1](state, batch)
     tiny.assert_close(state.trained, plain.params)
-    tiny.assert_close(state.params, jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, mean, state.trained))
+    tiny.assert_close(state.params, jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, mean,
+                                                 state.trained))
     # The first step of a warmup is of rate 0.
     assert not number or any((x != y).any() for x, y in zip(
         jax.tree.leaves(state.params), jax.tree.leaves(state.trained), strict=True))

@@ -24,17 +24,22 @@ def states(folder):
 
 @pytest.mark.slow
 def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path):
-  """Parameters, Adagrad's sums and what LSTMs carry, after a stop between two batches of one stretch of text."""
+  """Parameters, Adagrad's sums and what LSTMs carry, after a stop between two batches of one
+  stretch of text."""
   text = tmp_path / 'text.txt'
-  text.write_text('\n\n'.join(f'the {n}th of many texts is here . it says {n * n} , or {n % 7} .' for n in range(900)))
+  text.write_text('\n\n'.join(f'the {n}th of many texts is here . it says {n * n} , or {n % 7} .'
+                              for n in range(900)))
   config = elmo.recipe('small', 'test')
   config = dataclasses.replace(
       config, model=dataclasses.replace(config.model, words=200, vocab=400),
-      data=dataclasses.replace(config.data, path=(str(text),), prepare=TextConfig(kind='words', workers=1)))
-  phases = lambda steps: dataclasses.replace(config.train, phases=(Phase(steps, 20, 8),), save_every=3, eval_every=9)
+      data=dataclasses.replace(config.data, path=(str(text),),
+                               prepare=TextConfig(kind='words', workers=1)))
+  phases = lambda steps: dataclasses.replace(config.train, phases=(Phase(steps, 20, 8),),
+                                             save_every=3, eval_every=9)
   run(dataclasses.replace(config, train=phases(6), output=str(tmp_path / 'whole')))
   for steps in (3, 6):
     run(dataclasses.replace(config, train=phases(steps), output=str(tmp_path / 'parts')))
   whole, parts = (states(tmp_path / name) for name in ('whole', 'parts'))
-  assert {*whole} == {'step', 'params', 'opt_state', 'skipped', 'streak', 'carry'} and whole['carry']['due'].any()
+  assert {*whole} == {'step', 'params', 'opt_state', 'skipped', 'streak',
+                      'carry'} and whole['carry']['due'].any()
   jax.tree.map(np.testing.assert_array_equal, whole, parts)

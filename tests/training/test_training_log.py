@@ -15,7 +15,8 @@ def log(tmp_path):
 
 
 def test_the_first_step_and_the_time_left_are_shown_at_once(log, capsys):
-  """Then nothing until the next line is due; a step of another shape compiles, and tells no pace."""
+  """Then nothing until the next line is due; a step of another shape compiles, and tells no
+  pace."""
   phase = log.config.train.phases[0]
   numbers = {'loss': np.float32(2.0), 'skipped': np.int32(0), 'streak': np.int32(0)}
   log.add(phase, numbers)

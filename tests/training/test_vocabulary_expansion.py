@@ -14,9 +14,11 @@ from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.tokenizers import BertNormalization, WordPiece
 from plm_jax.training import vocabulary_expansion
 
-PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'heart', 'card', '##io', '##logy', 'my', '##card', 's',
+PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'heart', 'card', '##io', '##logy',
+          'my', '##card', 's',
           '##ick', '.']
-TEXTS = ['The cardiology sick.', 'Cardiology, the heart cardio', 'sick cardiology sick zebra zebra zebra']
+TEXTS = ['The cardiology sick.', 'Cardiology, the heart cardio',
+         'sick cardiology sick zebra zebra zebra']
 
 
 def tokenizer():
@@ -29,12 +31,14 @@ def model(tied=True):
   heads = MaskedLM().heads(config)
   module = MaskedLM().build(config, False)
   batch = {name: np.ones((1, 8), np.int32) for name in ('tokens', 'segments', 'positions')}
-  params = tiny.random_params(jax.eval_shape(lambda: module.init(jax.random.key(0), batch)['params']))
+  params = tiny.random_params(
+      jax.eval_shape(lambda: module.init(jax.random.key(0), batch)['params']))
   return LoadedModel('bert', config, heads, params, tokenizer())
 
 
 def test_words_that_are_split_by_how_often_they_come():
-  assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 9, 1) == ['cardiology', 'sick', 'cardio']
+  assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 9,
+                                             1) == ['cardiology', 'sick', 'cardio']
   assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 1, 1) == ['cardiology']
   assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 9, 3) == ['cardiology', 'sick']
   assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 9, 4) == []
@@ -60,11 +64,15 @@ def test_rows_begin_as_the_mean_of_their_pieces(tied):
 
 def test_a_table_without_room_grows():
   after = vocabulary_expansion.expand_vocabulary(model(), [f'card{"io" * n}' for n in range(1, 9)])
-  assert after.model.vocab == 23 and after.params['backbone']['embeddings']['tokens'].shape == (23, 32)
-  assert after.params['heads_mlm']['bias'].shape == (23,) and after.params['heads_mlm']['dense']['bias'].shape == (32,)
-  batch = {'tokens': jnp.array([[2, 22, 3, 0, 0, 0, 0, 0]]), 'segments': jnp.ones((1, 8), jnp.int32)}
+  assert after.model.vocab == 23 and after.params['backbone']['embeddings']['tokens'].shape == (
+      23, 32)
+  assert after.params['heads_mlm']['bias'].shape == (23,) and after.params['heads_mlm']['dense'][
+      'bias'].shape == (32,)
+  batch = {'tokens': jnp.array([[2, 22, 3, 0, 0, 0, 0, 0]]),
+           'segments': jnp.ones((1, 8), jnp.int32)}
   module = MaskedLM().build(after.model, False)
-  assert jax.eval_shape(lambda: module.apply({'params': after.params}, batch))['mlm'].shape == (1, 8, 23)
+  assert jax.eval_shape(lambda: module.apply({'params': after.params},
+                                             batch))['mlm'].shape == (1, 8, 23)
 
 
 def test_old_ids_stay_and_the_tokenizer_is_read_as_it_was_written(tmp_path):
@@ -82,31 +90,36 @@ def test_the_command_writes_what_a_run_can_begin_with(tmp_path, capsys, monkeypa
   models.export(model(), tmp_path / 'before')
   text = tmp_path / 'text.txt'
   text.write_text('\n'.join(TEXTS))
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'expand-vocab', f'{tmp_path}/before', str(text), f'{tmp_path}/after',
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'expand-vocab', f'{tmp_path}/before', str(text),
+                                   f'{tmp_path}/after',
                                    '--words=2', '--least=2'])
   commands.main()
   assert capsys.readouterr().out == '2 words more, cardiology, sick: ' + (
       f'give --warm-start={tmp_path}/after --model.vocab=20\n')
   after = models.load(tmp_path / 'after')
   assert (
-    vocabulary_expansion.require_wordpiece(after).pieces == [*PIECES, 'cardiology', 'sick'] and after.model.vocab == 20
+    vocabulary_expansion.require_wordpiece(after).pieces == [*PIECES, 'cardiology', 'sick']
+    and after.model.vocab == 20
   )
-  want = vocabulary_expansion.expand_vocabulary(model(), ['cardiology', 'sick']).params['backbone']['embeddings'][
+  want = vocabulary_expansion.expand_vocabulary(model(), ['cardiology', 'sick']).params['backbone'][
+      'embeddings'][
     'tokens'
   ]
   np.testing.assert_array_equal(after.params['backbone']['embeddings']['tokens'], want)
 
 
 def test_what_cannot_grow_is_refused():
-  with pytest.raises(ConfigError, match='has no tokenizer: only a WordPiece vocabulary grows by whole words'):
+  with pytest.raises(ConfigError,
+                     match='has no tokenizer: only a WordPiece vocabulary grows by whole words'):
     vocabulary_expansion.expand_vocabulary(dataclasses.replace(model(), tokenizer=None), ['sick'])
   with pytest.raises(ConfigError, match='there is no word to add'):
     vocabulary_expansion.expand_vocabulary(model(), [])
 
 
 @pytest.mark.parametrize(('x', 'shape', 'want'), [
-    # The array in the middle, at offset (new - old) // 2, and periodic on both sides: what _tile_1d and _tile_2d of
-    # AnswerDotAI/ModernBERT, src/bert_layers/initialization.py, make of the same arrays.
+    # The array in the middle, at offset (new - old) // 2, and periodic on both sides: what _tile_1d
+    # and _tile_2d of AnswerDotAI/ModernBERT, src/bert_layers/initialization.py, make of the same
+    # arrays.
     ([1, 2, 3], (3,), [1, 2, 3]),
     ([1, 2, 3], (7,), [2, 3, 1, 2, 3, 1, 2]),
     ([1, 2], (7,), [1, 2, 1, 2, 1, 2, 1]),
@@ -125,12 +138,14 @@ def test_an_array_is_not_tiled_to_a_smaller_one():
 
 
 def stacked(layers, width, heads, seed):
-  """Parameters of ModernBERT's architecture, with heads of 2: the first layer has no norm before its attention."""
+  """Parameters of ModernBERT's architecture, with heads of 2: the first layer has no norm before
+  its attention."""
   def random(*shape):
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
   block = {'attention': {'query': {'kernel': random(layers, width, heads, 2)},
                          'out': {'kernel': random(layers, heads, 2, width)}},
-           'attention_norm': {'scale': random(layers - 1, width)}, 'mlp_norm': {'scale': random(layers, width)}}
+           'attention_norm': {'scale': random(layers - 1, width)},
+           'mlp_norm': {'scale': random(layers, width)}}
   return {'backbone': {'embeddings': {'tokens': random(9, width)},
                        'stack': {'layers': {'block': block}, 'norm': {'scale': random(width)}}},
           'heads_mlm': {'bias': random(9), 'dense': {'kernel': random(width, width)}}}
@@ -141,19 +156,25 @@ def test_a_larger_model_begins_as_the_tiled_smaller_one():
   found = vocabulary_expansion.tile_params(large, small)
   jax.tree.map(lambda x, y: np.testing.assert_equal(x.shape, y.shape), found, large)
   old, new = (tree['backbone']['stack']['layers']['block'] for tree in (small, found))
-  # Layer i of 6 begins as layer round(i 4 / 6) of 4: 0, 1, 1, 2, 3, 3. Columns: 2 3 | 0 1 2 3 | 0 1 of the old ones.
+  # Layer i of 6 begins as layer round(i 4 / 6) of 4: 0, 1, 1, 2, 3, 3. Columns: 2 3 | 0 1 2 3 | 0 1
+  # of the old ones.
   middle = [2, 3, 0, 1, 2, 3, 0, 1]
   for layer, source in enumerate([0, 1, 1, 2, 3, 3]):
-    np.testing.assert_array_equal(new['mlp_norm']['scale'][layer], old['mlp_norm']['scale'][source][middle])
+    np.testing.assert_array_equal(new['mlp_norm']['scale'][layer],
+                                  old['mlp_norm']['scale'][source][middle])
     # Two heads of two: all heads are one axis of four, which becomes one of eight.
-    query, out = old['attention']['query']['kernel'][source], old['attention']['out']['kernel'][source]
+    query, out = old['attention']['query']['kernel'][source], old['attention']['out']['kernel'][
+        source]
     np.testing.assert_array_equal(
-        new['attention']['query']['kernel'][layer].reshape(8, 8), query.reshape(4, 4)[middle][:, middle])
+        new['attention']['query']['kernel'][layer].reshape(8, 8),
+        query.reshape(4, 4)[middle][:, middle])
     np.testing.assert_array_equal(
-        new['attention']['out']['kernel'][layer].reshape(8, 8), out.reshape(4, 4)[middle][:, middle])
+        new['attention']['out']['kernel'][layer].reshape(8, 8),
+        out.reshape(4, 4)[middle][:, middle])
     if layer:
       np.testing.assert_array_equal(
-          new['attention_norm']['scale'][layer - 1], old['attention_norm']['scale'][source - 1][middle])
+          new['attention_norm']['scale'][layer - 1],
+          old['attention_norm']['scale'][source - 1][middle])
   np.testing.assert_array_equal(found['backbone']['embeddings']['tokens'],
                                 small['backbone']['embeddings']['tokens'][:, middle])
   np.testing.assert_array_equal(found['heads_mlm']['bias'], small['heads_mlm']['bias'])
@@ -166,13 +187,16 @@ def test_layers_of_modernbert_large():
   old, new = (tree['backbone']['stack']['layers']['block']['mlp_norm']['scale']
               for tree in (small, vocabulary_expansion.tile_params(large, small)))
   sources = [int(np.flatnonzero((old == row).all(1))[0]) for row in new]
-  assert sources == [0, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 13, 13, 14, 15, 16, 16, 17, 18, 19, 20, 20, 21]
+  assert sources == [0, 1, 2, 2, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 13, 13, 14, 15, 16, 16, 17,
+                     18, 19, 20, 20, 21]
 
 
 def test_a_first_layer_without_a_norm_gives_none():
-  """Of 2 layers and 5, layer 1 begins as layer 0, which has no norm before its attention: its norm begins as ones."""
+  """Of 2 layers and 5, layer 1 begins as layer 0, which has no norm before its attention: its norm
+  begins as ones."""
   small, large = stacked(2, 4, 2, seed=0), stacked(5, 4, 2, seed=1)
-  found = vocabulary_expansion.tile_params(large, small)['backbone']['stack']['layers']['block']['attention_norm'][
+  found = vocabulary_expansion.tile_params(large, small)['backbone']['stack']['layers']['block'][
+      'attention_norm'][
     'scale'
   ]
   old = small['backbone']['stack']['layers']['block']['attention_norm']['scale'][0]

@@ -22,7 +22,8 @@ def test_more_ids_alone_are_made_up_by_fresh_rows():
   theirs['embeddings']['tokens'] = theirs['embeddings']['tokens'] + 100
   assert has_more_ids(own, theirs)
   np.testing.assert_array_equal(
-      extend_tables(own, theirs)['embeddings']['tokens'], [[100, 101], [102, 103], [104, 105], [6, 7], [8, 9]])
+      extend_tables(own, theirs)['embeddings']['tokens'],
+      [[100, 101], [102, 103], [104, 105], [6, 7], [8, 9]])
 
 
 def test_fewer_ids_or_another_width_are_another_model():
@@ -40,24 +41,30 @@ def test_a_run_without_a_best_checkpoint_has_its_newest(tmp_path):
 
 
 def test_options_that_no_parameter_shows_are_listed_where_the_models_differ():
-  """Parameters of BERT fit a model with another activation; dropout and the like change no output."""
+  """Parameters of BERT fit a model with another activation; dropout and the like change no
+  output."""
   before = bert.base()
   free = with_paths(before, {
-      'block.dropout': 0.3, 'block.attention.dropout': 0.0, 'block.mlp.dropout': 0.1, 'block.dtype': 'bfloat16',
-      'block.init.std': 0.5, 'stack.remat': 'full', 'stack.scan': False, 'max_length': 128, 'pooler': False})
+      'block.dropout': 0.3, 'block.attention.dropout': 0.0, 'block.mlp.dropout': 0.1,
+      'block.dtype': 'bfloat16',
+      'block.init.std': 0.5, 'stack.remat': 'full', 'stack.scan': False, 'max_length': 128,
+      'pooler': False})
   assert changed_model_options(before, before) == changed_model_options(before, free) == []
   other = with_paths(before, {'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5, 'padding': 1})
   assert [*map(write_plain, changed_model_options(before, other))] == [
-      'model.block.norm.eps: 1e-12 -> 1e-05', 'model.block.mlp.activation: gelu -> relu', 'model.padding: -1 -> 1']
+      'model.block.norm.eps: 1e-12 -> 1e-05', 'model.block.mlp.activation: gelu -> relu',
+      'model.padding: -1 -> 1']
   rotary = neobert.base()
   slow = with_paths(rotary, {'block.attention.position': Rope(160_000.0)})
   changed = changed_model_options(rotary, slow) + changed_model_options(before, gpt2.small())
   assert [*map(write_plain, changed)] == [
-      'model.block.attention.position.theta: 10000.0 -> 160000.0', 'model: EncoderConfig -> DecoderConfig']
+      'model.block.attention.position.theta: 10000.0 -> 160000.0',
+      'model: EncoderConfig -> DecoderConfig']
 
 
 def test_a_damaged_tokenizer_is_no_missing_one(tmp_path):
-  """A run that starts from a model never trains a new tokenizer in place of one that cannot be read."""
+  """A run that starts from a model never trains a new tokenizer in place of one that cannot be
+  read."""
   assert find_tokenizer(tmp_path) is None
   train_wordpiece(['the cat sat on the mat'] * 20, 60).save(tmp_path / 'tokenizer')
   assert find_tokenizer(tmp_path).vocab.size > 5

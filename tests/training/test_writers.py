@@ -1,4 +1,5 @@
-"""Figures of a run, as writers get them: one of our own, and a stand-in for wandb that remembers what it is told."""
+"""Figures of a run, as writers get them: one of our own, and a stand-in for wandb that remembers
+what it is told."""
 import json
 import sys
 import types
@@ -36,10 +37,12 @@ def test_writers_that_are_brought_get_every_figure_and_stay_open(tmp_path):
       writer.write(3, 'train', {'loss': 1.5, 'mlm': 2.0})
     writer.write(4, 'heldout', {'mlm': 0.25})
     writer.close()
-  assert mine.got == own.got == [(3, {'train/loss': 1.5, 'train/mlm': 2.0}), (4, {'heldout/mlm': 0.25})]
+  assert mine.got == own.got == [(3, {'train/loss': 1.5, 'train/mlm': 2.0}),
+                                 (4, {'heldout/mlm': 0.25})]
   assert other.got == mine.got[:1] and (mine.flushed, other.flushed) == (2, 1)
   assert own.closed and not mine.closed and writers.current_writers() == ()
-  assert [json.loads(line)['step'] for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()] == [3, 4]
+  assert [json.loads(line)['step']
+          for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()] == [3, 4]
 
 
 def test_metrics_that_cannot_be_written_are_a_warning_once(tmp_path, caplog):
@@ -50,7 +53,8 @@ def test_metrics_that_cannot_be_written_are_a_warning_once(tmp_path, caplog):
     assert writer.failed
   writer.close()
   [warning] = caplog.messages
-  assert warning.startswith(f'metrics: no space left for {tmp_path}/metrics.jsonl (No space left on device)')
+  assert warning.startswith(
+      f'metrics: no space left for {tmp_path}/metrics.jsonl (No space left on device)')
   with pytest.raises(storage.StorageError, match='no ordinary file'):
     run_metrics.MetricsWriter(tmp_path)
 
@@ -63,7 +67,8 @@ def wandb(monkeypatch):
     lines = []
     runs.append((options, lines))
     return types.SimpleNamespace(
-        log=lines.append, finish=lambda: lines.append('finished'), define_metric=lambda *a, **k: lines.append((a, k)))
+        log=lines.append, finish=lambda: lines.append('finished'), define_metric=lambda *a,
+        **k: lines.append((a, k)))
   module = types.ModuleType('wandb')
   module.__spec__ = types.SimpleNamespace()
   vars(module).update(init=init, runs=runs)
@@ -73,7 +78,8 @@ def wandb(monkeypatch):
 
 def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wandb):
   for _ in range(2):
-    writer = writers.WeightsAndBiases('project', 'bert_base', storage.resolve_path(tmp_path), {'seed': 3})
+    writer = writers.WeightsAndBiases('project', 'bert_base', storage.resolve_path(tmp_path),
+                                      {'seed': 3})
     writer.write_scalars(7, {'train/loss': 1.5})
     writer.close()
   (first, lines), (second, _) = wandb.runs
@@ -96,7 +102,8 @@ def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
   with pytest.raises(SystemExit, match='the disk is gone'):
     main(
       recipes.find_recipe('bert_base'),
-      ['--scale=test', f'--data.path={text}', f'--output={tmp_path}/run', '--train.wandb=mine', '--mesh.data=1'],
+      ['--scale=test', f'--data.path={text}', f'--output={tmp_path}/run', '--train.wandb=mine',
+       '--mesh.data=1'],
     )
   (_, lines), = wandb.runs
   assert lines[-1] == 'finished' and 'train/loss' in lines[1]

@@ -14,8 +14,8 @@ from plm_jax.word_vectors.classifier import ClassifierConfig
 from plm_jax.word_vectors.subwords import Subwords
 from plm_jax.word_vectors.vocabulary import VocabularyError
 
-# fasttext 0.9.2: train_supervised of the lines of TEXT three times, dim=2, epoch=25, lr=.5, wordNgrams=2, bucket=11,
-# minn=3, maxn=3; by zlib and base64.
+# fasttext 0.9.2: train_supervised of the lines of TEXT three times, dim=2, epoch=25, lr=.5,
+# wordNgrams=2, bucket=11, minn=3, maxn=3; by zlib and base64.
 TEXT = '__label__a good naïve\n__label__b bad\n__label__a nice 東京\n__label__b bad ugly\n'
 REAL = (
     'eNrbJeavz8PAwMAExKxALAnEjFA2SIwZirmR2ClArOss8/qRmZQ9J5DNDlWrywAB/6HARr/YjoEHKsiQlJjCwAbjpOfnp4DNAoO8xMPry1KR'
@@ -25,10 +25,12 @@ REAL = (
 
 
 def test_a_model_of_fasttext_is_asked(tmp_path):
-  """What its `predict` gives, which adds 1e-5 to each probability: words, parts and pairs of words, unseen ones too."""
+  """What its `predict` gives, which adds 1e-5 to each probability: words, parts and pairs of words,
+  unseen ones too."""
   (tmp_path / 'a.bin').write_bytes(zlib.decompress(base64.b64decode(REAL)))
   model = fasttext_bin.load(tmp_path / 'a.bin')
-  assert model.labels == ('__label__a', '__label__b') and model.tokens == 45  # labels and ends of lines among them
+  # labels and ends of lines among them
+  assert model.labels == ('__label__a', '__label__b') and model.tokens == 45
   want = {'good naïve': ('a', 0.95843, 0.04159), 'unseen bad': ('b', 0.9896, 0.01042),
           '東京 ugly': ('a', 0.59117, 0.40885), '': ('b', 0.97506, 0.02496)}
   found = classifier.predict(model, [text.split() for text in want], 2)
@@ -45,7 +47,8 @@ def test_what_is_learned_is_predicted(tmp_path, monkeypatch, capsys):
     commands.main()
     return capsys.readouterr().out
   model = str(tmp_path / 'a.bin')
-  typed('classify', str(tmp_path / 'text'), model, '--width=4', '--rate=0.5', '--ngrams=2', '--subwords.buckets=50')
+  typed('classify', str(tmp_path / 'text'), model, '--width=4', '--rate=0.5', '--ngrams=2',
+        '--subwords.buckets=50')
   said = typed('predict', model, str(tmp_path / 'new')).split()
   assert said[::2] == ['__label__a', '__label__b'] and min(map(float, said[1::2])) > 0.9
   examples = classifier.read_labeled_texts(tmp_path / 'text')
@@ -54,12 +57,15 @@ def test_what_is_learned_is_predicted(tmp_path, monkeypatch, capsys):
   one, other = (classifier.train_classifier(examples, config) for _ in range(2))
   np.testing.assert_array_equal(one.inputs, other.inputs)
   assert one.inputs.shape == (one.arguments.buckets + len(one.words), 4) and one.tokens == 300
-  assert classifier.train_classifier(examples, ClassifierConfig(width=4, epochs=1)).arguments.buckets == 0
+  assert classifier.train_classifier(examples,
+                                     ClassifierConfig(width=4, epochs=1)).arguments.buckets == 0
 
 
 def test_a_step_is_that_of_the_dense_loss():
-  """The mean of a text's rows, each with its share of the gradient; a place without a text teaches nothing."""
-  tables = {name: jax.random.normal(jax.random.key(rows), (rows, 3)) for name, rows in (('input', 6), ('output', 2))}
+  """The mean of a text's rows, each with its share of the gradient; a place without a text teaches
+  nothing."""
+  tables = {name: jax.random.normal(jax.random.key(rows), (rows, 3)) for name,
+            rows in (('input', 6), ('output', 2))}
   batch = classifier.make_batch([([4, 1, 4], [1]), ([2], [0])], 3, np.random.default_rng(0))
   assert batch[2].tolist() == [1, 0, -1]
   def loss(tables):
@@ -81,6 +87,7 @@ def test_what_cannot_be_learned_is_refused(tmp_path):
   with pytest.raises(VocabularyError, match='the corpus is empty'):
     classifier.train_classifier([])
   arguments = fasttext_bin.FastTextArguments(2, 5, 1, 1, 5, 1, 2, 2, 0, 0, 0, 100, 1e-4)
-  words = fasttext_bin.FastTextModel(arguments, ('a',), (), (1,), 1, np.ones((1, 2)), np.ones((1, 2)))
+  words = fasttext_bin.FastTextModel(arguments, ('a',), (), (1,), 1, np.ones((1, 2)),
+                                     np.ones((1, 2)))
   with pytest.raises(fasttext_bin.FastTextError, match='predicts no labels by a softmax'):
     classifier.predict(words, [['a']])

@@ -1,4 +1,5 @@
-"""word2vec and fastText: what is drawn, what is learned, and that a batch touches its rows alone."""
+"""word2vec and fastText: what is drawn, what is learned, and that a batch touches its rows
+alone."""
 import functools
 
 import jax
@@ -15,7 +16,8 @@ from plm_jax.word_vectors.vocabulary import Vocabulary, huffman_paths
 from plm_jax.word_vectors.word2vec import Word2Vec
 from plm_jax.word_vectors.word_corpus import Sentences
 
-TEXT = [['a', 'b', 'a', 'c', 'd', 'e'], ['b'], ['c', 'a', 'f', 'g', 'b', 'a', 'e', 'h'], ['a', 'h']] * 3
+TEXT = [['a', 'b', 'a', 'c', 'd', 'e'], ['b'], ['c', 'a', 'f', 'g', 'b', 'a', 'e', 'h'],
+        ['a', 'h']] * 3
 SMALL = dict(width=6, window=2, blocks=2, words=4, noise=4, negatives=3, threshold=0.0, limit=0.0)
 KINDS = [{}, {'kind': 'cbow'}, {'loss': 'hierarchical'}, {'kind': 'cbow', 'loss': 'hierarchical'},
          {'subwords': Subwords(2, 3, 5)}, {'kind': 'cbow', 'subwords': Subwords(2, 3, 5)}]
@@ -32,15 +34,18 @@ def text() -> corpora.WordCorpus:
 
 def one(learner, number=0):
   """A small batch of the first call, and tables that are not zero."""
-  batch = {name: jnp.asarray(array[number]) for name, array in learner.sample_batches(0, 0).arrays.items()}
+  batch = {name: jnp.asarray(array[number]) for name,
+           array in learner.sample_batches(0, 0).arrays.items()}
   params = learner.config.init(jax.random.key(1), text().vocabulary)['params']
   keys = jax.random.split(jax.random.key(2), len(params))
-  params = {name: jax.random.normal(key, params[name].shape) for key, name in zip(keys, params, strict=True)}
+  params = {name: jax.random.normal(key, params[name].shape) for key,
+            name in zip(keys, params, strict=True)}
   return batch, params
 
 
 def test_windows_are_drawn_and_end_with_the_sentence():
-  """Every word is in the middle once, in order; its neighbours are counted by a drawn window and the sentence."""
+  """Every word is in the middle once, in order; its neighbours are counted by a drawn window and
+  the sentence."""
   sentences = Sentences(np.arange(10, dtype=np.int32), np.array([0, 3, 3, 10]))
   found = cut_blocks(sentences, BlockShape(2, 3, 2), np.ones(10), np.random.default_rng(0), room=3)
   assert found.count == 2 and found.ids.shape == (3, 2, 7) and found.left.shape == (3, 2, 3)
@@ -49,10 +54,12 @@ def test_windows_are_drawn_and_end_with_the_sentence():
   left, right = (side.ravel()[:10].astype(int) for side in (found.left, found.right))
   room = np.array([[0, 1, 2, 0, 1, 2, 2, 2, 2, 2], [2, 1, 0, 2, 2, 2, 2, 2, 1, 0]])
   assert (left <= room[0]).all() and (right <= room[1]).all()
-  long = cut_blocks(Sentences(np.zeros(90, np.int32), np.array([0, 90])), BlockShape(1, 90, 3), np.ones(1),
+  long = cut_blocks(Sentences(np.zeros(90, np.int32), np.array([0, 90])), BlockShape(1, 90, 3),
+                    np.ones(1),
              np.random.default_rng(0), room=1)
   drawn = long.left[0, 0, 3:-3]  # where nothing but the window counts, the same on either side
-  assert np.bincount(drawn).min(initial=99, where=[False, True, True, True]) > 18 and set(drawn) == {1, 2, 3}
+  assert np.bincount(drawn).min(initial=99,
+                                where=[False, True, True, True]) > 18 and set(drawn) == {1, 2, 3}
   np.testing.assert_array_equal(drawn, long.right[0, 0, 3:-3])
   assert not found.left[2].any() and not found.right[2].any()
   shape = BlockShape(2, 3, 2, random_windows=False)
@@ -61,9 +68,11 @@ def test_windows_are_drawn_and_end_with_the_sentence():
 
 
 def test_subsampling_brings_words_near():
-  """A word that is left out is not there when windows are drawn, and as many stay as their probability says."""
+  """A word that is left out is not there when windows are drawn, and as many stay as their
+  probability says."""
   sentences = Sentences(np.tile(np.array([0, 1], np.int32), 4000), np.array([0, 8000]))
-  found = cut_blocks(sentences, BlockShape(1, 16, 1), np.array([0.25, 1.0]), np.random.default_rng(0), room=500)
+  found = cut_blocks(sentences, BlockShape(1, 16, 1), np.array([0.25, 1.0]),
+                     np.random.default_rng(0), room=500)
   middle = found.ids[..., 1:-1].ravel()[:found.count * 16]
   there = (found.left + found.right).ravel()[:len(middle)] > 0
   assert abs((middle[there] == 0).sum() - 1000) < 90 and (middle[there] == 1).sum() == 4000
@@ -73,7 +82,8 @@ def test_subsampling_brings_words_near():
 
 def test_parts_end_between_sentences():
   sentences = Sentences(np.zeros(20, np.int32), np.array([0, 7, 7, 12, 20]))
-  assert split_points(sentences, 6).tolist() == [0, 1, 3, 4] and split_points(sentences, 100).tolist() == [0, 4]
+  assert split_points(sentences, 6).tolist() == [0, 1, 3, 4] and split_points(
+      sentences, 100).tolist() == [0, 4]
 
 
 @pytest.mark.parametrize('changes', KINDS)
@@ -84,7 +94,8 @@ def test_a_step_is_a_step_of_dense_gradient_descent(changes):
   problem = jax.jit(lambda params: learner.loss({'params': params}, learner.constants, batch)[0])
   slopes = jax.jit(jax.grad(problem))(params)
   idle = {name: jnp.zeros(len(table)) for name, table in params.items()}
-  after = jax.jit(lambda: learner.step({'params': params, 'idle': idle}, learner.constants, batch, 0.1))()['params']
+  after = jax.jit(lambda: learner.step({'params': params, 'idle': idle}, learner.constants, batch,
+                                       0.1))()['params']
   for name, table in params.items():
     np.testing.assert_allclose(after[name], table - 0.1 * slopes[name], atol=2e-5)
     rows = set(np.asarray(learner.make_loss(learner.constants, batch).rows[name]).ravel())
@@ -103,7 +114,8 @@ def by_hand(config: Word2Vec, batch, params, paths) -> float:
   def predicted(hidden, word, noise):
     if config.loss == 'hierarchical':
       return sum(softplus(hidden @ params['output'][node] * (1 if code else -1))
-                 for node, code in zip(paths.nodes[word], paths.codes[word], strict=True) if code >= 0)
+                 for node, code in zip(paths.nodes[word], paths.codes[word], strict=True) if code
+                 >= 0)
     false = sum(softplus(hidden @ params['output'][other]) for other in noise if other != word)
     return softplus(-hidden @ params['output'][word]) + false * config.negatives / config.noise
   total, window = 0.0, config.window
@@ -117,7 +129,8 @@ def by_hand(config: Word2Vec, batch, params, paths) -> float:
       if config.kind == 'cbow' and near:
         total += predicted(vector(near), word, noise)
       elif config.kind == 'skip-gram':
-        total += sum(predicted(vector([word]), other, noise) if outward else predicted(vector([other]), word, noise)
+        total += sum(predicted(vector([word]), other, noise) if outward
+                     else predicted(vector([other]), word, noise)
                      for other in near)
   return total
 
@@ -128,33 +141,39 @@ def test_the_loss_is_that_of_the_loops(changes):
   batch, params = one(learner)
   given, tables = jax.tree.map(np.asarray, (batch, params))
   want = by_hand(learner.config, given, tables, huffman_paths(text().vocabulary.counts))
-  got, number = jax.jit(lambda params: learner.loss({'params': params}, learner.constants, batch))(params)
+  got, number = jax.jit(lambda params: learner.loss({'params': params}, learner.constants,
+                                                    batch))(params)
   assert want > 10 and float(number) > 5
   np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_every_row_of_a_mean_gets_its_whole_gradient():
-  """word2vec.c and fastText add the same to every word of a context: the plain gradient times how many there are."""
-  inputs, pairs = jax.random.normal(jax.random.key(0), (1, 3, 2)), jnp.array([[[1.0], [0.0], [1.0]]])
+  """word2vec.c and fastText add the same to every word of a context: the plain gradient times how
+  many there are."""
+  inputs, pairs = jax.random.normal(jax.random.key(0),
+                                    (1, 3, 2)), jnp.array([[[1.0], [0.0], [1.0]]])
   ours = jax.grad(lambda x: (losses.mean_inputs(x, pairs, jnp.ones((1, 3))) ** 2).sum())(inputs)
   plain = jax.grad(lambda x: (x[0, jnp.array([0, 2])].mean(0) ** 2).sum())(inputs)
   np.testing.assert_allclose(ours, 2 * plain, rtol=1e-6)
 
 
 def test_what_damps_a_row_of_a_mean_is_its_share():
-  """A context of two rows moves its mean by half of what one of them moves, so the bound on a row is half the word's
+  """A context of two rows moves its mean by half of what one of them moves, so the bound on a row
+  is half the word's
   and the noise's squares: 1 + 0.5 * 3, counted 0.5, of one prediction."""
   rows, one_word = jnp.ones((1, 2, 1)), jnp.ones((1, 1, 1))
   def bound(inputs):
-    return losses.cbow_loss(inputs, one_word, jnp.full((1, 1, 1), 3.0), jnp.ones((1, 2, 1)), jnp.full((1, 1, 1), 0.5),
+    return losses.cbow_loss(inputs, one_word, jnp.full((1, 1, 1), 3.0), jnp.ones((1, 2, 1)),
+                            jnp.full((1, 1, 1), 0.5),
                         jnp.ones((1, 2)), losses.LINEAR).sum()
   np.testing.assert_allclose(jax.grad(bound)(rows), np.full((1, 2, 1), 2.5 / 2))
 
 
 @pytest.mark.slow
 def test_rows_of_many_predictions_are_damped():
-  """Loads of one row are added up over the batch, what they are added up in is empty again; and the bound of a row's
-  curvature is that of its second derivatives: rate * slope of slope is below the limit, where it is 1."""
+  """Loads of one row are added up over the batch, what they are added up in is empty again; and the
+  bound of a row's curvature is that of its second derivatives: rate * slope of slope is below the
+  limit, where it is 1."""
   rows, loads = {'t': jnp.array([3, 1, 3, 3])}, {'t': jnp.array([5.0, 2.0, 5.0, 6.0])}
   damping, idle = losses.damp_rows({'t': jnp.zeros(5)}, rows, loads, 4.0)
   np.testing.assert_allclose(damping['t'], [0.25, 1, 0.25, 0.25])
@@ -163,7 +182,8 @@ def test_rows_of_many_predictions_are_damped():
   batch, params = one(learner)
   asked = learner.make_loss({}, batch)
   found = losses.gather_rows(params, asked.rows)
-  bound = jax.grad(asked.bound)({name: (rows ** 2).sum(-1, keepdims=True) for name, rows in found.items()})
+  bound = jax.grad(asked.bound)({name: (rows ** 2).sum(-1, keepdims=True) for name,
+                                 rows in found.items()})
   for name in 'input', 'output':
     block, place = 1, 3
     def of_row(row, name=name, block=block, place=place):
@@ -171,7 +191,8 @@ def test_rows_of_many_predictions_are_damped():
     curvature = jnp.trace(jax.hessian(of_row)(found[name][block, place]))
     assert 0 < curvature <= bound[name][block, place, 0] / 4
   idle = {name: jnp.zeros(len(table)) for name, table in params.items()}
-  after = {limit: small(limit=limit).make_learner(text(), 0).step({'params': params, 'idle': idle}, {}, batch, 0.1)
+  after = {limit: small(limit=limit).make_learner(text(), 0).step({'params': params, 'idle': idle},
+                                                                  {}, batch, 0.1)
            for limit in (0.1, 1e9, 0.0)}
   moved = {limit: np.linalg.norm(state['params']['output'] - params['output'], axis=1)
            for limit, state in after.items()}
@@ -181,13 +202,15 @@ def test_rows_of_many_predictions_are_damped():
 
 
 def test_a_step_costs_what_its_words_cost():
-  """A vocabulary of fifty times as many words takes as many operations, and nothing as large as it is computed."""
+  """A vocabulary of fifty times as many words takes as many operations, and nothing as large as it
+  is computed."""
   costs = []
   for size in 1000, 50_000:
     vocabulary = Vocabulary(tuple(map(str, range(size))), np.full(size, 5))
     sentences = Sentences(np.arange(500, dtype=np.int32), np.array([0, 500]))
     nothing = Sentences(np.zeros(0, np.int32), np.zeros(1, np.int64))
-    learner = Word2Vec(width=8, blocks=1, words=16).make_learner(corpora.WordCorpus(vocabulary, sentences, nothing), 0)
+    learner = Word2Vec(width=8, blocks=1,
+                       words=16).make_learner(corpora.WordCorpus(vocabulary, sentences, nothing), 0)
     state = learner.config.init(jax.random.key(0), vocabulary)
     arrays = learner.sample_batches(0, 0).arrays
     compiled = make_update(learner).lower(state, {}, arrays, 2, np.ones(2, np.float32)).compile()
@@ -195,7 +218,8 @@ def test_a_step_costs_what_its_words_cost():
     assert cost
     costs.append(cost['flops'])
     program = compiled.as_text()
-    large = [line for line in program.splitlines() if f'f32[{size},8]' in line.partition(' = ')[2].partition('(')[0]]
+    large = [line for line in program.splitlines() if f'f32[{size},8]'
+             in line.partition(' = ')[2].partition('(')[0]]
     made = {line.partition(' = ')[2].split('(')[0].split()[-1] for line in large}
     assert not made & {'copy', 'add', 'multiply', 'subtract', 'broadcast', 'convert'}, made
   assert costs[0] == costs[1] > 0
@@ -207,7 +231,8 @@ def test_huffman():
   written = [' '.join(f'{code}@{node}' for node, code in zip(*path, strict=True) if code >= 0)
              for path in zip(found.nodes, found.codes, strict=True)]
   assert written == [
-      '0@8 1@6', '1@8 1@7 1@5', '1@8 1@7 0@5', '1@8 0@7 0@4', '0@8 0@6 1@3', '0@8 0@6 0@3', '1@8 0@7 1@4 1@2',
+      '0@8 1@6', '1@8 1@7 1@5', '1@8 1@7 0@5', '1@8 0@7 0@4', '0@8 0@6 1@3', '0@8 0@6 0@3',
+      '1@8 0@7 1@4 1@2',
       '1@8 0@7 1@4 0@2 0@1', '1@8 0@7 1@4 0@2 1@1 1@0', '1@8 0@7 1@4 0@2 1@1 0@0']
   counts = np.sort(np.random.default_rng(0).zipf(1.5, 300))[::-1]
   lengths = (huffman_paths(counts).codes >= 0).sum(1)
@@ -229,7 +254,8 @@ def test_batches_are_functions_of_seed_and_call():
 
 @pytest.mark.parametrize('limit', [Word2Vec().limit, 0.0])
 def test_few_words_are_damped_enough(limit):
-  """Five words, each in hundreds of predictions of a small batch, which add up: without a limit they run away."""
+  """Five words, each in hundreds of predictions of a small batch, which add up: without a limit
+  they run away."""
   random = np.random.default_rng(0)
   texts = [[f'w{number}' for number in random.integers(5, size=20)] for _ in range(300)]
   corpus = corpora.corpus_from_words(texts, least=1)
@@ -238,6 +264,7 @@ def test_few_words_are_damped_enough(limit):
   state, step = model.init(jax.random.key(0), corpus.vocabulary), make_update(learner)
   for epoch in range(10):
     batches = learner.sample_batches(epoch, 0)
-    state = step(state, learner.constants, batches.arrays, batches.count, np.array([0.05, 0.05], np.float32))
+    state = step(state, learner.constants, batches.arrays, batches.count,
+                 np.array([0.05, 0.05], np.float32))
   largest = float(np.abs(state['params']['input']).max())
   assert largest < 10 if limit else not largest < 1e6

@@ -20,7 +20,8 @@ def words_of(tmp_path, text, **kwargs):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_words_of_all_scripts(name, tmp_path):
-  """Every word between spaces is one of the vocabulary, with its marks; Thai and its like are refused, with advice."""
+  """Every word between spaces is one of the vocabulary, with its marks; Thai and its like are
+  refused, with advice."""
   text = '\n'.join(sentences(name, 60))
   if name in SOLID - {'chinese', 'japanese'}:
     with pytest.raises(SourceError, match='give text with spaces between words'):
@@ -29,7 +30,8 @@ def test_words_of_all_scripts(name, tmp_path):
   wanted = {word.strip('.।。') for word in text.lower().split()}
   if name in SOLID:
     wanted = {letter for letter in text if unicodedata.category(letter).startswith('L')}
-    with pytest.raises(SourceError, match=r'data\.split=letters takes Chinese and Japanese characters'):
+    with pytest.raises(SourceError,
+                       match=r'data\.split=letters takes Chinese and Japanese characters'):
       words_of(tmp_path, text, split='spaces')
   if name == 'latin' or name == 'latin nfd':
     wanted = {part for word in wanted for part in word.split('-')}

@@ -10,7 +10,8 @@ from plm_jax.word_vectors.word_corpus import Sentences
 
 def test_pairs_by_distance():
   """1 / distance, both ways round, within a sentence: 0 1 0 | 1."""
-  found = glove.count_pairs(Sentences(np.array([0, 1, 0, 1], np.int32), np.array([0, 3, 4])), 2, 2, 1000)
+  found = glove.count_pairs(Sentences(np.array([0, 1, 0, 1], np.int32), np.array([0, 3, 4])), 2, 2,
+                            1000)
   assert found.tolist() == [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.0)]
 
 
@@ -30,7 +31,8 @@ def test_counting_in_little_memory_is_counting(tmp_path, monkeypatch):
   monkeypatch.setattr(glove, 'WORDS_AT_ONCE', 50)
   files = [*glove.write_sorted_runs(sentences, 50, 4, 300, tmp_path)]
   assert len(files) > 5
-  keys, counts = (np.concatenate(parts) for parts in zip(*glove.merge_files(files, read=7), strict=True))
+  keys, counts = (np.concatenate(parts)
+                  for parts in zip(*glove.merge_files(files, read=7), strict=True))
   assert (np.diff(keys) > 0).all()
   got = np.zeros(2500)
   got[keys] = counts
@@ -43,14 +45,15 @@ VECTORS = WordVectors(WORDS, MATRIX)
 
 
 def test_neighbours_and_analogies():
-  """Of the words that are asked about none is an answer; scores are those of the formulas, and ties keep their
-  order."""
+  """Of the words that are asked about none is an answer; scores are those of the formulas, and ties
+  keep their order."""
   unit = MATRIX / np.maximum(np.linalg.norm(MATRIX, axis=1, keepdims=True), 1e-9)
   found = VECTORS.nearest('child', top=3)
   assert [word for word, _ in found] == ['man', 'woman', 'queen']
   np.testing.assert_allclose([score for _, score in found], unit[[0, 2, 3]] @ unit[4], rtol=1e-5)
   assert len(VECTORS.nearest(['man'], ['child'], top=99)) == 4
-  (add, _), (mul, score) = (VECTORS.analogy('man', 'king', 'woman', how)[0] for how in ('add', 'mul'))
+  (add, _), (mul, score) = (VECTORS.analogy('man', 'king', 'woman', how)[0]
+                            for how in ('add', 'mul'))
   assert add == mul == 'queen'
   a, b, c = ((1 + unit[3] @ unit[row]) / 2 for row in (0, 1, 2))
   np.testing.assert_allclose(score, b * c / (a + 0.001), rtol=1e-5)
@@ -60,15 +63,18 @@ def test_neighbours_and_analogies():
 
 
 def test_scores_count_what_can_be_asked():
-  pairs = [('Man', 'king', 9.0), ('man', 'woman', 1.0), ('woman', 'queen', 5.0), ('man', 'prince', 3.0)]
+  pairs = [('Man', 'king', 9.0), ('man', 'woman', 1.0), ('woman', 'queen', 5.0),
+           ('man', 'prince', 3.0)]
   found = evaluation.score_similarity(VECTORS, pairs)
   cosines = [VECTORS.similarity(a.lower(), b) for a, b, _ in pairs[:3]]
-  assert sorted(range(3), key=cosines.__getitem__) == [1, 0, 2]  # by people: 1, 2, 0: one step of rank each
+  # by people: 1, 2, 0: one step of rank each
+  assert sorted(range(3), key=cosines.__getitem__) == [1, 0, 2]
   assert (found.answered, found.total) == (3, 4) and found.value == pytest.approx(50)
   assert evaluation.score_similarity(VECTORS, pairs, lower=False).answered == 2
   parts = WordVectors(WORDS, MATRIX, lambda word: np.ones(3, np.float32))
   assert evaluation.score_similarity(parts, pairs).answered == 4
-  questions = [['man', 'king', 'woman', 'queen'], ['king', 'man', 'queen', 'child'], ['a', 'b', 'man', 'king']]
+  questions = [['man', 'king', 'woman', 'queen'], ['king', 'man', 'queen', 'child'],
+               ['a', 'b', 'man', 'king']]
   for how in 'add', 'mul':
     score = evaluation.score_analogies(VECTORS, questions, how)
     assert (score.value, score.answered, score.total) == (50.0, 2, 3)
@@ -77,7 +83,8 @@ def test_scores_count_what_can_be_asked():
 
 
 def test_case_is_ignored_in_questions_and_vocabulary():
-  """Cased vectors of perfect analogies score 100; of words that differ in case the most frequent counts."""
+  """Cased vectors of perfect analogies score 100; of words that differ in case the most frequent
+  counts."""
   words = ('Man', 'KING', 'Woman', 'Queen', 'queen', 'child')
   cased = WordVectors(words, MATRIX[[0, 1, 2, 3, 5, 4]])
   questions = [['man', 'king', 'woman', 'queen']]
@@ -93,10 +100,12 @@ def test_case_is_ignored_in_questions_and_vocabulary():
 def test_files(tmp_path):
   path = tmp_path / 'x.txt'
   path.write_text(': A\n避 避一避 补 补一补\n\n: B\na b c d\n')
-  assert evaluation.read_analogies(path) == {'A': [['避', '避一避', '补', '补一补']], 'B': [['a', 'b', 'c', 'd']]}
+  assert evaluation.read_analogies(path) == {'A': [['避', '避一避', '补', '补一补']],
+                                             'B': [['a', 'b', 'c', 'd']]}
   path.write_text('word1\tword2\tscore\nsun\tsunlight\t50.0\n')
   assert evaluation.read_pairs(path) == [('sun', 'sunlight', 50.0)]
-  for content, said in ((': A\na b c\n', 'x.txt:2: expected four words'), ('\n', 'has no analogies')):
+  for content, said in ((': A\na b c\n', 'x.txt:2: expected four words'),
+                        ('\n', 'has no analogies')):
     path.write_text(content)
     with pytest.raises(SourceError, match=said):
       evaluation.read_analogies(path)

@@ -21,7 +21,8 @@ FORMS = {
     'text': '3 2\nthe 0.5 -1.25\nnaïve 0.1 3e-05\n東京 2.0 0.0\n'.encode(),
     'glove': 'the 0.5 -1.25\nnaïve 0.1 3e-05\n東京 2.0 0.0\n'.encode(),
     'binary': b'3 2\n' + b''.join(
-        word.encode() + b' ' + row.tobytes() + b'\n' for word, row in zip(WORDS, MATRIX, strict=True)),
+        word.encode() + b' ' + row.tobytes() + b'\n' for word,
+        row in zip(WORDS, MATRIX, strict=True)),
 }
 
 
@@ -37,8 +38,8 @@ def test_formats(form, tmp_path):
 
 
 def test_what_others_write_is_read(tmp_path):
-  """word2vec.c and fastText end lines of values by a space, gensim ends no binary vector by a newline; GloVe has words
-  with spaces; of a word that comes twice gensim keeps the first vector."""
+  """word2vec.c and fastText end lines of values by a space, gensim ends no binary vector by a
+  newline; GloVe has words with spaces; of a word that comes twice gensim keeps the first vector."""
   path = tmp_path / 'v'
   path.write_bytes(b'2 2\na 1 2 \n</s> 3 4 \n')
   assert load(path).words == ('a', '</s>')
@@ -46,7 +47,8 @@ def test_what_others_write_is_read(tmp_path):
   assert load(path).matrix.tolist() == [[1.5], [2.5]]
   for first in '. . .', 'New 10', '2019':
     path.write_bytes(f'{first} 1 2\nb 3 4\nc 5 6\n'.encode())
-    assert load(path).words == (first, 'b', 'c') and load(path).matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert load(path).words == (first, 'b',
+                                'c') and load(path).matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
     path.write_bytes(f'3 2\n{first} 1 2\nb 3 4\nc 5 6\n'.encode())
     assert load(path).words == (first, 'b', 'c')
   path.write_bytes(b'b 3 4\n. . . 1 2\nb 5 6\n')
@@ -54,17 +56,23 @@ def test_what_others_write_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(('content', 'said'), [
-    (b'', 'v is empty'), (b'2 2\na 1 2\n', 'v: the first line says 2 words, and there are 1: is it cut off'),
+    (b'', 'v is empty'), (b'2 2\na 1 2\n',
+                          'v: the first line says 2 words, and there are 1: is it cut off'),
     (b'2 2\na 1 2\nb 3\n', 'v:3: expected a word and 2 values'),
     (b'a 1 2\nb 3 x\n', 'v:2: expected a word .* 2 numbers'),
-    (b'1 2\na 1 nan\n', "the vector of 'a' has values that are not finite"), (b'a 1 2\n\xff 1 2\n', 'v:2: .*UTF-8'),
+    (b'1 2\na 1 nan\n', "the vector of 'a' has values that are not finite"),
+    (b'a 1 2\n\xff 1 2\n', 'v:2: .*UTF-8'),
     (b'2 2\nab ' + bytes(8) + b'\ncd ' + bytes(5), 'v: cut off in the values of word 2 of 2'),
     (b'2 2\nab ' + bytes(8) + b'\ncd', 'take 24 bytes at least, and the file has 18'),
     (b'0 0\n\0', 'says 0 words of 0 values'),
-    (b'9999999999999 300\nab ' + bytes(8), 'take 12,019,999,999,998,816 bytes at least, and the file has 29'),
-    (b'9 999999999999\nab ' + bytes(8), 'says vectors of 999,999,999,999 values, expected 1,048,576 at most'),
-    (b'999999999999 999999999999\ncat 1 2\n', 'says .* 999,999,999,999 values, and the lines after it have 2'),
-    (b'a 1_5 2\nb 1 2\n', 'v:1: expected a word .* 2 numbers'), (b'2 2\na 1_5 2\nb 1 2\n', 'v:2: expected a word'),
+    (b'9999999999999 300\nab ' + bytes(8),
+     'take 12,019,999,999,998,816 bytes at least, and the file has 29'),
+    (b'9 999999999999\nab ' + bytes(8),
+     'says vectors of 999,999,999,999 values, expected 1,048,576 at most'),
+    (b'999999999999 999999999999\ncat 1 2\n',
+     'says .* 999,999,999,999 values, and the lines after it have 2'),
+    (b'a 1_5 2\nb 1 2\n', 'v:1: expected a word .* 2 numbers'),
+    (b'2 2\na 1_5 2\nb 1 2\n', 'v:2: expected a word'),
     (b'1 2\na 1 1e39\n', 'not finite')])
 def test_damage_names_the_file_and_the_place(content, said, tmp_path):
   (tmp_path / 'v').write_bytes(content)
@@ -73,7 +81,8 @@ def test_damage_names_the_file_and_the_place(content, said, tmp_path):
 
 
 def binary(words=WORDS, newline=b'\n') -> bytes:
-  return b''.join(word.encode() + b' ' + row.tobytes() + newline for word, row in zip(words, MATRIX, strict=True))
+  return b''.join(word.encode() + b' ' + row.tobytes() + newline for word,
+                  row in zip(words, MATRIX, strict=True))
 
 
 TEXT = FORMS['glove']
@@ -81,7 +90,8 @@ TEXT = FORMS['glove']
 
 @pytest.mark.parametrize('header', ['2 2', '4 2', '3 1', '3 3', '2 3', '1 1', '6 2', '3 20'])
 @pytest.mark.parametrize('content', [
-    TEXT, TEXT.replace(b'the', b'New York'), TEXT.replace(b'the', b'New 10'), TEXT.replace(b'the', b'2019'),
+    TEXT, TEXT.replace(b'the', b'New York'), TEXT.replace(b'the', b'New 10'),
+    TEXT.replace(b'the', b'2019'),
     binary(), binary(newline=b''), binary(('10', '20', '30')), binary(('naïve', 'é', 'a'), b'')])
 @pytest.mark.parametrize('name', ['v', 'v.gz'])
 def test_a_wrong_first_line_is_refused(header, content, name, tmp_path):
@@ -92,11 +102,13 @@ def test_a_wrong_first_line_is_refused(header, content, name, tmp_path):
 
 
 def test_a_byte_that_is_missing_from_a_binary_file_is_noticed(tmp_path):
-  """Where vectors end with a newline; without one, a byte less of a vector takes the next word's first."""
+  """Where vectors end with a newline; without one, a byte less of a vector takes the next word's
+  first."""
   content = b'3 2\n' + binary()
   for place in range(len(content)):
     (tmp_path / 'v').write_bytes(content[:place] + content[place + 1:])
-    if place < 4 or content[place:place + 1] not in 'thenaïve東京'.encode():  # a letter less is another word
+    # a letter less is another word
+    if place < 4 or content[place:place + 1] not in 'thenaïve東京'.encode():
       with pytest.raises(formats.VectorsError):
         load(tmp_path / 'v')
 
@@ -107,8 +119,8 @@ def test_words_with_spaces_are_not_written(tmp_path):
   assert not (tmp_path / 'v').exists()
 
 
-# fasttext 0.9.2: train_unsupervised('b a b naïve a b\na b 東京 a\n' three times, dim=3, epoch=5, bucket=7, minn=3,
-# maxn=4, minCount=1, t=1).save_model, by zlib and base64.
+# fasttext 0.9.2: train_unsupervised('b a b naïve a b\na b 東京 a\n' three times, dim=3, epoch=5,
+# bucket=7, minn=3, maxn=4, minCount=1, t=1).save_model, by zlib and base64.
 REAL = (
     'eNrbJeavz8PAwMAMxKxQzIhEM0ExO1QNCxCnMMDAB3uYHhBQgdL/oSCJgQemMBHBtNEvtmNgg/HyEg+vL0sFGw0Gz+ZufLJrDYIP1wcT2bLF'
     'fP++WF37K/Gc+wPF5fbnGoraOxe82SdQULq/b366fU2n+f7i8Pv7oo5esitgXr5PINpuv+MSY/uzEXz7S8Lj94ccDbIvYFbff2ze9P3SYv32'
@@ -116,9 +128,11 @@ REAL = (
     '06rg/Wt2qNsfVaq1D36ct1/Q29YeACMQbnc=')
 
 
-def facebook(version=12, words=((b'ab', 7), (b'\xff', 3)), labels=(), buckets=3, kind=2, longest=3) -> bytes:
+def facebook(version=12, words=((b'ab', 7), (b'\xff', 3)), labels=(), buckets=3, kind=2,
+             longest=3) -> bytes:
   """A .bin as saveModel of fasttext.cc lays it out, from its struct fields."""
-  entries = [*((word, count, 0) for word, count in words), *((word, count, 1) for word, count in labels)]
+  entries = [*((word, count, 0) for word, count in words),
+             *((word, count, 1) for word, count in labels)]
   rows = len(words) + buckets
   head = struct.pack('<ii', 793712314, version)
   args = struct.pack('<iiiiiiiiiiiid', 2, 5, 1, 1, 5, 1, 2, kind, buckets, 3, longest, 100, 1e-4)
@@ -131,7 +145,8 @@ def facebook(version=12, words=((b'ab', 7), (b'\xff', 3)), labels=(), buckets=3,
 
 
 @pytest.mark.parametrize('content', [
-    facebook(), facebook(11), facebook(labels=((b'__label__a', 2),), kind=3), facebook(buckets=0, longest=0)])
+    facebook(), facebook(11), facebook(labels=((b'__label__a', 2),), kind=3),
+    facebook(buckets=0, longest=0)])
 def test_a_bin_comes_out_byte_for_byte(content, tmp_path):
   (tmp_path / 'a.bin').write_bytes(content)
   fasttext_bin.save(fasttext_bin.load(tmp_path / 'a.bin'), tmp_path / 'b.bin')
@@ -150,12 +165,14 @@ def test_vectors_of_a_bin_are_means_of_rows(tmp_path):
   table = np.arange(10.).reshape(5, 2)
   np.testing.assert_allclose(found['ab'], table[[0, code(b'<ab'), code(b'ab>')]].mean(0))
   assert 'bac' in found and 'bac' not in found.index
-  np.testing.assert_allclose(found['bac'], table[[code(b'<ba'), code(b'bac'), code(b'ac>')]].mean(0))
+  np.testing.assert_allclose(found['bac'],
+                             table[[code(b'<ba'), code(b'bac'), code(b'ac>')]].mean(0))
   np.testing.assert_array_equal(found[''], 0)  # <> has no n-gram of three characters
 
 
 def test_a_bin_of_fasttext_itself(tmp_path):
-  """It comes out byte for byte, and get_word_vector says what is said here, of a word that it has never read too."""
+  """It comes out byte for byte, and get_word_vector says what is said here, of a word that it has
+  never read too."""
   content = zlib.decompress(base64.b64decode(REAL))
   (tmp_path / 'a.bin').write_bytes(content)
   read = fasttext_bin.load(tmp_path / 'a.bin')
@@ -171,16 +188,24 @@ def test_a_bin_of_fasttext_itself(tmp_path):
 
 
 @pytest.mark.parametrize(('content', 'said'), [
-    (facebook()[:-1], 'cut off in the values of the output'), (facebook()[:30], 'cut off in the arguments'),
-    (facebook()[:-30], 'cut off in'), (facebook() + b'x', 'more bytes after the end'), (facebook(13), 'of version 13'),
-    (facebook(kind=2).replace(struct.pack('<qq', 5, 2), struct.pack('<qq', 6, 2)), 'input is 6 x 2, expected 5 x 2'),
-    (facebook().replace(b'ab\0' + struct.pack('<qb', 7, 0), b'ab\0' + struct.pack('<qb', 7, 1)), 'entry 1.*of type 1'),
-    (facebook().replace(b'ab\0' + struct.pack('<qb', 7, 0), b'ab\0' + struct.pack('<qb', -7, 0)), 'the count -7'),
+    (facebook()[:-1], 'cut off in the values of the output'),
+    (facebook()[:30], 'cut off in the arguments'),
+    (facebook()[:-30], 'cut off in'), (facebook() + b'x', 'more bytes after the end'),
+    (facebook(13), 'of version 13'),
+    (facebook(kind=2).replace(struct.pack('<qq', 5, 2), struct.pack('<qq', 6, 2)),
+     'input is 6 x 2, expected 5 x 2'),
+    (facebook().replace(b'ab\0' + struct.pack('<qb', 7, 0), b'ab\0' + struct.pack('<qb', 7, 1)),
+     'entry 1.*of type 1'),
+    (facebook().replace(b'ab\0' + struct.pack('<qb', 7, 0), b'ab\0' + struct.pack('<qb', -7, 0)),
+     'the count -7'),
     (facebook(kind=9), 'damaged: model 9'), (facebook(buckets=-1), 'damaged: buckets -1'),
-    (facebook().replace(struct.pack('<d', 1e-4), struct.pack('<d', float('nan'))), 'damaged: threshold nan'),
+    (facebook().replace(struct.pack('<d', 1e-4), struct.pack('<d', float('nan'))),
+     'damaged: threshold nan'),
     (facebook().replace(struct.pack('<i', 793712314) + struct.pack('<ii', 12, 2),
-                        struct.pack('<i', 793712314) + struct.pack('<ii', 12, 2 ** 31 - 1)), 'width 2147483647'),
-    (facebook()[:-4] + struct.pack('<f', float('inf')), 'the output has values that are not finite')])
+                        struct.pack('<i', 793712314) + struct.pack('<ii', 12, 2 ** 31 - 1)),
+                        'width 2147483647'),
+    (facebook()[:-4] + struct.pack('<f', float('inf')),
+     'the output has values that are not finite')])
 def test_a_damaged_bin_is_named(content, said, tmp_path):
   (tmp_path / 'a.bin').write_bytes(content)
   with pytest.raises(fasttext_bin.FastTextError, match=said) as raised:
@@ -195,13 +220,15 @@ def test_a_run_as_a_bin(loss, tmp_path):
   model = Word2Vec(loss=loss, width=2, subwords=Subwords(3, 4, 7))
   random = np.random.default_rng(0)
   rows = 3 if loss == 'negative' else 2
-  params = {'input': random.normal(size=(10, 2)).astype(np.float32), 'output': np.ones((rows, 2), np.float32)}
+  params = {'input': random.normal(size=(10, 2)).astype(np.float32),
+            'output': np.ones((rows, 2), np.float32)}
   made = word2vec.to_fasttext(VectorRun('x', model=model), vocabulary, params)
   fasttext_bin.save(made, tmp_path / 'a.bin')
   found, ours = load(tmp_path / 'a.bin'), model.make_vectors(params, vocabulary)
   assert found.words == ours.words and made.tokens == 16
   for word in 'a', 'bc', 'd', 'unseen':
     np.testing.assert_allclose(found[word], ours[word], atol=1e-7)
-  assert made.outputs.tolist() == ([[1, 1]] * 3 if loss == 'negative' else [[-1, -1], [-1, -1], [0, 0]])
+  assert made.outputs.tolist() == ([[1, 1]] * 3 if loss == 'negative'
+                                   else [[-1, -1], [-1, -1], [0, 0]])
   with pytest.raises(ConfigError, match='fastText has no model like GloVe'):
     word2vec.to_fasttext(VectorRun('x', model=GloVe()), vocabulary, params)
