@@ -1,4 +1,5 @@
-"""A small model of every family, under the names of transformers' model_type; 'v3' is deberta-v2 too."""
+"""A small model of every family, under the names of transformers' model_type; 'v3' is deberta-v2
+too."""
 from typing import Any
 
 from plm_jax import validation
@@ -31,12 +32,18 @@ from plm_jax.models import (
 )
 
 PUBLISHED = {
-    'bert': bert.tiny, 'roberta': roberta.base, 'albert': albert.base, 'distilbert': distilbert.base,
-    'spanbert': spanbert.base, 'electra': electra.small, 'deberta': deberta.base, 'deberta-v2': deberta_v2.xlarge,
-    'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small, 'gpt3': gpt3.small,
-    'gpt_neo': gpt_neo.gpt_neo_125m, 'llama': llama.llama_7b, 'cohere': palm.palm_8b, 'glm': glm.base, 't5': t5.small,
-    'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base, 'bart': bart.base,
-    'mbart': mbart.large, 'marian': transformer.base, 'modernbert-decoder': lambda: modernbert_decoder.FAMILY.config}
+    'bert': bert.tiny, 'roberta': roberta.base, 'albert': albert.base,
+    'distilbert': distilbert.base,
+    'spanbert': spanbert.base, 'electra': electra.small, 'deberta': deberta.base,
+    'deberta-v2': deberta_v2.xlarge,
+    'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small,
+    'gpt3': gpt3.small,
+    'gpt_neo': gpt_neo.gpt_neo_125m, 'llama': llama.llama_7b, 'cohere': palm.palm_8b,
+    'glm': glm.base, 't5': t5.small,
+    'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base,
+    'bart': bart.base,
+    'mbart': mbart.large, 'marian': transformer.base,
+    'modernbert-decoder': lambda: modernbert_decoder.FAMILY.config}
 
 
 def family(name: str) -> str:
@@ -44,9 +51,11 @@ def family(name: str) -> str:
 
 
 def small(name: str, vocab: int, length: int) -> Any:
-  """Two layers of width 32, with one head of keys where several share it, and windows of 4 where there are any."""
+  """Two layers of width 32, with one head of keys where several share it, and windows of 4 where
+  there are any."""
   size = PUBLISHED[name]()
-  block = validation.with_paths(size.block, {'width': 32, 'heads': 2, 'mlp_dim': 64, 'head_size': None,
+  block = validation.with_paths(size.block,
+                                {'width': 32, 'heads': 2, 'mlp_dim': 64, 'head_size': None,
                                         'kv_heads': size.block.kv_heads and 1})
   model = size.resize(block, 2, vocab, length)
   return validation.with_paths(model, {'windows': (0, 4)} if getattr(size, 'windows', ()) else {})

@@ -1,6 +1,7 @@
 """One process of runs by several, each by another metric: each is cut off once and continues.
 
-    python best_worker.py COORDINATOR COUNT INDEX RESULT OUTPUT METRIC,METRIC -- ARGUMENTS of gpt2_small
+    python best_worker.py COORDINATOR COUNT INDEX RESULT OUTPUT METRIC,METRIC -- ARGUMENTS of
+    gpt2_small
 
 Without names of metrics it takes every held-out metric, which takes minutes.
 """
@@ -34,7 +35,8 @@ if __name__ == '__main__':
 
   names = metrics.split(',') if metrics else preflight.heldout_metrics(parse(recipe, args))
   for name in names:
-    own = parse(recipe, [*args, f'--train.best={name}', f'--output={output}-{name.replace("/", "-")}'])
+    own = parse(recipe, [*args, f'--train.best={name}',
+                         f'--output={output}-{name.replace("/", "-")}'])
     feed.stream_batches = cut_off
     with contextlib.suppress(KeyError):
       run(own)

@@ -1,9 +1,11 @@
-"""A bucket on loopback: as much of Google Cloud Storage as TensorFlow, tensorstore, Orbax and google-cloud-storage ask.
+"""A bucket on loopback: as much of Google Cloud Storage as TensorFlow, tensorstore, Orbax and
+google-cloud-storage ask.
 
-TensorFlow's client cannot be told another host. Its libcurl takes a proxy, so this server answers CONNECT for Google's
-names and ends TLS itself; the others come by plain HTTP. Clients read that from the environment when they are first
-used, so they run in processes of their own, which `Bucket.environment` is for. Objects lie in memory, and all who ask
-see the same at once. Requests are counted, and go wrong as `Fault` says.
+TensorFlow's client cannot be told another host. Its libcurl takes a proxy, so this server answers
+CONNECT for Google's names and ends TLS itself; the others come by plain HTTP. Clients read that
+from the environment when they are first used, so they run in processes of their own, which
+`Bucket.environment` is for. Objects lie in memory, and all who ask see the same at once. Requests
+are counted, and go wrong as `Fault` says.
 """
 import base64
 import collections
@@ -28,17 +30,22 @@ class Object:
       default_factory=lambda: datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ'))
 
   def said(self, bucket: str, name: str) -> dict[str, Any]:
-    return {'kind': 'storage#object', 'bucket': bucket, 'name': name, 'size': str(len(self.content)),
+    return {'kind': 'storage#object', 'bucket': bucket, 'name': name,
+            'size': str(len(self.content)),
             'generation': str(self.generation), 'metageneration': '1', 'updated': self.updated,
-            'timeCreated': self.updated, 'storageClass': 'STANDARD', 'contentType': 'application/octet-stream',
-            'crc32c': base64.b64encode(google_crc32c.value(self.content).to_bytes(4, 'big')).decode()}
+            'timeCreated': self.updated, 'storageClass': 'STANDARD',
+            'contentType': 'application/octet-stream',
+            'crc32c': base64.b64encode(google_crc32c.value(self.content).to_bytes(4, 'big')).decode(
+                )}
 
 
 @dataclasses.dataclass
 class Fault:
-  """What goes wrong with requests of an operation ('' for any) on objects whose names begin with a prefix."""
+  """What goes wrong with requests of an operation ('' for any) on objects whose names begin with a
+  prefix."""
 
-  what: int | str  # a status, 'reset' (and nothing was done), 'lost' (it was, and then reset), 'truncated' or 'slow'
+  # a status, 'reset' (and nothing was done), 'lost' (it was, and then reset), 'truncated' or 'slow'
+  what: int | str
   operation: str = ''
   prefix: str = ''
   every: int = 1  # of those that it is about, the n-th, the 2n-th, ...
@@ -66,10 +73,13 @@ class Count:
 
 
 class Bucket:
-  """`with Bucket(folder) as bucket: subprocess.run(..., env={**os.environ, **bucket.environment})`."""
+  """`with Bucket(folder) as bucket: subprocess.run(..., env={**os.environ,
+  **bucket.environment})`."""
 
-  def __init__(self, folder: pathlib.Path, name: str = 'bucket', location: str = 'US-CENTRAL1', zone: str = ''):
-    """folder: for the certificate. location: of the bucket. zone: of the machine, as its metadata server says it."""
+  def __init__(self, folder: pathlib.Path, name: str = 'bucket', location: str = 'US-CENTRAL1',
+               zone: str = ''):
+    """folder: for the certificate. location: of the bucket. zone: of the machine, as its metadata
+    server says it."""
     self.folder, self.name, self.zone = folder, name, zone
     self.layout: dict[str, Any] = {'location': location, 'locationType': 'region'}
     self.objects: dict[str, Object] = {}
@@ -81,11 +91,13 @@ class Bucket:
     self.guard = threading.RLock()
     self.closing = threading.Event()
     self.context = certify(folder)
-    self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Handler, self))
+    self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0),
+                                                  functools.partial(Handler, self))
     self.server.daemon_threads = True
 
   def __enter__(self) -> 'Bucket':
-    threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
+    threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05},
+                     daemon=True).start()
     return self
 
   def __exit__(self, *error: Any) -> None:
@@ -101,9 +113,12 @@ class Bucket:
   def environment(self) -> dict[str, str]:
     """What a client's process has to have; nothing of it is asked of Google."""
     return {
-        'https_proxy': f'http://{self.address}', 'CURL_CA_BUNDLE': str(self.folder / 'authority.pem'),
-        'TENSORSTORE_GCS_HTTP_URL': f'http://{self.address}', 'STORAGE_EMULATOR_HOST': f'http://{self.address}',
-        'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'abc', 'GOOGLE_CLOUD_PROJECT': 'project', 'NO_GCE_CHECK': 'true',
+        'https_proxy': f'http://{self.address}',
+        'CURL_CA_BUNDLE': str(self.folder / 'authority.pem'),
+        'TENSORSTORE_GCS_HTTP_URL': f'http://{self.address}',
+        'STORAGE_EMULATOR_HOST': f'http://{self.address}',
+        'GOOGLE_AUTH_TOKEN_FOR_TESTING': 'abc', 'GOOGLE_CLOUD_PROJECT': 'project',
+        'NO_GCE_CHECK': 'true',
         'no_proxy': '127.0.0.1,localhost', 'GCS_RETRY_CONFIG_INIT_DELAY_TIME_US': '20000',
         'GCE_METADATA_HOST': self.address if self.zone else '',
     }
@@ -135,7 +150,8 @@ class Bucket:
 
   @property
   def total(self) -> Count:
-    return Count(*map(sum, zip(*(dataclasses.astuple(count) for count in self.counts.values()), strict=True)))
+    return Count(*map(sum, zip(*(dataclasses.astuple(count) for count in self.counts.values()),
+                               strict=True)))
 
 
 def certify(folder: pathlib.Path) -> ssl.SSLContext:
@@ -150,7 +166,8 @@ def certify(folder: pathlib.Path) -> ssl.SSLContext:
       .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(1))
       .not_valid_after(now + datetime.timedelta(1))
       .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-      .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
+      .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]),
+                     critical=False)
       .sign(key, hashes.SHA256()))
   pem, coding = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
   (folder / 'authority.pem').write_bytes(certificate.public_bytes(pem))

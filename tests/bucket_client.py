@@ -1,4 +1,5 @@
-"""A process beside the tests whose clients ask the bucket on loopback: it runs what it is told, and says what came.
+"""A process beside the tests whose clients ask the bucket on loopback: it runs what it is told, and
+says what came.
 
     with Client(bucket) as client:
       client.ask("storage.read_text('gs://bucket/name')")
@@ -25,7 +26,8 @@ class Client:
   def __init__(self, bucket, **environment: str):
     self.errors = bucket.folder / f'client-{len(list(bucket.folder.iterdir()))}.log'
     self.process = subprocess.Popen(
-        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors.open('w'),
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=self.errors.open('w'),
         text=True, env={**os.environ, **bucket.environment, **environment})
 
   def __enter__(self) -> 'Client':
@@ -36,7 +38,8 @@ class Client:
     self.process.communicate()
 
   def ask(self, code: str) -> Any:
-    """The value of an expression, or None of statements, run in the client's process. Raises Failed."""
+    """The value of an expression, or None of statements, run in the client's process. Raises
+    Failed."""
     self.process.stdin.write(json.dumps(code) + '\n')
     self.process.stdin.flush()
     line = self.process.stdout.readline()
@@ -48,7 +51,8 @@ class Client:
     return value
 
   def command(self, module: str, *arguments: str) -> tuple[Any, str]:
-    """python -m plm_jax ... or plm_jax train NAME -> (its exit status, or the message instead; its output)."""
+    """python -m plm_jax ... or plm_jax train NAME -> (its exit status, or the message instead; its
+    output)."""
     return tuple(self.ask(f'command({module!r}, {[*map(str, arguments)]!r})'))
 
 
@@ -82,8 +86,10 @@ def serve() -> None:
         value = eval(compiled, names)
     except Exception as error:
       raised = f'{type(error).__name__}: {error}'
-    answers.write(json.dumps([value, raised], default=lambda other: other.decode() if isinstance(other, bytes)
-                             else os.fspath(other) if isinstance(other, os.PathLike) else repr(other)) + '\n')
+    answers.write(json.dumps([value, raised],
+                             default=lambda other: other.decode() if isinstance(other, bytes)
+                             else os.fspath(other) if isinstance(other, os.PathLike)
+                             else repr(other)) + '\n')
     answers.flush()
 
 

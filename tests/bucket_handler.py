@@ -1,4 +1,5 @@
-"""How the bucket on loopback answers one connection: the requests of Google Cloud Storage that its clients make."""
+"""How the bucket on loopback answers one connection: the requests of Google Cloud Storage that its
+clients make."""
 import contextlib
 import http.server
 import json
@@ -10,7 +11,8 @@ from typing import Any
 import urllib.parse
 
 HOSTS = ('www.googleapis.com', 'storage.googleapis.com', 'oauth2.googleapis.com')
-PATH = re.compile(r'(?P<service>/upload|/download)?/storage/v1/b(/(?P<bucket>[^/]+)(/o(/(?P<name>[^/]+)'
+PATH = re.compile(
+    r'(?P<service>/upload|/download)?/storage/v1/b(/(?P<bucket>[^/]+)(/o(/(?P<name>[^/]+)'
                     r'(/(?P<action>compose|(rewriteTo|copyTo)/b/(?P<to>[^/]+)/o/(?P<copy>[^/]+)))?)?)?)?/?')
 
 
@@ -52,7 +54,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.wfile.write(b'HTTP/1.1 200 Connection established\r\n\r\n')
     self.wfile.flush()
     self.connection = self.bucket.context.wrap_socket(self.connection, server_side=True)
-    self.rfile, self.wfile = self.connection.makefile('rb'), self.connection.makefile('wb', self.wbufsize)
+    self.rfile, self.wfile = self.connection.makefile('rb'), self.connection.makefile(
+        'wb', self.wbufsize)
     self.scheme, self.close_connection = 'https', False
 
   def do_GET(self) -> None:
@@ -90,7 +93,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
           {'reason': reason, 'message': message}]}}).encode()
     with bucket.guard:
       count.received += len(self.answer)
-      count.failed += (self.status >= 400 and self.status not in (404, 412, 416)) or what == 'truncated'
+      count.failed += (self.status >= 400 and self.status
+                       not in (404, 412, 416)) or what == 'truncated'
     if what == 'lost':
       self.reset()
     else:
@@ -99,7 +103,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
   do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
 
   def received(self) -> bytes:
-    if self.headers.get('Transfer-Encoding') != 'chunked':  # TensorFlow gives both it and Content-Length
+    # TensorFlow gives both it and Content-Length
+    if self.headers.get('Transfer-Encoding') != 'chunked':
       return self.rfile.read(int(self.headers.get('Content-Length') or 0))
     content = b''
     while size := int(self.rfile.readline(), 16):
@@ -111,7 +116,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
   def reply(self, truncated: bool = False) -> None:
     if self.status in (204, 304):
       self.answer = b''
-    head = [f'HTTP/1.1 {self.status} {http.HTTPStatus(self.status).phrase}', f'Content-Length: {len(self.answer)}',
+    head = [f'HTTP/1.1 {self.status} {http.HTTPStatus(self.status).phrase}',
+            f'Content-Length: {len(self.answer)}',
             *(f'{name}: {value}' for name, value in self.more.items())]
     head += [] if 'Content-Type' in self.more else ['Content-Type: application/json']
     shown = self.answer[:len(self.answer) // 2] if truncated else self.answer
@@ -132,12 +138,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
       bucket, _, name = urllib.parse.unquote(self.url.path[1:]).partition('/')
       return 'read', name, lambda: self.in_bucket(bucket) or self.content(name)
     part = {key: urllib.parse.unquote(value or '') for key, value in match.groupdict().items()}
-    method, name, action = self.command, part['name'] or self.query.get('name', ''), part['action'].partition('/')[0]
+    method, name, action = self.command, part['name'] or self.query.get('name', ''), part[
+        'action'].partition('/')[0]
     there = lambda work: lambda: self.in_bucket(part['bucket']) or work()
     if part['service'] == '/upload':
       kind = self.query.get('uploadType', '')
       if 'upload_id' in self.query:
-        return 'upload', self.bucket.sessions.get(self.query['upload_id'], ('', b''))[0], there(self.chunk)
+        return 'upload', self.bucket.sessions.get(self.query['upload_id'],
+                                                  ('', b''))[0], there(self.chunk)
       if kind == 'multipart':
         described, content = parts(self.body, self.headers['Content-Type'])
         name = json.loads(described).get('name', name)
@@ -149,7 +157,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     if action == 'compose':
       return 'compose', name, there(lambda: self.compose(name))
     if action:
-      return 'copy', name, there(lambda: {'kind': 'storage#rewriteResponse', 'done': True, 'resource': self.write(
+      return 'copy', name, there(lambda: {'kind': 'storage#rewriteResponse', 'done': True,
+                                          'resource': self.write(
           part['copy'], self.found(name).content)})
     if method == 'DELETE' and name:
       return 'delete', name, there(lambda: self.delete(name))
@@ -159,7 +168,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
       return 'stat', name, there(lambda: self.found(name).said(self.bucket.name, name))
     if method == 'GET' and self.url.path.rstrip('/').endswith('/o'):
       return 'list', self.query.get('prefix', ''), there(self.list)
-    return 'bucket', '', there(lambda: {'kind': 'storage#bucket', 'id': self.bucket.name, 'name': self.bucket.name,
+    return 'bucket', '', there(lambda: {'kind': 'storage#bucket', 'id': self.bucket.name,
+                                        'name': self.bucket.name,
                                         **self.bucket.layout})
 
   def in_bucket(self, name: str) -> None:
@@ -189,7 +199,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
       return found.content
     start, stop = int(asked[1]), min(int(asked[2] or 1 << 60) + 1, len(found.content))
     if start >= len(found.content):
-      raise Refused(416, 'requestedRangeNotSatisfiable', f'the object has {len(found.content)} bytes')
+      raise Refused(416, 'requestedRangeNotSatisfiable',
+                    f'the object has {len(found.content)} bytes')
     self.status = 206
     self.more['Content-Range'] = f'bytes {start}-{stop - 1}/{len(found.content)}'
     return found.content[start:stop]
@@ -202,12 +213,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     self.condition(self.bucket.objects.get(name))
     session = f'{len(self.bucket.sessions)}-{name.rpartition("/")[2]}'
     self.bucket.sessions[session] = name, bytearray()
-    self.more['Location'] = (f'{self.scheme}://{self.headers["Host"]}/upload/storage/v1/b/{bucket}/o?uploadType=resumable'
+    self.more['Location'] = (
+        f'{self.scheme}://{self.headers["Host"]}/upload/storage/v1/b/{bucket}/o?uploadType=resumable'
                              f'&upload_id={urllib.parse.quote(session, safe="")}')
     return b''
 
   def chunk(self) -> dict[str, Any] | bytes:
-    """Some bytes of an upload: `bytes 0-9/*`, `bytes 10-19/20`; or the question how far it came: `bytes */20`."""
+    """Some bytes of an upload: `bytes 0-9/*`, `bytes 10-19/20`; or the question how far it came:
+    `bytes */20`."""
     if self.query['upload_id'] not in self.bucket.sessions:
       raise Refused(410, 'gone', 'no such upload')
     name, received = self.bucket.sessions[self.query['upload_id']]
@@ -234,11 +247,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
   def found_source(self, source: dict[str, Any]) -> Any:
     found = self.bucket.objects.get(source['name'])
-    wanted = source.get('objectPreconditions', source.get('objectPrecondition', {})).get('ifGenerationMatch')
+    wanted = source.get('objectPreconditions',
+                        source.get('objectPrecondition', {})).get('ifGenerationMatch')
     if not found:
       raise Refused(404, 'notFound', f'No such object: {source["name"]}')
     if wanted is not None and int(wanted) != found.generation:
-      raise Refused(412, 'conditionNotMet', f'the generation of {source["name"]} is {found.generation}')
+      raise Refused(412, 'conditionNotMet',
+                    f'the generation of {source["name"]} is {found.generation}')
     return found
 
   def delete(self, name: str) -> bytes:
@@ -256,12 +271,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
       if name < first or (end is not None and name >= end):
         continue
       rest = name[len(prefix):]
-      folder = prefix + rest[:rest.index(delimiter) + len(delimiter)] if delimiter and delimiter in rest else ''
+      folder = prefix + rest[:rest.index(delimiter)
+                             + len(delimiter)] if delimiter and delimiter in rest else ''
       (folders if folder else items)[folder or name] = name
     entries = [name for name in sorted([*items, *folders]) if name > after]
     page = entries[:most]
     answer = {'kind': 'storage#objects'}
-    answer['items'] = [self.bucket.objects[name].said(self.bucket.name, name) for name in page if name in items]
+    answer['items'] = [self.bucket.objects[name].said(self.bucket.name, name)
+                       for name in page if name in items]
     answer['prefixes'] = [name for name in page if name in folders]
     if len(entries) > len(page):
       answer['nextPageToken'] = page[-1]
@@ -273,4 +290,5 @@ def parts(body: bytes, kind: str) -> tuple[bytes, bytes]:
   boundary = re.search('boundary="?([^";]+)', kind)
   assert boundary, kind
   _, described, content, _ = body.split(b'--' + boundary[1].encode(), 3)
-  return described.partition(b'\r\n\r\n')[2], content.partition(b'\r\n\r\n')[2].removesuffix(b'\r\n')
+  return described.partition(b'\r\n\r\n')[2], content.partition(b'\r\n\r\n')[2].removesuffix(
+      b'\r\n')

@@ -1,4 +1,5 @@
-"""One of two processes, in one of which a barrier's work has a bug: python bug_worker.py COORDINATOR COUNT INDEX HOW."""
+"""One of two processes, in one of which a barrier's work has a bug: python bug_worker.py
+COORDINATOR COUNT INDEX HOW."""
 import sys
 
 import jax

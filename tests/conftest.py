@@ -1,4 +1,5 @@
-"""Every test runs on the CPU, with eight devices; what asks for no mesh runs on the first of them."""
+"""Every test runs on the CPU, with eight devices; what asks for no mesh runs on the first of
+them."""
 import ctypes
 import gc
 import os
@@ -34,7 +35,8 @@ def cache_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True, scope='module')
 def freed_memory():
-  """Free what JAX keeps of compiled functions, about 1.3 MB each, once a worker has allocated more than 1 GiB."""
+  """Free what JAX keeps of compiled functions, about 1.3 MB each, once a worker has allocated more
+  than 1 GiB."""
   yield
   if sys.platform != 'linux':
     return
@@ -72,4 +74,5 @@ def params(learner, windows):
 @pytest.fixture(scope='session')
 def batch(learner, windows):
   """The windows, corrupted as in training."""
-  return jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w, learner.vocab))(windows))
+  return jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w,
+                                                                    learner.vocab))(windows))

@@ -1,4 +1,5 @@
-"""Three training steps of the tiny learner; run as a program it is one of several processes that train together.
+"""Three training steps of the tiny learner; run as a program it is one of several processes that
+train together.
 
     python distributed_worker.py COORDINATOR COUNT INDEX OUTPUT
 """
@@ -29,16 +30,19 @@ def train(mesh_shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     layout = sharding.shardings(shapes, mesh)
     params = tiny.random_params(shapes.params)
     state = jax.device_put(
-      TrainState(np.int32(0), params, learner.optimizer.init(params), np.int32(0), np.int32(0)), layout
+      TrainState(np.int32(0), params, learner.optimizer.init(params), np.int32(0), np.int32(0)),
+      layout
     )
-    update = jax.jit(functools.partial(train_step, learner), donate_argnums=0, out_shardings=(layout, None))
+    update = jax.jit(functools.partial(train_step, learner), donate_argnums=0,
+                     out_shardings=(layout, None))
     losses = []
     for epoch in range(3):
       own = tiny.take(windows | dict(epoch=np.full(ROWS, epoch, np.int32)), rows)
       state, numbers = update(state, sharding.shard_batch(own, ROWS, mesh))
       losses.append(float(numbers['loss']))
     params = multihost_utils.process_allgather(state.params, tiled=True)
-  return {'losses': np.array(losses), 'rows': np.array([rows.start, rows.stop]), **tiny.flat(params)}
+  return {'losses': np.array(losses), 'rows': np.array([rows.start, rows.stop]),
+          **tiny.flat(params)}
 
 
 if __name__ == '__main__':

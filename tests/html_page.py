@@ -33,9 +33,11 @@ class Page(HTMLParser):
     return ''.join(self.text)
 
   def count(self, tag, kind=None):
-    return sum(found == tag and (kind is None or attrs.get('class') == kind) for found, attrs in self.tags)
+    return sum(found == tag and (kind is None or attrs.get('class') == kind) for found,
+               attrs in self.tags)
 
   def charts(self):
     """Title -> the chart's SVG, parsed as XML."""
-    trees = [ElementTree.fromstring(text) for text in re.findall(r'<svg.*?</svg>', self.source, re.DOTALL)]
+    trees = [ElementTree.fromstring(text)
+             for text in re.findall(r'<svg.*?</svg>', self.source, re.DOTALL)]
     return {tree.get('aria-label'): tree for tree in trees}

@@ -105,7 +105,8 @@ class Hub:
     self.sent: dict[str, int] = collections.defaultdict(int)  # bytes of file contents by path
     self.received = 0
     self.guard = threading.RLock()
-    self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Handler, self))
+    self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0),
+                                                  functools.partial(Handler, self))
     self.server.daemon_threads = True
     self.url = f'http://127.0.0.1:{self.server.server_address[1]}'
 
@@ -127,7 +128,8 @@ class Hub:
     """
     return {'HF_ENDPOINT': self.url, 'HF_HOME': str(cache), 'HF_HUB_DISABLE_XET': '1',
             'HF_HUB_DISABLE_TELEMETRY': '1', 'HF_HUB_DISABLE_UPDATE_CHECK': '1',
-            'HF_HUB_OFFLINE': '0', 'HF_TOKEN': self.token if token else '', 'no_proxy': '127.0.0.1,localhost'}
+            'HF_HUB_OFFLINE': '0', 'HF_TOKEN': self.token if token else '',
+            'no_proxy': '127.0.0.1,localhost'}
 
   def connect(self, patch: Any) -> None:
     """Make this process a client that is logged in, with the fixture `monkeypatch`."""

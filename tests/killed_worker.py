@@ -1,4 +1,5 @@
-"""One of several processes, of which one is killed while the others wait for it: python killed_worker.py COORDINATOR COUNT INDEX KILLED HOW."""
+"""One of several processes, of which one is killed while the others wait for it: python
+killed_worker.py COORDINATOR COUNT INDEX KILLED HOW."""
 import os
 import signal
 import sys

@@ -46,7 +46,8 @@ def write(folder: pathlib.Path, kind: str, part: str, count: int) -> str:
                    'answers': [{'text': name, 'answer_start': context.index(name)}]})
     else:
       rows.append({'context': ' '.join(text[:4]), 'label': number % 2,
-                   'choices': [draw.choice((GOOD, BAD)[(place == number % 2)]) for place in range(2)]})
+                   'choices': [draw.choice((GOOD, BAD)[(place == number % 2)])
+                               for place in range(2)]})
   path = folder / f'{kind}.{part}.jsonl'
   path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
   return str(path)
@@ -56,10 +57,12 @@ def phases(steps: int, length: int = 16) -> tuple[Phase, ...]:
   return (Phase(steps, length, 8),)
 
 
-def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, start: InitialModel = InitialModel(),
+def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6,
+        start: InitialModel = InitialModel(),
         **changes: Any) -> FinetuneRun:
-  """A run of batches of 8 on one device, evaluated and saved at every second step; `changes` of fields by their paths,
-  dots as double underscores. folder: of tokenizer and files, which are made where they are not there."""
+  """A run of batches of 8 on one device, evaluated and saved at every second step; `changes` of
+  fields by their paths, dots as double underscores. folder: of tokenizer and files, which are made
+  where they are not there."""
   if not (folder / 'tokenizer').exists():
     tokenizer().save(folder / 'tokenizer')
   files = [folder / f'{kind}.{part}.jsonl' for part in ('train', 'dev')]
@@ -70,7 +73,8 @@ def run(folder: pathlib.Path, kind: str = 'classification', steps: int = 6, star
   if kind == 'answers':
     changes = {'objective__stride': 4, 'objective__question_length': 4, **changes}
   return validation.with_paths(config, {
-      'data.epochs': 0.0, 'data.tokenizer': str(folder / 'tokenizer'), 'train.phases': phases(steps),
+      'data.epochs': 0.0, 'data.tokenizer': str(folder / 'tokenizer'),
+      'train.phases': phases(steps),
       'train.log_every': 1, 'train.eval_every': 2, 'train.save_every': 2, 'mesh.data': 1,
       **({} if start.model else {'model.vocab': 80}), 'optim.peak': 1e-2,
       **{name.replace('__', '.'): value for name, value in changes.items()}})

@@ -1,4 +1,5 @@
-"""Damage, drawn from a seed, for files that tests let others read; and the limits under which they are read.
+"""Damage, drawn from a seed, for files that tests let others read; and the limits under which they
+are read.
 
     for damage in mutate.jsons(json.loads(path.read_text()), count=100):
       mutate.attempt(path, damage, lambda: read(folder))
@@ -15,18 +16,24 @@ from typing import Any
 from plm_jax.errors import UserError
 
 # Written as they are into JSON: what json.dumps would refuse, or could not finish.
-RAW = {'\ue000digits': '9' * 5000, '\ue000minus': '-' + '9' * 5000, '\ue000nan': 'NaN', '\ue000infinity': '-Infinity',
-       '\ue000deep': '[' * 5000 + ']' * 5000, '\ue000deeper': '{"a":' * 200_000 + '1' + '}' * 200_000,
+RAW = {'\ue000digits': '9' * 5000, '\ue000minus': '-' + '9' * 5000, '\ue000nan': 'NaN',
+       '\ue000infinity': '-Infinity',
+       '\ue000deep': '[' * 5000 + ']' * 5000,
+       '\ue000deeper': '{"a":' * 200_000 + '1' + '}' * 200_000,
        '\ue000fraction': '1e99999', '\ue000surrogate': '"\\ud800"'}
-VALUES = (None, True, False, 0, 1, -1, 2, 3, -7, 1 << 20, 10**7, 1 << 31, -(1 << 31), 1 << 62, 10**12, 10**30, 0.5,
-          -0.1, 1e300, 1e-300, '', 'a', '\0', '../x', '/etc/passwd', 'é\U0001f600', 'a' * 10_000, [], {}, [[]], [None],
+VALUES = (None, True, False, 0, 1, -1, 2, 3, -7, 1 << 20, 10**7, 1 << 31, -(1 << 31), 1 << 62,
+          10**12, 10**30, 0.5,
+          -0.1, 1e300, 1e-300, '', 'a', '\0', '../x', '/etc/passwd', 'é\U0001f600', 'a' * 10_000,
+          [], {}, [[]], [None],
           {'a': 1}, {'': {}}, [1, 2, 3], ['a', 'b'], *RAW)
-BYTES = (b'\0', b'\xff', b'\x80', b'\xff\xfe', b'\xff' * 8, b'\0' * 8, b'\x7f' + b'\xff' * 7, b'"', b'{', b'[', b'-',
+BYTES = (b'\0', b'\xff', b'\x80', b'\xff\xfe', b'\xff' * 8, b'\0' * 8, b'\x7f' + b'\xff' * 7, b'"',
+         b'{', b'[', b'-',
          b'9' * 30, b'\n', b'\n\n', b' ', b'\xed\xa0\x80', b'NaN', b'\\u0000')
 
 
 def jsons(value: Any, count: int, seed: int = 0) -> Iterator[bytes]:
-  """JSON of `count` damaged copies of value: keys and items deleted, doubled, renamed, of other types and sizes."""
+  """JSON of `count` damaged copies of value: keys and items deleted, doubled, renamed, of other
+  types and sizes."""
   draw = random.Random(seed)
   for _ in range(count):
     yield json_of(value, draw)
@@ -50,7 +57,8 @@ def damaged(value: Any, draw: random.Random) -> Any:
     return draw.choice(VALUES)
   keys = list(value) if isinstance(value, dict) else range(len(value))
   key = draw.choice(keys)
-  how = draw.choice(('into', 'into', 'replace', 'replace', 'delete', 'double', 'add', 'swap', 'near'))
+  how = draw.choice(('into', 'into', 'replace', 'replace', 'delete', 'double', 'add', 'swap',
+                     'near'))
   if how == 'into' and isinstance(value[key], dict | list):
     value[key] = damaged(value[key], draw)
   elif how == 'delete':
@@ -77,8 +85,10 @@ def near(value: Any, draw: random.Random) -> Any:
     return not value
   if isinstance(value, str):
     place = draw.randrange(len(value) + 1)
-    return value[:place] + draw.choice(('', ' ', 'x', '\\', '(', '*', '\0')) + value[place + draw.randrange(2):]
-  return draw.choice((value + 1, value - 1, -value, value * 1000, value * 10**9, float(value), str(value)))
+    return value[:place] + draw.choice(('', ' ', 'x', '\\', '(', '*',
+                                        '\0')) + value[place + draw.randrange(2):]
+  return draw.choice((value + 1, value - 1, -value, value * 1000, value * 10**9, float(value),
+                      str(value)))
 
 
 def contents(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
@@ -89,7 +99,8 @@ def contents(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def bytes_of(content: bytes, draw: random.Random) -> bytes:
-  """One damaged copy. What stands in front is what says how the rest is read: half of the damage is in the first 1%."""
+  """One damaged copy. What stands in front is what says how the rest is read: half of the damage is
+  in the first 1%."""
   if draw.random() < 0.03:
     return draw.choice((b'', b'\0', b'\x80\x02', content[:1], b'\xff' * 100, content * 2))
   for _ in range(draw.choice((1, 1, 1, 2, 8))):
@@ -100,7 +111,8 @@ def bytes_of(content: bytes, draw: random.Random) -> bytes:
     length = draw.choice((1, 1, 2, 4, 8, 64, max(1, size // 10)))
     how = draw.choice(('flip', 'flip', 'set', 'cut', 'delete', 'insert', 'double', 'move'))
     if how == 'flip':
-      content = content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1:]
+      content = content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[
+          place + 1:]
     elif how == 'set':
       new = draw.choice((*BYTES, draw.randbytes(length)))
       content = content[:place] + new + content[place + len(new):]
@@ -119,10 +131,11 @@ def bytes_of(content: bytes, draw: random.Random) -> bytes:
 
 
 def attempt(path: pathlib.Path, damage: bytes, read: Callable[[], Any], seconds: float = 10) -> str:
-  """Reads with the damage in the place of what the file `path` holds; puts the file back -> '' or the one message.
+  """Reads with the damage in the place of what the file `path` holds; puts the file back -> '' or
+  the one message.
 
-  The message may name another file of the folder, which does not go with the damaged one. Any other error than an
-  Expected passes through, and its note has what it was.
+  The message may name another file of the folder, which does not go with the damaged one. Any other
+  error than an Expected passes through, and its note has what it was.
   """
   good, said = path.read_bytes(), ''
   path.write_bytes(damage)
@@ -136,7 +149,8 @@ def attempt(path: pathlib.Path, damage: bytes, read: Callable[[], Any], seconds:
     raise
   finally:
     path.write_bytes(good)
-  assert not said or (str(path.parent) in said and 'more memory' not in said and len(said) < 20_000), said
+  assert not said or (str(path.parent) in said and 'more memory' not in said
+                      and len(said) < 20_000), said
   return said
 
 
@@ -146,8 +160,8 @@ class Late(BaseException):
 
 @contextlib.contextmanager
 def limits(seconds: float = 10, memory: int = 2 << 30) -> Iterator[None]:
-  """What takes longer ends in Late, what asks for more memory on top of what there is in MemoryError, or a message of
-  it. For the main thread; code in C is interrupted when it returns."""
+  """What takes longer ends in Late, what asks for more memory on top of what there is in
+  MemoryError, or a message of it. For the main thread; code in C is interrupted when it returns."""
   def late(number, frame):
     raise Late(f'over {seconds} s')
   before = resource.getrlimit(resource.RLIMIT_AS)

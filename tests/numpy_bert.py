@@ -1,4 +1,5 @@
-"""BERT with its two heads and its loss in plain numpy, float64: what the real one is compared with."""
+"""BERT with its two heads and its loss in plain numpy, float64: what the real one is compared
+with."""
 import jax
 import numpy as np
 from scipy.special import erf
@@ -24,8 +25,8 @@ def hidden(p, batch):
 
 
 def inside(p, batch):
-  """p: parameters of the encoder -> embedded [B, L, D]; hidden [B, L, D], scores, unmasked, [B, H, L, L], and query,
-  key, value [B, L, H, A], one a layer."""
+  """p: parameters of the encoder -> embedded [B, L, D]; hidden [B, L, D], scores, unmasked, [B, H,
+  L, L], and query, key, value [B, L, H, A], one a layer."""
   table = p['embeddings']
   x = table['tokens'][batch['tokens']] + table['positions'][:batch['tokens'].shape[1]]
   x = x + table['types'][batch['types']] if 'types' in table else x
@@ -44,7 +45,8 @@ def inside(p, batch):
     y = np.einsum('bhqk,bkha->bqha', probs, v)
     y = np.einsum('bqha,had->bqd', y, attention['out']['kernel']) + attention['out']['bias']
     x = norm(x + y, layer['attention_norm'])
-    y = gelu(x @ mlp['up']['kernel'] + mlp['up']['bias']) @ mlp['down']['kernel'] + mlp['down']['bias']
+    y = gelu(x @ mlp['up']['kernel'] + mlp['up']['bias']) @ mlp['down']['kernel'] + mlp['down'][
+        'bias']
     x = norm(x + y, layer['mlp_norm'])
     for name, value in dict(hidden=x, scores=logits, query=q, key=k, value=v).items():
       found[name].append(value)
@@ -60,6 +62,8 @@ def loss(params, batch):
   tokens = -np.take_along_axis(logits, batch['labels'][..., None], -1)[..., 0]
   pooler = params['backbone']['pooler']
   pooled = np.tanh(x[:, 0] @ pooler['kernel'] + pooler['bias'])
-  rows = -np.take_along_axis(log_softmax(pooled @ nsp['kernel'] + nsp['bias']), batch['nsp'][:, None], -1)[:, 0]
+  rows = -np.take_along_axis(log_softmax(pooled @ nsp['kernel'] + nsp['bias']),
+                             batch['nsp'][:, None], -1)[:, 0]
   full = batch['segments'].any(-1)
-  return (tokens * batch['weights']).sum() / batch['weights'].sum() + (rows * full).sum() / full.sum()
+  return (tokens * batch['weights']).sum() / batch['weights'].sum() + (rows * full).sum(
+      ) / full.sum()

@@ -28,15 +28,18 @@ from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import GLM_TOKENS
 
-WORDS = ['ana', 'came', 'home', 'and', 'read', 'a', 'fine', 'film', 'to', 'bo', 'who', 'had', 'a', 'dull', 'book', 'of',
+WORDS = ['ana', 'came', 'home', 'and', 'read', 'a', 'fine', 'film', 'to', 'bo', 'who', 'had', 'a',
+         'dull', 'book', 'of',
          'cy', 'on', 'the', 'table']
 LINES = [' '.join(WORDS[start:] + WORDS[:start]) + '.' for start in range(len(WORDS))]
 LENGTH = 64
-PAD = {'tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'place', 'types', 'ranks', 'positions'}
+PAD = {'tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'place', 'types', 'ranks',
+       'positions'}
 
 
 def model(kind: str) -> LoadedModel:
-  """Makes a model: a task of `tuned`, 'embedding', 'elmo', 'gptbert', or a family with its language-modeling head."""
+  """Makes a model: a task of `tuned`, 'embedding', 'elmo', 'gptbert', or a family with its
+  language-modeling head."""
   if kind in tuned.TASKS:
     return tuned.trained(kind)
   if kind == 'embedding':
@@ -46,15 +49,18 @@ def model(kind: str) -> LoadedModel:
   if kind == 'gptbert':
     tokenizer = trained_tokenizer('roberta')
     config = validation.with_paths(gpt_bert.base(), {
-        'block.width': 24, 'block.heads': 3, 'block.mlp_dim': 16, 'stack.layers': 2, 'vocab': tokenizer.vocab.size,
+        'block.width': 24, 'block.heads': 3, 'block.mlp_dim': 16, 'stack.layers': 2,
+        'vocab': tokenizer.vocab.size,
         'max_length': LENGTH})
     return of_heads('gptbert', config, MaskedNextToken().heads(config), tokenizer)
-  tokenizer = trained_tokenizer({'bert': 'wordpiece', 'glm': 'blanks', 't5': 't5', 'bart': 'roberta'}.get(kind, 'gpt2'))
+  tokenizer = trained_tokenizer({'bert': 'wordpiece', 'glm': 'blanks', 't5': 't5',
+                                 'bart': 'roberta'}.get(kind, 'gpt2'))
   config = backbones.small(kind, tokenizer.vocab.size, LENGTH)
   if kind == 'glm':
     return of_heads(kind, config, BlankInfilling().heads(config), tokenizer)
   names = ('mlm',) if kind == 'bert' else ('lm',)
-  return of_heads(kind, config, {name: conversion.build_head(kind, name, config, 2) for name in names}, tokenizer)
+  return of_heads(kind, config, {name: conversion.build_head(kind, name, config, 2)
+                                 for name in names}, tokenizer)
 
 
 @functools.cache
@@ -73,7 +79,8 @@ def trained_tokenizer(kind: str) -> Tokenizer:
 def of_heads(family: str, config: Any, heads: Any, tokenizer: Tokenizer) -> LoadedModel:
   """Makes a backbone with heads."""
   zeros = dict.fromkeys(PAD, jnp.zeros((1, 4), jnp.int32))
-  shapes = jax.eval_shape(ModelWithHeads(config.backbone(), heads).init, jax.random.key(0), zeros)['params']
+  shapes = jax.eval_shape(ModelWithHeads(config.backbone(), heads).init, jax.random.key(0),
+                          zeros)['params']
   return LoadedModel(family, config, dict(heads), on_host(shapes), tokenizer)
 
 
@@ -85,18 +92,23 @@ def embedding() -> LoadedModel:
 
 def of_task(task: Task, tokenizer: Tokenizer) -> LoadedModel:
   """Makes a small BERT with the head of a task."""
-  config = validation.with_paths(tiny.config(), {'vocab': tokenizer.vocab.size, 'max_length': LENGTH})
+  config = validation.with_paths(tiny.config(),
+                                 {'vocab': tokenizer.vocab.size, 'max_length': LENGTH})
   objective = TaskObjective(task)
-  shapes = jax.eval_shape(objective.build(config, False).init, jax.random.key(0), objective.shapes(2, 8))
-  return LoadedModel('bert', config, task.heads(config), on_host(shapes['params']), tokenizer, labels=task.labels,
+  shapes = jax.eval_shape(objective.build(config, False).init, jax.random.key(0),
+                          objective.shapes(2, 8))
+  return LoadedModel('bert', config, task.heads(config), on_host(shapes['params']), tokenizer,
+                     labels=task.labels,
                  task=task, length=LENGTH)
 
 
 def elmo(tokenizer: Any = None) -> LoadedModel:
   """Makes an ELMo. tokenizer: splits at spaces; None: of a few words"""
-  config = ElmoConfig(characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1, longest=9), width=5,
+  config = ElmoConfig(characters=CharacterConfig(size=3, filters=((1, 4), (3, 6)), highways=1,
+                                                 longest=9), width=5,
                       cells=7)
-  shapes = jax.eval_shape(Elmo(config).init, jax.random.key(0), {'characters': jnp.zeros((1, 2, 9), jnp.int32)})
+  shapes = jax.eval_shape(Elmo(config).init, jax.random.key(0),
+                          {'characters': jnp.zeros((1, 2, 9), jnp.int32)})
   tokenizer = tokenizer or tokenizers.train_word_tokenizer(LINES * 4, 40)
   return LoadedModel('elmo', config, {}, {'backbone': on_host(shapes['params'])}, tokenizer)
 

@@ -1,8 +1,10 @@
-"""One process of a run by several: python run_worker.py COORDINATOR COUNT INDEX TERMINATED ARGUMENTS of the recipe.
+"""One process of a run by several: python run_worker.py COORDINATOR COUNT INDEX TERMINATED
+ARGUMENTS of the recipe.
 
-TERMINATED: the index of the process that is told, before the fifth step, that its machine is taken away; -1: none.
-Environment variables: RECIPE, another than bert_base; KILL=STEP, at which the process is killed; WINDOWS=FILE, to which
-it writes which windows it reads; EXTRA, further arguments of this process alone.
+TERMINATED: the index of the process that is told, before the fifth step, that its machine is taken
+away; -1: none. Environment variables: RECIPE, another than bert_base; KILL=STEP, at which the
+process is killed; WINDOWS=FILE, to which it writes which windows it reads; EXTRA, further arguments
+of this process alone.
 """
 import json
 import os
@@ -19,8 +21,10 @@ from plm_jax.training import feed
 
 
 def note(step, windows) -> None:
-  """Writes the rows of a batch that this process reads: step, and of each row its number, window and epoch."""
-  shards = {name: {shard.index[0].start or 0: np.asarray(shard.data) for shard in windows[name].addressable_shards}
+  """Writes the rows of a batch that this process reads: step, and of each row its number, window
+  and epoch."""
+  shards = {name: {shard.index[0].start or 0: np.asarray(shard.data)
+                   for shard in windows[name].addressable_shards}
             for name in ('index', 'epoch')}
   rows = [(int(first + row), int(index), int(shards['epoch'][first][row]))
           for first, part in sorted(shards['index'].items()) for row, index in enumerate(part)]

@@ -15,6 +15,7 @@ def trained_of(vector: VectorConfig, length: int = 12) -> LoadedModel:
   task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
   model = tiny.config()
   objective = TaskObjective(task)
-  shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0), objective.shapes(2, 8))
+  shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0),
+                          objective.shapes(2, 8))
   params = tiny.random_params(shapes)['params']
   return LoadedModel('bert', model, task.heads(model), params, tokenizer, task=task, length=length)

@@ -1,4 +1,5 @@
-"""A runner as bad as a cluster may be: items come in any order, go by in pickles, and are worked on twice."""
+"""A runner as bad as a cluster may be: items come in any order, go by in pickles, and are worked on
+twice."""
 import collections
 import functools
 import itertools

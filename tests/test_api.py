@@ -37,13 +37,15 @@ def runs(tmp_path_factory):
                     for word, label in (('fine', 'good'), ('dull', 'bad')))
   (folder / 'reviews.tsv').write_text(f'text\tlabel\n{reviews}')
   for name in ('train', 'test'):
-    (folder / f'{name}.conll').write_text('The DET\narray NOUN\nreturns VERB\n\nAn DET\nindex NOUN\n')
+    (folder / f'{name}.conll').write_text(
+        'The DET\narray NOUN\nreturns VERB\n\nAn DET\nindex NOUN\n')
   for name, kind in (('names', 'tagging'), ('answers', 'answers'), ('ranker', 'rerank')):
     models.export(tuned.trained(kind), folder / 'runs' / name)
   with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
     patch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
     for name in ('bert_base', 'gpt2_small'):
-      plm_jax.train(name, scale='test', output=f'runs/{name}-laptop', data={'path': ('corpus.txt',)},
+      plm_jax.train(name, scale='test', output=f'runs/{name}-laptop',
+                    data={'path': ('corpus.txt',)},
                     mesh={'data': 1})
   with contextlib.chdir(folder):
     yield folder
@@ -59,8 +61,10 @@ def checkpoints(tmp_path_factory):
   for family, heads, tokenizer in (('bert', ('mlm', 'nsp'), train_wordpiece(lines, 300)),
                                    ('gpt2', ('lm',), train_byte_bpe(lines, 300, layout='gpt2'))):
     model = backbones.small(family, tokenizer.vocab.size, 64)
-    module = ModelWithHeads(model.backbone(), {head: conversion.build_head(family, head, model, 2) for head in heads})
-    shapes = jax.eval_shape(module.init, jax.random.key(0), {'tokens': zeros, 'segments': zeros})['params']
+    module = ModelWithHeads(model.backbone(),
+                            {head: conversion.build_head(family, head, model, 2) for head in heads})
+    shapes = jax.eval_shape(module.init, jax.random.key(0),
+                            {'tokens': zeros, 'segments': zeros})['params']
     conversion.save(folder / family, model, tiny.random_params(shapes), tokenizer, like=family)
   with contextlib.chdir(folder):
     yield
@@ -68,7 +72,8 @@ def checkpoints(tmp_path_factory):
 
 @pytest.mark.slow
 def test_docstrings(runs, monkeypatch):
-  """Every function of the door shows a use, which works. Steps are traced; the page on Python below trains for real."""
+  """Every function of the door shows a use, which works. Steps are traced; the page on Python below
+  trains for real."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   with hub_server.Hub() as hub:
     hub.connect(monkeypatch)
@@ -81,10 +86,13 @@ def test_docstrings(runs, monkeypatch):
 def check_docstrings():
   modules = models, corpus, knowledge, scoring_functions, serving, similarity, transfer
   functions = [value for module in modules for value in vars(module).values()
-               if (name := getattr(value, '__name__', '')) in plm_jax.__all__ and value is getattr(plm_jax, name)
+               if (name := getattr(value, '__name__', '')) in plm_jax.__all__
+               and value is getattr(plm_jax, name)
                and value.__module__ == module.__name__]
-  finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-  assert sorted(value.__name__ for value in functions) == sorted(name for name in plm_jax.__all__ if name.islower())
+  finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False,
+                                                                  optionflags=doctest.ELLIPSIS)
+  assert sorted(value.__name__ for value in functions) == sorted(
+      name for name in plm_jax.__all__ if name.islower())
   for function in functions:
     test, = finder.find(function, function.__name__, globs={'plm_jax': plm_jax})
     assert test.examples, f'{function.__name__} shows no use'
@@ -97,26 +105,36 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
   encoder, decoder = plm_jax.load('bert'), plm_jax.load('gpt2')
   assert encoder.capabilities == ('encode', 'fill_mask', 'likelihood', 'minimal_pairs', 'export')
   assert decoder.capabilities == (
-      'encode', 'generate', 'stream', 'score', 'perplexity', 'likelihood', 'minimal_pairs', 'export')
+      'encode', 'generate', 'stream', 'score', 'perplexity', 'likelihood', 'minimal_pairs',
+      'export')
   for call, line in (
-      (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'), r'a gpt2 has no \[MASK\] and continues texts'),
-      (lambda: plm_jax.generate(encoder, 'a'), 'no language-modelling head: text cannot be generated'),
-      (lambda: plm_jax.score(encoder, [('a', 'b')]), 'no language model head: texts cannot be scored'),
-      (lambda: plm_jax.perplexity(encoder, ['a']), 'no language model head: texts cannot be scored'),
+      (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'),
+       r'a gpt2 has no \[MASK\] and continues texts'),
+      (lambda: plm_jax.generate(encoder, 'a'),
+       'no language-modelling head: text cannot be generated'),
+      (lambda: plm_jax.score(encoder, [('a', 'b')]),
+       'no language model head: texts cannot be scored'),
+      (lambda: plm_jax.perplexity(encoder, ['a']),
+       'no language model head: texts cannot be scored'),
       (lambda: plm_jax.load('corpus.txt'), 'corpus.txt'),
-      (lambda: plm_jax.encode(encoder, 'so ' * 99), r'the model takes 64: give windows=mean, .* or cut=True'),
+      (lambda: plm_jax.encode(encoder, 'so ' * 99),
+       r'the model takes 64: give windows=mean, .* or cut=True'),
       (lambda: plm_jax.encode(encoder, 'a', layer=3), r'layers 0 \(its embeddings\) to 2, got 3'),
       (lambda: plm_jax.encode(encoder, []), 'there is no prompt: give texts'),
       (lambda: plm_jax.encode(encoder, 'a', pooling='sum'), 'pooling is one of own, mean, max'),
-      (lambda: plm_jax.generate(decoder, 'a', tempreature=1.0), "GenerationConfig has no field 'tempreature'"),
+      (lambda: plm_jax.generate(decoder, 'a', tempreature=1.0),
+       "GenerationConfig has no field 'tempreature'"),
       (lambda: plm_jax.recipe('bert_bas'), 'did you mean bert_base'),
       (lambda: plm_jax.recipe('bert_base', data={'pth': 'x'}), "DataConfig has no field 'pth'"),
       (lambda: plm_jax.recipe('bert_base', data={'path': 'x'}), r'DataConfig\.path is'),
       (lambda: plm_jax.predict(encoder, 'a'), 'was not fine-tuned on a task'),
       (lambda: plm_jax.finetune('', 'sst3', scale='test'), 'sst3'),
-      (lambda: plm_jax.finetune('', 'sst2', scale='test', trian={}), "FinetuneRun has no field 'trian'"),
-      (lambda: plm_jax.finetune('', 'sst2', scale='test', mode='compile'), 'mode train, got compile'),
-      (lambda: plm_jax.train('bert_base', scale='test', mode='evaluate'), 'mode train, got evaluate')):
+      (lambda: plm_jax.finetune('', 'sst2', scale='test', trian={}),
+       "FinetuneRun has no field 'trian'"),
+      (lambda: plm_jax.finetune('', 'sst2', scale='test', mode='compile'),
+       'mode train, got compile'),
+      (lambda: plm_jax.train('bert_base', scale='test', mode='evaluate'),
+       'mode train, got evaluate')):
     with pytest.raises((CheckpointError, ConfigError), match=line) as raised:
       call()
     assert '\n' not in str(raised.value)
@@ -129,16 +147,20 @@ def test_answers_are_those_of_the_modules(checkpoints):
   assert ''.join(piece.text for piece in plm_jax.stream(decoder, 'Bada', max_new=6)) == found.text
   pairs = [('Bada', ' kofu'), ('', 'Bada')]
   np.testing.assert_allclose(
-      plm_jax.score(decoder, pairs), [one.logprob for one in scoring.make_scorer(decoder).score(pairs)], rtol=1e-6)
+      plm_jax.score(decoder, pairs),
+      [one.logprob for one in scoring.make_scorer(decoder).score(pairs)], rtol=1e-6)
   with pytest.raises(ConfigError, match='one text is streamed'):
     plm_jax.stream(decoder, 'Bada', temperature=1.0, number=2)
 
 
 def test_the_door_is_light():
   """To import it loads nothing that takes time, and it says what it has."""
-  code = ('import sys, plm_jax; heavy = {"jax", "flax", "numpy", "tensorflow", "tyro"} & set(sys.modules);'
-          'assert not heavy, heavy; assert set(dir(plm_jax)) == set(plm_jax.__all__); plm_jax.load; '
-          'assert "jax" in sys.modules and "tensorflow" not in sys.modules; from plm_jax.loading import loaded_model; '
+  code = ('import sys, plm_jax; heavy = {"jax", "flax", "numpy", "tensorflow", "tyro"} & '
+          'set(sys.modules);'
+          'assert not heavy, heavy; assert set(dir(plm_jax)) == set(plm_jax.__all__); '
+          'plm_jax.load; '
+          'assert "jax" in sys.modules and "tensorflow" not in sys.modules; from plm_jax.loading '
+          'import loaded_model; '
           'assert loaded_model.LoadedModel')
   subprocess.run([sys.executable, '-c', code], check=True)
   with pytest.raises(AttributeError, match='no attribute'):

@@ -1,4 +1,5 @@
-"""Runs, records and configurations that a version of before wrote, in fixtures/before: read, continued and exported."""
+"""Runs, records and configurations that a version of before wrote, in fixtures/before: read,
+continued and exported."""
 import dataclasses
 import json
 import lzma
@@ -17,7 +18,8 @@ from plm_jax.loading import loaded_model
 from plm_jax.runs.run import run
 
 BEFORE = pathlib.Path(__file__).parent / 'fixtures' / 'before'
-# Without decoders: those of that version learned from text without its white space, which is refused now.
+# Without decoders: those of that version learned from text without its white space, which is
+# refused now.
 AFTER = json.loads((BEFORE / 'after.json').read_text())
 
 
@@ -44,21 +46,25 @@ def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   config = loaded_model.read_config(f'runs/{name}')
   result = run(config)
   assert result and result.finished
-  lines = [json.loads(line) for line in pathlib.Path('runs', name, 'metrics.jsonl').read_text().splitlines()]
+  lines = [json.loads(line) for line in pathlib.Path('runs', name,
+                                                     'metrics.jsonl').read_text().splitlines()]
   losses = {str(line['step']): line['loss'] for line in lines if line['split'] == 'train'}
   # What is pooled is dropped in the head, where it was in the backbone: by other draws.
-  redrawn = bool(getattr(getattr(config.objective, 'pair', None), 'pair_task', '')) and config.model.block.dropout > 0
+  redrawn = bool(getattr(getattr(config.objective, 'pair', None), 'pair_task',
+                         '')) and config.model.block.dropout > 0
   assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-3 if redrawn else 1e-5)
   trained = loaded_model.load_model(f'runs/{name}')
   sizes = {jax.tree_util.keystr(path): float(np.abs(leaf).sum())
-           for path, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[0]}
+           for path,
+           leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[0]}
   # Gradients of key biases are zero but for rounding, which Adam makes steps of.
   assert sizes == pytest.approx(AFTER[name]['sizes'], rel=2e-3 if redrawn else 1e-4, abs=3e-3)
 
   params, _ = conversion.exportable_params(trained.family, trained.params)
   conversion.save(tmp_path / 'out', trained.model, params, trained.tokenizer, like=trained.family)
   theirs = conversion.load(tmp_path / 'out')
-  jax.tree.map(np.testing.assert_array_equal, {part: params[part] for part in theirs.params}, dict(theirs.params))
+  jax.tree.map(np.testing.assert_array_equal, {part: params[part] for part in theirs.params},
+               dict(theirs.params))
 
 
 def test_the_configurations_of_every_recipe_are_read(configs):

@@ -40,7 +40,8 @@ def test_a_signal_after_saved_work_ends_with_the_status_that_means_again(capfd):
   def work():
     errors.SAVED.append('a journal')
     send(signal.SIGTERM)
-  assert status(work, capfd) == (errors.EXIT_STOPPED, 'stopped by SIGTERM: the same command resumes\n')
+  assert status(work, capfd) == (errors.EXIT_STOPPED,
+                                 'stopped by SIGTERM: the same command resumes\n')
   assert status(lambda: send(signal.SIGTERM), capfd)[0] == 143  # another command
 
 
@@ -111,7 +112,8 @@ def test_errors_end_with_one_line_and_bugs_with_their_traceback(capfd):
 
 
 @pytest.mark.parametrize('line', [
-    '[].get("a")', '(5)["a"]', 'int([])', 'None.shape', '{}["a"]', 'json.loads(5)', 'json.loads("{")',
+    '[].get("a")', '(5)["a"]', 'int([])', 'None.shape', '{}["a"]', 'json.loads(5)',
+    'json.loads("{")',
     'b"\\xff".decode()'])
 def test_whatever_a_parser_raises_is_a_damaged_file(line):
   damaged = pytest.raises(ConfigError, match=r'^a\.json is damaged, or not a list: ')

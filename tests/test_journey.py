@@ -1,4 +1,5 @@
-"""From text to a report with everything in a bucket, as on a pod: prepared, killed, resumed, asked; and with faults."""
+"""From text to a report with everything in a bucket, as on a pod: prepared, killed, resumed, asked;
+and with faults."""
 import gzip
 import json
 import os
@@ -34,15 +35,18 @@ def same(a, b):
 
 
 def put_text(bucket: Bucket) -> None:
-  """Sixty documents of a few sentences that a model could learn: plain, compressed, and as JSON lines."""
+  """Sixty documents of a few sentences that a model could learn: plain, compressed, and as JSON
+  lines."""
   draw = random.Random(0)
   def sentence():
     return f'The {draw.choice(["old", "new", "small", "great"])} {draw.choice(["array", "matrix", "value"])} is ' \
            f'{draw.choice(["returned", "copied", "sorted", "stored"])} in {draw.choice(["memory", "place", "order"])}.'
-  documents = ['\n'.join(' '.join(sentence() for _ in range(4)) for _ in range(3)) for _ in range(60)]
+  documents = ['\n'.join(' '.join(sentence() for _ in range(4)) for _ in range(3))
+               for _ in range(60)]
   bucket.put('text/a.txt', '\n\n'.join(documents[:20]).encode())
   bucket.put('text/b.txt.gz', gzip.compress('\n\n'.join(documents[20:40]).encode()))
-  bucket.put('text/c.jsonl', '\n'.join(json.dumps({'text': text}) for text in documents[40:]).encode())
+  bucket.put('text/c.jsonl', '\n'.join(json.dumps({'text': text})
+                                       for text in documents[40:]).encode())
 
 
 @pytest.fixture(scope='module')
@@ -59,7 +63,8 @@ def bucket(tmp_path):
 
 
 def client(bucket: Bucket) -> Client:
-  return Client(bucket, PLM_JAX_CACHE=str(bucket.folder / 'cache'), JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0.1')
+  return Client(bucket, PLM_JAX_CACHE=str(bucket.folder / 'cache'),
+                JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS='0.1')
 
 
 def done(answer) -> str:
@@ -70,19 +75,25 @@ def done(answer) -> str:
 
 def prepare(client: Client) -> None:
   assert 'records in gs://bucket/records' in done(
-      client.command('plm_jax', 'prepare', 'gs://bucket/text', 'gs://bucket/records', '--heldout=0.2'))
+      client.command('plm_jax', 'prepare', 'gs://bucket/text', 'gs://bucket/records',
+                     '--heldout=0.2'))
 
 
 def check_run(bucket: Bucket, client: Client, disk: pathlib.Path) -> None:
-  """What the run has left behind, what it says when it is asked, and that it is that of a disk to the bit."""
-  evaluated = done(client.command('bert_base', *SMALL, '--output=gs://bucket/run', '--mode=evaluate'))
+  """What the run has left behind, what it says when it is asked, and that it is that of a disk to
+  the bit."""
+  evaluated = done(client.command('bert_base', *SMALL, '--output=gs://bucket/run',
+                                  '--mode=evaluate'))
   lines = [json.loads(line) for line in bucket.read('run/metrics.jsonl').splitlines()]
   assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
   assert f'MLM loss: {lines[-1]["mlm"]:.4f}' in evaluated
   assert bucket.read('run/report.html').startswith(b'<!DOCTYPE html>')
   assert any('tfevents' in name for name in bucket.names('run/tensorboard/'))
-  assert not [name for name in bucket.names('run/') if '.part' in name or '.lock/' in name or '.probe' in name]
-  assert re.search(r'\d%  \S', done(client.command('plm_jax', 'fill-mask', 'gs://bucket/run', 'The [MASK] is old.')))
+  assert not [name for name in bucket.names('run/') if '.part' in name or '.lock/' in name
+              or '.probe' in name]
+  assert re.search(r'\d%  \S',
+                   done(client.command('plm_jax', 'fill-mask', 'gs://bucket/run',
+                                       'The [MASK] is old.')))
   done(client.command('plm_jax', 'export', 'gs://bucket/run', bucket.folder / 'exported'))
   assert 'model.safetensors' in os.listdir(bucket.folder / 'exported')
   bucket.faults = []
@@ -109,14 +120,17 @@ def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, di
 @pytest.mark.slow
 @pytest.mark.release
 def test_requests_that_fail_are_made_again_and_change_nothing(bucket, disk):
-  """One in eleven, of every kind; and a decoder, which is asked for its perplexity of text in the bucket. Those after
-  which a client waits for a second or more are fewer, for the sake of the test's time."""
+  """One in eleven, of every kind; and a decoder, which is asked for its perplexity of text in the
+  bucket. Those after which a client waits for a second or more are fewer, for the sake of the
+  test's time."""
   bucket.faults = faults = [Fault(503, every=67), Fault(429, every=71), Fault('reset', every=73),
-                            Fault('slow', every=37, seconds=0.2), Fault('truncated', 'read', every=41)]
+                            Fault('slow', every=37, seconds=0.2),
+                            Fault('truncated', 'read', every=41)]
   with client(bucket) as only:
     prepare(only)
     done(only.command('bert_base', *SMALL, '--output=gs://bucket/run'))
-    done(only.command('gpt2_small', *SMALL, '--data.path=gs://bucket/text/a.txt', '--output=gs://bucket/gpt2'))
+    done(only.command('gpt2_small', *SMALL, '--data.path=gs://bucket/text/a.txt',
+                      '--output=gs://bucket/gpt2'))
     assert 'perplexity per token' in done(
         only.command('plm_jax', 'perplexity', 'gs://bucket/gpt2', 'gs://bucket/text/b.txt.gz'))
     assert all(fault.done for fault in faults)

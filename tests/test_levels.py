@@ -1,4 +1,5 @@
-"""The packages of plm_jax: each imports only lower levels, and none is larger than WORKSPACE.md allows."""
+"""The packages of plm_jax: each imports only lower levels, and none is larger than WORKSPACE.md
+allows."""
 import ast
 import collections
 import pathlib
@@ -29,7 +30,8 @@ LEVELS = (
 
 
 def package_imports():
-  """Collect the packages of plm_jax that each package imports, also in functions: {package: {imported: place}}."""
+  """Collect the packages of plm_jax that each package imports, also in functions: {package:
+  {imported: place}}."""
   files = sorted((ROOT / 'plm_jax').rglob('*.py'))
   names = {path.relative_to(ROOT).parts[1].removesuffix('.py') for path in files}
   found = collections.defaultdict(dict)

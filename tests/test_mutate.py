@@ -1,4 +1,5 @@
-"""The damage that other tests try: the same for a seed, of every kind, and under limits that hold."""
+"""The damage that other tests try: the same for a seed, of every kind, and under limits that
+hold."""
 import collections
 import itertools
 import json

@@ -1,4 +1,5 @@
-"""What is released: the places that tell the version agree, and no part is forgotten. `.ci/wheel` builds it."""
+"""What is released: the places that tell the version agree, and no part is forgotten. `.ci/wheel`
+builds it."""
 import configparser
 import pathlib
 import re
@@ -25,8 +26,10 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_dependencies_have_upper_bounds():
-  """A later major version may remove what is used here. `packaging` has a new major version every year and keeps its API."""
-  needed = [Requirement(line) for line in setup()['options']['install_requires'].strip().splitlines()]
+  """A later major version may remove what is used here. `packaging` has a new major version every
+  year and keeps its API."""
+  needed = [Requirement(line)
+            for line in setup()['options']['install_requires'].strip().splitlines()]
   unbounded = [one.name for one in needed if '<' not in {bound.operator for bound in one.specifier}]
   assert unbounded == ['packaging']
   orbax, = [one for one in needed if one.name == 'orbax-checkpoint']
@@ -38,7 +41,8 @@ def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():
   assert setup()['options.packages.find']['include'].split() == ['plm_jax*']
   folders = {path.parent for path in (ROOT / 'plm_jax').rglob('*.py')}
   assert [str(folder) for folder in folders if not (folder / '__init__.py').exists()] == []
-  others = [path for path in (ROOT / 'plm_jax').rglob('*') if path.is_file() and path.suffix not in ('.py', '.pyc')]
+  others = [path for path in (ROOT / 'plm_jax').rglob('*') if path.is_file()
+            and path.suffix not in ('.py', '.pyc')]
   named = setup()['options.package_data']  # files that are read at run time
   assert [str(path.relative_to(ROOT)) for path in others] == ['plm_jax/cli/help.json']
   assert dict(named) == {'plm_jax.cli': 'help.json'}

@@ -1,4 +1,5 @@
-"""Every case of `--oracles=DIR` through plm_jax.conversion and the public heads; the table is at the end of the output.
+"""Every case of `--oracles=DIR` through plm_jax.conversion and the public heads; the table is at
+the end of the output.
 
     pytest tests/test_parity.py --oracles=DIR
 
@@ -17,11 +18,15 @@ GOLDEN = pathlib.Path(__file__).parent / 'golden'
 SLOW = {
     'objectives/spanbert_masking', 'objectives/albert_sop_ngram', 'objectives/bart_noise',
     'objectives/bert_create_pretraining_data', 'objectives/xlnet_permutation', 'bart/sides_differ',
-    'bart/marian_sinusoids', 'bart/untied_tables', 'generation/bart_beam4_lp', 'bert/untied', 'elmo/base',
+    'bart/marian_sinusoids', 'bart/untied_tables', 'generation/bart_beam4_lp', 'bert/untied',
+    'elmo/base',
     'albert/pretraining_mlm_sop',
-    'gpt2/steps_with_holes', 'deberta/emd_original_v2', 'generation/gpt2_beam4_lp', 'xlnet/two_stream_perm_labels',
-    'trajectories/finetune_bert_answers', 'trajectories/finetune_roberta_tags', 'xlm_roberta/masked_lm'}
-REFUSED = 'cannot convert the configuration'  # with the attribute's name; of tensors no case may be refused
+    'gpt2/steps_with_holes', 'deberta/emd_original_v2', 'generation/gpt2_beam4_lp',
+    'xlnet/two_stream_perm_labels',
+    'trajectories/finetune_bert_answers', 'trajectories/finetune_roberta_tags',
+    'xlm_roberta/masked_lm'}
+# with the attribute's name; of tensors no case may be refused
+REFUSED = 'cannot convert the configuration'
 
 
 def pytest_generate_tests(metafunc):
@@ -32,7 +37,8 @@ def pytest_generate_tests(metafunc):
   if not cases:
     raise pytest.UsageError(f'--oracles={folder}: no case.json in it')
   metafunc.parametrize('case', [
-      pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (folder == GOLDEN and case.name in SLOW))
+      pytest.param(case, id=case.name, marks=[pytest.mark.slow]
+                   * (folder == GOLDEN and case.name in SLOW))
       for case in cases])
 
 
@@ -56,16 +62,19 @@ def test_parity(case, record_property):
     raise
   record_property('parity', rows)
   failed = [' '.join(row[1:]) for row in rows if row[4].startswith('FAILED')]
-  assert not failed, f'{case.name}: {len(failed)} of {len(rows)} outputs differ\n  ' + '\n  '.join(failed)
+  assert not failed, f'{case.name}: {len(failed)} of {len(rows)} outputs differ\n  ' + '\n  '.join(
+      failed)
   if lacking := [row[4] for row in rows if row[4].startswith('unsupported')]:
     pytest.skip(', '.join(lacking))
 
 
 def test_what_nothing_reads_is_told(tmp_path):
-  """A hyper-parameter and an input that no runner has asked for, and one at another value than is computed."""
+  """A hyper-parameter and an input that no runner has asked for, and one at another value than is
+  computed."""
   folder = shutil.copytree(GOLDEN / 'optimizers' / 'lamb_apex', tmp_path / 'case')
   about = json.loads((folder / 'case.json').read_text())
-  (folder / 'case.json').write_text(json.dumps(about | {'twice': 2, 'hparams': {'lr': 0.01, 'nesterov': True}}))
+  (folder / 'case.json').write_text(
+      json.dumps(about | {'twice': 2, 'hparams': {'lr': 0.01, 'nesterov': True}}))
   case, = parity.find(tmp_path)
   case.runner(case)
   case.inputs['more'] = case.inputs['params/out/kernel']

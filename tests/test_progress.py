@@ -1,4 +1,5 @@
-"""Progress is silent for short work, a line per interval in a log, and notices interrupts that a callback dropped."""
+"""Progress is silent for short work, a line per interval in a log, and notices interrupts that a
+callback dropped."""
 import signal
 import sys
 

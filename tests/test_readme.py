@@ -1,7 +1,9 @@
-"""Every command and Python block of the README, in English and Chinese, runs as written, at --scale=test.
+"""Every command and Python block of the README, in English and Chinese, runs as written, at
+--scale=test.
 
-A run has two steps of it, which are traced and leave parameters as they began: tests/recipes/test_recipes.py trains the
-same recipes. Those of docs/reference/recipes are the recipes' own, which tests/recipes/test_catalogue.py parses.
+A run has two steps of it, which are traced and leave parameters as they began:
+tests/recipes/test_recipes.py trains the same recipes. Those of docs/reference/recipes are the
+recipes' own, which tests/recipes/test_catalogue.py parses.
 """
 import re
 
@@ -32,7 +34,8 @@ def test_readme_is_short_and_has_its_files():
   for page in PAGES:
     text = page.read_text(encoding='utf-8')
     assert len(text.splitlines()) <= 150
-    lost = [link for link in re.findall(r'\]\((?!https?:)([^)#]+)\)', text) if not (ROOT / link).exists()]
+    lost = [link for link in re.findall(r'\]\((?!https?:)([^)#]+)\)', text)
+            if not (ROOT / link).exists()]
     assert not lost
 
 
@@ -48,7 +51,8 @@ def test_every_command_runs(tmp_path, monkeypatch):
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed = World(), []
-  for line in dict.fromkeys(line for page in PAGES for line in shown(page.read_text(encoding='utf-8'))):
+  for line in dict.fromkeys(line for page in PAGES
+                            for line in shown(page.read_text(encoding='utf-8'))):
     if any(word in line for word in ELSEWHERE):
       continue
     try:

@@ -1,10 +1,11 @@
 """The second call of every public function compiles nothing and copies no parameter to the device.
 
-Compilations are counted by JAX's own events (`jax.monitoring`): traces, lowerings and compilations of the backend, also
-those that the cache on the disk answers. Copies are found in two ways, because JAX has no counter of them: its transfer
-guard refuses implicit ones, such as a host array that is given to a compiled function, and explicit ones, by
-`jax.device_put`, are recorded and compared with the shapes of the parameters. The guard alone allows explicit copies;
-at its strict level it would refuse the copy of the batch as well.
+Compilations are counted by JAX's own events (`jax.monitoring`): traces, lowerings and compilations
+of the backend, also those that the cache on the disk answers. Copies are found in two ways, because
+JAX has no counter of them: its transfer guard refuses implicit ones, such as a host array that is
+given to a compiled function, and explicit ones, by `jax.device_put`, are recorded and compared with
+the shapes of the parameters. The guard alone allows explicit copies; at its strict level it would
+refuse the copy of the batch as well.
 """
 from collections.abc import Callable, Iterator
 import contextlib
@@ -67,13 +68,16 @@ def blanks(kind: str) -> Callable[[int], list[str]]:
 
 LM, BOTH = ('gpt2', 'llama', 'glm', 'gptbert'), ('gpt2', 'bert')
 CASES = [
-    *(Case('encode', kind, lambda model, number, _: plm_jax.encode(model, texts(number)), kind != 'bert')
+    *(Case('encode', kind, lambda model, number, _: plm_jax.encode(model, texts(number)),
+           kind != 'bert')
       for kind in ('bert', 'gpt2', 't5', 'bart', 'glm', 'gptbert', 'elmo', 'embedding')),
     Case('encode', 'bert', lambda model, number, _: plm_jax.encode(
         model, texts(number), layer=1, pooling='none'), True),
-    *(Case('fill_mask', kind, lambda model, number, _, of=blanks(kind): plm_jax.fill_mask(model, of(number)),
+    *(Case('fill_mask', kind, lambda model, number, _,
+           of=blanks(kind): plm_jax.fill_mask(model, of(number)),
            kind != 'bert') for kind in ('bert', 'glm', 'gptbert')),
-    *(Case('generate', kind, lambda model, number, _: plm_jax.generate(model, texts(number), max_new=4), kind != 'gpt2')
+    *(Case('generate', kind, lambda model, number,
+           _: plm_jax.generate(model, texts(number), max_new=4), kind != 'gpt2')
       for kind in (*LM, 't5', 'bart')),
     Case('generate', 'gpt2', lambda model, number, _: plm_jax.generate(
         model, texts(number), max_new=4, beams=2, number=2), True),
@@ -81,49 +85,68 @@ CASES = [
         model, texts(number), max_new=4, temperature=1.0, seed=number, stop=('x',)), True),
     Case('generate', 'bert', lambda model, number, _: plm_jax.generate(
         model, texts(number), max_new=4, order='random', temperature=1.0, seed=number), True),
-    Case('stream', 'gpt2', lambda model, number, _: [*plm_jax.stream(model, texts(number)[0], max_new=4)]),
+    Case('stream', 'gpt2', lambda model, number,
+         _: [*plm_jax.stream(model, texts(number)[0], max_new=4)]),
     *(Case('score', kind, lambda model, number, _: plm_jax.score(model, [
-        (text + (' [MASK]' if model.family == 'glm' else ''), ' ana') for text in texts(number)]), kind != 'gpt2')
+        (text + (' [MASK]' if model.family == 'glm' else ''), ' ana') for text in texts(number)]),
+        kind != 'gpt2')
       for kind in LM),
-    Case('perplexity', 'gpt2', lambda model, number, _: plm_jax.perplexity(model, texts(number), length=16)),
+    Case('perplexity', 'gpt2', lambda model, number,
+         _: plm_jax.perplexity(model, texts(number), length=16)),
     Case('perplexity', 'bert', lambda model, number, _: plm_jax.perplexity(
         model, texts(number), samples=2, seed=number), True),
-    *(Case('likelihood', kind, lambda model, number, _: plm_jax.likelihood(model, texts(number)), kind != 'bert')
+    *(Case('likelihood', kind, lambda model, number, _: plm_jax.likelihood(model, texts(number)),
+           kind != 'bert')
       for kind in BOTH),
-    *(Case('minimal_pairs', kind, lambda model, number, _: plm_jax.minimal_pairs(model, pairs(number)), kind != 'bert')
+    *(Case('minimal_pairs', kind, lambda model, number,
+           _: plm_jax.minimal_pairs(model, pairs(number)), kind != 'bert')
       for kind in BOTH),
-    *(Case('losses', kind, lambda model, number, _: plm_jax.losses(model, texts(number)), kind != 'bert')
+    *(Case('losses', kind, lambda model, number, _: plm_jax.losses(model, texts(number)),
+           kind != 'bert')
       for kind in BOTH),
     *(Case('probe', kind, lambda model, number, folder: plm_jax.probe(
         model, conll(folder), conll(folder), config=ProbeConfig(seeds=1, epochs=1)), kind != 'bert')
       for kind in ('bert', 'elmo', 't5')),
-    *(Case('attention', kind, lambda model, number, _: plm_jax.attention(model, texts(number)), kind != 'bert')
+    *(Case('attention', kind, lambda model, number, _: plm_jax.attention(model, texts(number)),
+           kind != 'bert')
       for kind in ('bert', 't5')),
-    *(Case('neighbors', kind, lambda model, number, _: plm_jax.neighbors(model, '*ana* came', texts(number)),
+    *(Case('neighbors', kind, lambda model, number,
+           _: plm_jax.neighbors(model, '*ana* came', texts(number)),
            kind != 'bert') for kind in ('bert', 'elmo')),
-    *(Case('similar', kind, lambda model, number, _: plm_jax.similar(model, *texts(number)[:2]), kind != 'embedding')
+    *(Case('similar', kind, lambda model, number, _: plm_jax.similar(model, *texts(number)[:2]),
+           kind != 'embedding')
       for kind in ('bert', 'embedding')),
-    *(Case('search', kind, lambda model, number, _: plm_jax.search(model, texts(number), texts(number)[0]),
+    *(Case('search', kind, lambda model, number,
+           _: plm_jax.search(model, texts(number), texts(number)[0]),
            kind != 'embedding') for kind in ('bert', 'embedding')),
-    Case('distill', 'bert', lambda model, number, folder: plm_jax.distill(model, folder / f'static{number}', size=4)),
-    *(Case('predict', kind, lambda model, number, _: plm_jax.predict(model, ['a fine film', 'a dull film'][number:]
-                                                                      + ['a film'] * number), kind == 'regression')
+    Case('distill', 'bert', lambda model, number,
+         folder: plm_jax.distill(model, folder / f'static{number}', size=4)),
+    *(Case('predict', kind, lambda model, number,
+           _: plm_jax.predict(model, ['a fine film', 'a dull film'][number:]
+                                                                      + ['a film'] * number),
+                                                                      kind == 'regression')
       for kind in ('classification', 'regression')),
     Case('rerank', 'rerank', lambda model, number, _: plm_jax.rerank(
         model, 'fine', ['a film', ['dull', 'fine'][number]]), True),
-    Case('predict', 'choice', lambda model, number, _: plm_jax.predict(model, [('a film', ['dull', 'fine'])]), True),
+    Case('predict', 'choice', lambda model, number,
+         _: plm_jax.predict(model, [('a film', ['dull', 'fine'])]), True),
     Case('predict', 'classification', lambda model, number, _: plm_jax.predict(
         model, ['a fine film', 'a film'], pack=True), True),
     Case('tag', 'tagging', lambda model, number, _: plm_jax.tag(model, 'angela merkel came .')),
-    Case('answer', 'answers', lambda model, number, _: plm_jax.answer(model, 'who came ?', 'a film. angela came.')),
-    Case('warm_up', 'bert', lambda model, number, _: plm_jax.warm_up(model, length=16, functions=['encode'])),
+    Case('answer', 'answers', lambda model, number,
+         _: plm_jax.answer(model, 'who came ?', 'a film. angela came.')),
+    Case('warm_up', 'bert', lambda model, number,
+         _: plm_jax.warm_up(model, length=16, functions=['encode'])),
     Case('load', '', lambda _, number, folder: plm_jax.load(exported(folder))),
-    Case('export', 'bert', lambda model, number, folder: plm_jax.export(model, folder / f'out{number}')),
-    Case('convert', '', lambda _, number, folder: plm_jax.convert(exported(folder), folder / f'other{number}')),
+    Case('export', 'bert', lambda model, number,
+         folder: plm_jax.export(model, folder / f'out{number}')),
+    Case('convert', '', lambda _, number,
+         folder: plm_jax.convert(exported(folder), folder / f'other{number}')),
     Case('recipe', '', lambda _, number, folder: plm_jax.recipe('bert_base', scale='test')),
     Case('prepare', '', lambda _, number, folder: plm_jax.prepare(
         corpus(folder), folder / f'records{number}', vocab=80)),
-    Case('clean', '', lambda _, number, folder: plm_jax.clean(corpus(folder), folder / f'cleaned{number}')),
+    Case('clean', '', lambda _, number,
+         folder: plm_jax.clean(corpus(folder), folder / f'cleaned{number}')),
 ]
 EXEMPT = {
     'GenerationConfig': 'a configuration', 'MeshConfig': 'a configuration',
@@ -140,7 +163,8 @@ def test_every_public_function_has_a_case():
 
 @contextlib.contextmanager
 def watched(parameters: set[tuple[int, ...]], guard: str = 'disallow') -> Iterator[list[Any]]:
-  """Lets through no implicit copy to the device; collects explicit ones of arrays that are shaped like parameters."""
+  """Lets through no implicit copy to the device; collects explicit ones of arrays that are shaped
+  like parameters."""
   copied, put = [], jax.device_put
   def recorded(x: Any, *args: Any, **kwargs: Any) -> Any:
     copied.extend(leaf.shape for leaf in jax.tree.leaves(x)
@@ -164,7 +188,8 @@ def test_a_second_call_compiles_and_copies_nothing(case, tmp_path):
   else:
     runs = case.function != 'export'  # what is only written to a file stays on the host
     assert not runs or all(isinstance(x, jax.Array) for x in jax.tree.leaves(model.params))
-    with watched({shape for shape in shapes if len(shape) > 1}, 'disallow' if runs else 'allow') as copied:
+    with watched({shape for shape in shapes if len(shape) > 1},
+                 'disallow' if runs else 'allow') as copied:
       case.call(model, 1, tmp_path)
     assert not copied
   assert not compiled
@@ -182,7 +207,8 @@ def test_a_second_model_of_the_same_configuration_compiles_nothing():
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_the_counters_see_what_they_are_for(kind):
-  """A function that compiles in every call, and a model whose parameters are copied in every call, are found."""
+  """A function that compiles in every call, and a model whose parameters are copied in every call,
+  are found."""
   model = ready.model(kind)
   plm_jax.encode(model, texts(0))
   compiled.clear()

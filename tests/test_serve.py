@@ -105,7 +105,8 @@ def test_a_request_that_is_no_list_of_texts_is_refused_in_one_line(port):
 def test_a_large_body_is_refused(port):
   status, answer = post(port, '/encode', {'texts': ['a' * MAX_BODY]})
   assert status == 413 and 'at most 1,048,576 bytes' in answer['detail']
-  status, answer = post(port, '/encode', b'2\r\n{}\r\n0\r\n\r\n', **{'transfer-encoding': 'chunked'})
+  status, answer = post(port, '/encode', b'2\r\n{}\r\n0\r\n\r\n',
+                        **{'transfer-encoding': 'chunked'})
   assert status == 411
 
 
@@ -115,7 +116,8 @@ def test_a_text_that_is_too_long_is_not_truncated_by_any_function():
     with serve(ready.model(kind)) as port:
       assert post(port, f'/{name}', {'texts': ['a film', 'a ' * 10]})[0] == 200
       status, answer = post(port, f'/{name}', {'texts': ['a film', 'a ' * 40_000]})
-      assert status == 422 and ('too long' in answer['detail'] or '40002 tokens' in answer['detail'])
+      assert status == 422 and ('too long' in answer['detail']
+                                or '40002 tokens' in answer['detail'])
 
 
 def test_a_damaged_model_is_an_error_of_the_server():

@@ -43,13 +43,15 @@ def single(learner, params, batch):
 @pytest.mark.parametrize(('name', 'accumulate'), [
     ('mixed', 2), ('fsdp', 1), ('data', 1), ('tensor', 1)])
 @pytest.mark.slow
-def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, single, name, accumulate):
+def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, single, name,
+                                                   accumulate):
   """Dropout included."""
   mesh, learner = mesh_of(name), tiny.learner(accumulate=accumulate)
   with jax.set_mesh(mesh):
     shardings = layout(learner, windows, mesh).params
     run = jax.jit(functools.partial(gradient, learner), out_shardings=(shardings, None))
-    grads, losses = jax.device_get(run(jax.device_put(params, shardings), sharding.shard_batch(batch, 16, mesh)))
+    grads, losses = jax.device_get(run(jax.device_put(params, shardings),
+                                       sharding.shard_batch(batch, 16, mesh)))
   tiny.assert_close(grads, single[0])
   for term, pair in single[1].items():
     np.testing.assert_allclose(losses[term], pair, rtol=1e-5, err_msg=term)
@@ -66,12 +68,15 @@ def test_a_row_each_on_a_mesh_of_three_axes(recipe):
   """Where rows are small beside kernels, XLA would send rows around instead, and mix them up."""
   config = recipes.find_recipe(recipe)('test')
   pad = max(config.model.padding, 0)
-  vocab = Vocab(512, pad=pad, unk=11, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9, smask=10, sentinel=511,
+  vocab = Vocab(512, pad=pad, unk=11, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
+                smask=10, sentinel=511,
                 sentinels=100)
-  learner = make_learner(dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=1)), vocab)
+  learner = make_learner(dataclasses.replace(
+      config, train=dataclasses.replace(config.train, accumulate=1)), vocab)
   windows = tiny.windows(4, config.objective.text_length(32), shortest=16)
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
-  batch = jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w, vocab))(windows))
+  batch = jax.device_get(jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w,
+                                                                     vocab))(windows))
   run = functools.partial(gradient, learner)
   want = jax.device_get(jax.jit(run)(params, batch))
   mesh = mesh_of('mixed')
@@ -93,7 +98,8 @@ def test_corruption_is_that_of_one_device(learner, windows, batch):
 
 
 def specs(learner, windows, name):
-  return {key: x.spec for key, x in tiny.flat(layout(learner, windows, mesh_of(name)).params).items()}
+  return {key: x.spec for key,
+          x in tiny.flat(layout(learner, windows, mesh_of(name)).params).items()}
 
 
 FSDP, TENSOR = ('fsdp',), ('tensor',)
@@ -101,16 +107,20 @@ FSDP, TENSOR = ('fsdp',), ('tensor',)
 
 @pytest.mark.parametrize(('name', 'want'), [
     ('data', [P(*[None] * axes) for axes in (4, 4, 3, 2, 1, 2)]),
-    ('fsdp', [P(None, FSDP, None, None), P(None, None, None, FSDP), P(None, FSDP, None), P(None, FSDP), P(None),
+    ('fsdp', [P(None, FSDP, None, None), P(None, None, None, FSDP), P(None, FSDP, None),
+              P(None, FSDP), P(None),
               P(None, FSDP)]),
-    ('tensor', [P(None, None, TENSOR, None), P(None, TENSOR, None, None), P(None, None, TENSOR), P(TENSOR, None),
+    ('tensor', [P(None, None, TENSOR, None), P(None, TENSOR, None, None), P(None, None, TENSOR),
+                P(TENSOR, None),
                 P(TENSOR), P(None, None)]),
-    ('mixed', [P(None, FSDP, TENSOR, None), P(None, TENSOR, None, FSDP), P(None, FSDP, TENSOR), P(TENSOR, FSDP),
+    ('mixed', [P(None, FSDP, TENSOR, None), P(None, TENSOR, None, FSDP), P(None, FSDP, TENSOR),
+               P(TENSOR, FSDP),
                P(TENSOR), P(None, FSDP)])])
 def test_parameters_lie_as_the_table_says(learner, windows, name, want):
   got = specs(learner, windows, name)
   layer = 'backbone/stack/layers/block'
-  keys = [f'{layer}/attention/query/kernel', f'{layer}/attention/out/kernel', f'{layer}/mlp/up/kernel',
+  keys = [f'{layer}/attention/query/kernel', f'{layer}/attention/out/kernel',
+          f'{layer}/mlp/up/kernel',
           'backbone/embeddings/tokens', 'heads_mlm/bias', 'backbone/embeddings/positions']
   assert [got[key] for key in keys] == want
 
@@ -124,7 +134,8 @@ def test_split_parameters_and_optimizer_state_are_an_eighth_on_each_device(learn
   own = sum(bytes_of(s.shard_shape(x.shape)) for x, s in zip(
       jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True))
   assert own < total * 0.2
-  assert tiny.flat(shardings.params) == tiny.flat(shardings.opt_state[1].mu) == tiny.flat(shardings.opt_state[1].nu)
+  assert tiny.flat(shardings.params) == tiny.flat(shardings.opt_state[1].mu) == tiny.flat(
+      shardings.opt_state[1].nu)
 
 
 @pytest.mark.slow
@@ -135,7 +146,8 @@ def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
     with jax.set_mesh(mesh):
       make, shapes, shardings = make_sharded_init(learner, windows, mesh)
       state = make()
-      assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
+      assert jax.tree.map(lambda x: (x.shape, x.dtype),
+                          state) == jax.tree.map(lambda x: (x.shape, x.dtype), shapes)
       assert jax.tree.map(lambda x: x.sharding, state) == shardings
       made.append(jax.device_get(state))
   tiny.assert_same(*made)
@@ -143,9 +155,11 @@ def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
 
 def test_what_does_not_divide_is_not_split():
   mesh = make_mesh(MeshConfig(1, 2, 4))
-  assert sharding.partition_spec(('width', 'heads', None), (6, 8, 3), mesh) == P(('fsdp',), ('tensor',), None)
+  assert sharding.partition_spec(('width', 'heads', None), (6, 8, 3),
+                                 mesh) == P(('fsdp',), ('tensor',), None)
   assert sharding.partition_spec(('width', 'heads', None), (7, 6, 3), mesh) == P(None, None, None)
-  assert sharding.partition_spec(('batch', None, 'elsewhere'), (4, 4, 4), mesh) == P(('data', 'fsdp'), None, None)
+  assert sharding.partition_spec(('batch', None, 'elsewhere'), (4, 4, 4),
+                                 mesh) == P(('data', 'fsdp'), None, None)
 
 
 def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
@@ -174,8 +188,10 @@ def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
 
 
 def slice_of(number, count=8):
-  return [SimpleNamespace(id=count * number + at, process_index=number, slice_index=number, platform='tpu',
-                          device_kind='TPU v9', coords=(at % 4, at // 4, 0), core_on_chip=0) for at in range(count)]
+  return [SimpleNamespace(id=count * number + at, process_index=number, slice_index=number,
+                          platform='tpu',
+                          device_kind='TPU v9', coords=(at % 4, at // 4, 0), core_on_chip=0)
+                          for at in range(count)]
 
 
 def test_a_copy_of_the_model_is_in_one_slice():
@@ -184,7 +200,8 @@ def test_a_copy_of_the_model_is_in_one_slice():
   found = sharding.arrange_slices((4, 2, 2), devices[::-1])
   assert found.shape == (4, 2, 2)
   assert [{device.slice_index for device in copy.flat} for copy in found] == [{0}, {0}, {1}, {1}]
-  with pytest.raises(sharding.MeshError, match=r"'data': 1, .* to 2 slices of 8 devices .*data a multiple of 2"):
+  with pytest.raises(sharding.MeshError,
+                     match=r"'data': 1, .* to 2 slices of 8 devices .*data a multiple of 2"):
     sharding.arrange_slices((1, 8, 2), devices)
   # A recipe's mesh adapts to one slice, and there are as many copies more.
   assert sharding.fit_mesh(MeshConfig(fsdp=16, adapts=True), 16, 2) == MeshConfig(2, 8, 1)
@@ -203,8 +220,10 @@ def test_data_takes_what_is_left():
 
 
 @pytest.mark.parametrize(('fsdp', 'tensor', 'devices', 'shape'), [
-    (8, 1, 128, (16, 8, 1)), (8, 1, 8, (1, 8, 1)), (8, 1, 4, (1, 4, 1)), (8, 1, 1, (1, 1, 1)), (8, 1, 12, (3, 4, 1)),
-    (64, 4, 256, (1, 64, 4)), (64, 4, 8, (1, 2, 4)), (192, 8, 1536, (1, 192, 8)), (3, 1, 4, (4, 1, 1))])
+    (8, 1, 128, (16, 8, 1)), (8, 1, 8, (1, 8, 1)), (8, 1, 4, (1, 4, 1)), (8, 1, 1, (1, 1, 1)),
+    (8, 1, 12, (3, 4, 1)),
+    (64, 4, 256, (1, 64, 4)), (64, 4, 8, (1, 2, 4)), (192, 8, 1536, (1, 192, 8)),
+    (3, 1, 4, (4, 1, 1))])
 def test_a_mesh_that_adapts_takes_what_there_is(fsdp, tensor, devices, shape):
   found = sharding.fit_mesh(MeshConfig(fsdp=fsdp, tensor=tensor, adapts=True), devices)
   assert (found.data, found.fsdp, found.tensor) == shape and not found.adapts
@@ -215,7 +234,8 @@ def test_a_mesh_larger_than_the_devices():
   with pytest.raises(ValueError) as error:
     make_mesh(MeshConfig(data=4, fsdp=2, tensor=2))
   assert str(error.value) == (
-      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make mesh.data, "
+      "the mesh {'data': 4, 'fsdp': 2, 'tensor': 2} needs 16 devices, there are 8 (cpu). Make "
+      "mesh.data, "
       'mesh.fsdp or mesh.tensor smaller.')
   with pytest.raises(ValueError, match='needs 16 devices, there are 8'):
     make_mesh(MeshConfig(fsdp=16))
@@ -230,7 +250,8 @@ def test_a_batch_that_the_mesh_does_not_divide():
   with pytest.raises(ValueError) as error:
     sharding.check_batch(18, 2, mesh)
   assert str(error.value) == (
-      'a batch of 18 sequences cannot be divided evenly: 4 devices (data 2 x fsdp 2) and 2 micro-batches need a '
+      'a batch of 18 sequences cannot be divided evenly: 4 devices (data 2 x fsdp 2) and 2 '
+      'micro-batches need a '
       'multiple of 8')
 
 

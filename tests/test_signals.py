@@ -1,4 +1,5 @@
-"""Real signals to real commands: what is done is saved, the exit status is the one that means "again", and one line says so."""
+"""Real signals to real commands: what is done is saved, the exit status is the one that means
+"again", and one line says so."""
 import os
 import pathlib
 import signal
@@ -19,20 +20,26 @@ FINETUNING = (
     '--train.phases.0.steps=1000000', '--train.eval-every=1000000', '--data.no-baseline', *TRAINING)
 # (signal, arguments, what its messages or the files of its folder show when it has begun)
 COMMANDS = {
-    'train': (signal.SIGUSR1, ('train', 'gpt2_small', '--data.path=text.txt', '--train.phases.0.steps=1000000',
+    'train': (signal.SIGUSR1, ('train', 'gpt2_small', '--data.path=text.txt',
+                               '--train.phases.0.steps=1000000',
                                '--train.eval-every=1000000', *TRAINING), 'step 2 of'),
     'finetune': (signal.SIGHUP, FINETUNING, 'step 2 of'),
     'sweep': (signal.SIGXCPU, (*FINETUNING, '--sweep=learning-rate=1e-4,1e-3'), 'step 2 of'),
-    'vectors': (signal.SIGUSR2, ('train', 'word2vec', '--data.path=text.txt', '--train.epochs=1000000', *TRAINING),
+    'vectors': (signal.SIGUSR2, ('train', 'word2vec', '--data.path=text.txt',
+                                 '--train.epochs=1000000', *TRAINING),
                 'call 2 of'),
-    'prepare': (signal.SIGTERM, ('prepare', 'long.txt', 'out', '--kind=bytes', '--workers=1'), 'out/journal.json'),
-    'clean': (signal.SIGUSR1, ('clean', 'long.txt', 'out', '--workers=1', '--shard-characters=100000'), 'out/.work/**/journal.json'),
-    'predict': (signal.SIGINT, ('predict', 'model', 'x.txt', '--output=y.jsonl'), 'y.jsonl.part.jsonl')}
+    'prepare': (signal.SIGTERM, ('prepare', 'long.txt', 'out', '--kind=bytes', '--workers=1'),
+                'out/journal.json'),
+    'clean': (signal.SIGUSR1, ('clean', 'long.txt', 'out', '--workers=1',
+                               '--shard-characters=100000'), 'out/.work/**/journal.json'),
+    'predict': (signal.SIGINT, ('predict', 'model', 'x.txt', '--output=y.jsonl'),
+                'y.jsonl.part.jsonl')}
 
 
 def write_inputs(folder):
   """Write texts, labeled rows and a model."""
-  lines = [f'A cat number {number} sat on the mat. It is a good film, and a long story.\n' for number in range(400)]
+  lines = [f'A cat number {number} sat on the mat. It is a good film, and a long story.\n'
+           for number in range(400)]
   (folder / 'text.txt').write_text('\n'.join(lines))
   (folder / 'long.txt').write_text('\n'.join(lines) * 200)
   (folder / 'x.tsv').write_text('text\tlabel\n' + 'a fine film\tgood\na dull film\tbad\n' * 8)
@@ -68,8 +75,10 @@ def test_a_signal_stops_a_command_that_has_saved_what_is_done(name, tmp_path):
   assert status == 75, said
   assert 'Traceback' not in said
   if name in ('prepare', 'clean', 'predict'):
-    assert said.splitlines()[-1].endswith('interrupted: the same command resumes' if name == 'predict' else
+    assert said.splitlines()[-1].endswith('interrupted: the same command resumes' if name
+                                          == 'predict' else
                                           f'stopped by {number.name}: the same command resumes')
   else:
     assert 'and saved: the same command resumes from there' in said
-    assert len([*tmp_path.glob('run/*/*/checkpoints/*' if name == 'sweep' else 'run/checkpoints/*')]) == 1
+    assert len([*tmp_path.glob('run/*/*/checkpoints/*' if name == 'sweep'
+                               else 'run/checkpoints/*')]) == 1

@@ -22,7 +22,8 @@ with streams.protect(), streams.protect(tolerant=sys.argv[1] == 'tolerant'), err
 
 
 def run(kind, output, shell='"$@"', **options):
-  """Run PROGRAM by a shell command that changes its streams: returns its status, output, messages, file."""
+  """Run PROGRAM by a shell command that changes its streams: returns its status, output, messages,
+  file."""
   env = {**os.environ, 'PYTHONPATH': str(ROOT)}
   done = subprocess.run(['bash', '-c', shell, 'bash', sys.executable, '-c', PROGRAM, kind, output],
                         env=env, capture_output=True, text=True, timeout=60, **options)
@@ -30,7 +31,8 @@ def run(kind, output, shell='"$@"', **options):
 
 
 @pytest.mark.parametrize(('shell', 'warning'), [
-    ('"$@"', ''), ('"$@" 2>/dev/full', ''), ('"$@" 2>&-', ''), ('"$@" <&- >&- 2>&-', ''), ('"$@" >&-', ''),
+    ('"$@"', ''), ('"$@" 2>/dev/full', ''), ('"$@" 2>&-', ''), ('"$@" <&- >&- 2>&-', ''),
+    ('"$@" >&-', ''),
     ('"$@" >/dev/full', 'warning: standard output cannot be written: No space left on device\n'),
     ('"$@" >/dev/full 2>&1', ''), ('"$@" > >(exec true)', ''), ('"$@" 2> >(exec true)', ''),
     ('ulimit -f 0; trap "" XFSZ; "$@" > log', None)])
@@ -40,7 +42,8 @@ def test_work_that_is_saved_in_files_is_finished_whatever_the_streams_are(shell,
   assert status == 0
   assert warning is None or written == 'complete'
   assert said.replace('a line of progress\n', '') == (
-      'warning: standard output cannot be written: File too large\n' if warning is None else warning)
+      'warning: standard output cannot be written: File too large\n' if warning is None
+      else warning)
 
 
 @pytest.mark.parametrize(('shell', 'status', 'error'), [
@@ -48,13 +51,15 @@ def test_work_that_is_saved_in_files_is_finished_whatever_the_streams_are(shell,
     ('"$@" >/dev/full', 1, 'error: standard output: No space left on device\n'),
     ('"$@" >&-', 1, 'error: standard output: it is closed\n'),
     ('"$@" > >(exec true)', 1, '')])
-def test_results_that_cannot_be_printed_are_an_error_and_a_closed_pipe_ends_silently(shell, status, error, tmp_path):
+def test_results_that_cannot_be_printed_are_an_error_and_a_closed_pipe_ends_silently(
+    shell, status, error, tmp_path):
   code, _, said, _ = run('strict', tmp_path / 'file', f'sleep 0.2; {shell}')
   assert (code, said.replace('a line of progress\n', '')) == (status, error)
 
 
 @pytest.mark.parametrize(('encoding', 'printed'), [
-    ('ascii', rb'"sch\u00f6n \u96fb \ud83d\ude00 \udcff"'), ('latin-1', b'"sch\xf6n \\u96fb \\ud83d\\ude00 \\udcff"'),
+    ('ascii', rb'"sch\u00f6n \u96fb \ud83d\ude00 \udcff"'),
+    ('latin-1', b'"sch\xf6n \\u96fb \\ud83d\\ude00 \\udcff"'),
     ('utf-8', '"schön 電 😀 \\udcff"'.encode())])
 def test_characters_that_an_encoding_lacks_are_escaped_as_in_json(encoding, printed):
   program = ("from plm_jax import streams\nwith streams.protect():\n"
@@ -70,7 +75,8 @@ def test_a_closed_terminal_ends_nothing(tmp_path):
              '  print("ready", flush=True)\n  sys.stdin.read(1)\n'
              '  print("more", flush=True)\n  print("more", file=sys.stderr)\n  open("done", "w")')
   own, theirs = pty.openpty()
-  process = subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs,
+  process = subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=theirs,
+                             stderr=theirs,
                              cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(ROOT)})
   os.close(theirs)
   assert os.read(own, 5) == b'ready'
@@ -80,8 +86,11 @@ def test_a_closed_terminal_ends_nothing(tmp_path):
 
 
 def test_a_slow_reader_of_a_pipe_that_does_not_block_gets_everything():
-  program = ('import os\nfrom plm_jax import streams\nos.set_blocking(1, False)\nwith streams.protect():\n'
+  program = ('import os\nfrom plm_jax import streams\nos.set_blocking(1, False)\nwith '
+             'streams.protect():\n'
              '  print("x" * 1_000_000)')
-  done = subprocess.run(['bash', '-c', '"$@" | (sleep 0.3; wc -c)', 'bash', sys.executable, '-c', program],
-                        capture_output=True, text=True, timeout=60, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  done = subprocess.run(['bash', '-c', '"$@" | (sleep 0.3; wc -c)', 'bash', sys.executable, '-c',
+                         program],
+                        capture_output=True, text=True, timeout=60,
+                        env={**os.environ, 'PYTHONPATH': str(ROOT)})
   assert (done.stdout.strip(), done.stderr) == ('1000001', '')

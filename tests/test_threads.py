@@ -1,4 +1,5 @@
-"""One loaded model, called from several threads, gives what sequential calls give: for every kind of tokenizer."""
+"""One loaded model, called from several threads, gives what sequential calls give: for every kind
+of tokenizer."""
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 import pathlib
@@ -30,11 +31,15 @@ LINES = [' '.join(words(number, 12)) + '.' for number in range(40)]
 NAMED = ['<unk>', '[CLS]', '[SEP]', '[MASK]', 'covid']
 UNIGRAM = {
     'normalizer': None, 'post_processor': None, 'decoder': None, 'version': '1.0',
-    'pre_tokenizer': {'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'always', 'split': True},
-    'added_tokens': [{'id': number, 'content': name, 'single_word': False, 'lstrip': False, 'rstrip': False,
-                      'normalized': False, 'special': name != 'covid'} for number, name in enumerate(NAMED)],
+    'pre_tokenizer': {'type': 'Metaspace', 'replacement': '▁', 'prepend_scheme': 'always',
+                      'split': True},
+    'added_tokens': [{'id': number, 'content': name, 'single_word': False, 'lstrip': False,
+                      'rstrip': False,
+                      'normalized': False, 'special': name != 'covid'} for number,
+                      name in enumerate(NAMED)],
     'model': {'type': 'Unigram', 'unk_id': 0, 'byte_fallback': False,
-              'vocab': [[name, 0.0] for name in NAMED] + [[letter, -3.0] for letter in '▁abcdefghiklmnoprstu.']}}
+              'vocab': [[name, 0.0] for name in NAMED]
+              + [[letter, -3.0] for letter in '▁abcdefghiklmnoprstu.']}}
 TRAINED: dict[str, Callable[[], Tokenizer]] = {
     'wordpiece': lambda: tokenizers.train_wordpiece(LINES, 90),
     'byte_bpe': lambda: tokenizers.train_byte_bpe(LINES, 290),
@@ -45,7 +50,8 @@ TRAINED: dict[str, Callable[[], Tokenizer]] = {
     'word_bpe': lambda: tokenizers.train_word_bpe(LINES, 90),
     'bytes': lambda: tokenizers.ByteTokenizer(),
     'words': lambda: tokenizers.train_word_tokenizer(LINES, 60),
-    'tokenizer_json': lambda: tokenizers.TokenizerJson(UNIGRAM, {'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]'}),
+    'tokenizer_json': lambda: tokenizers.TokenizerJson(
+        UNIGRAM, {'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]'}),
 }
 """of every kind, and of some kinds each way to encode"""
 QUICK = ('wordpiece',)
@@ -58,24 +64,30 @@ def test_every_kind_of_tokenizer_is_here():
 
 
 def models(tokenizer: Tokenizer) -> Iterator[tuple[str, LoadedModel]]:
-  """Yields the functions that can be called with this tokenizer, and a model for each; all share the tokenizer."""
+  """Yields the functions that can be called with this tokenizer, and a model for each; all share
+  the tokenizer."""
   vocab = tokenizer.vocab
   if isinstance(tokenizer, tokenizers.WordTokenizer):
     yield 'encode', ready.elmo(tokenizer)
     return
   if vocab.sentinel >= 0:
     config = backbones.small('t5', vocab.size, ready.LENGTH)
-    yield 'generate', ready.of_heads('t5', config, {'lm': conversion.build_head('t5', 'lm', config, 2)}, tokenizer)
+    yield 'generate', ready.of_heads('t5', config,
+                                     {'lm': conversion.build_head('t5', 'lm', config, 2)},
+                                     tokenizer)
     return
   config = backbones.small('gpt2', vocab.size, ready.LENGTH)
-  decoder = ready.of_heads('gpt2', config, {'lm': conversion.build_head('gpt2', 'lm', config, 2)}, tokenizer)
-  yield from ((name, decoder) for name in ('generate', 'perplexity', 'encode') if min(vocab.bos, vocab.eos) >= 0
+  decoder = ready.of_heads('gpt2', config, {'lm': conversion.build_head('gpt2', 'lm', config, 2)},
+                           tokenizer)
+  yield from ((name, decoder) for name in ('generate', 'perplexity', 'encode')
+              if min(vocab.bos, vocab.eos) >= 0
               or vocab.sep >= 0 or name == 'encode')
   if min(vocab.mask, vocab.cls, vocab.sep) >= 0:
     config = backbones.small('bert', vocab.size, ready.LENGTH)
     yield (
       'fill_mask',
-      ready.of_heads('bert', config, {'mlm': conversion.build_head('bert', 'mlm', config, 2)}, tokenizer),
+      ready.of_heads('bert', config, {'mlm': conversion.build_head('bert', 'mlm', config, 2)},
+                     tokenizer),
     )
   if min(vocab.cls, vocab.sep) >= 0:
     for name, task in (('predict', 'classification'), ('answer', 'answers'), ('tag', 'tagging')):
@@ -99,8 +111,8 @@ def calls(name: str, model: LoadedModel, count: int) -> list[Call]:
 
 
 def assert_same_from_threads(kind: str, folder: pathlib.Path, count: int) -> int:
-  """Makes `count` calls of each function, once in sequence and once from all threads, by tokenizers that have not seen
-  the words -> number of calls."""
+  """Makes `count` calls of each function, once in sequence and once from all threads, by tokenizers
+  that have not seen the words -> number of calls."""
   TRAINED[kind]().save(folder)
   first, second = tokenizers.load(folder), tokenizers.load(folder)
   want = {name: [call() for call in calls(name, model, count)] for name, model in models(first)}
@@ -121,13 +133,15 @@ def assert_same_from_threads(kind: str, folder: pathlib.Path, count: int) -> int
 
 
 @pytest.mark.parametrize('kind', [
-    pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.slow, pytest.mark.release]) for kind in TRAINED])
+    pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.slow, pytest.mark.release])
+    for kind in TRAINED])
 def test_threads_get_what_one_gets(kind, tmp_path):
   assert_same_from_threads(kind, tmp_path, count=12)
 
 
 @pytest.mark.slow
 def test_many_calls(tmp_path):
-  """In all, over all functions and tokenizers; 560 calls of each, 22,400 in all, were compared once."""
+  """In all, over all functions and tokenizers; 560 calls of each, 22,400 in all, were compared
+  once."""
   total = sum(assert_same_from_threads(kind, tmp_path / kind, count=50) for kind in TRAINED)
   assert total >= 1800

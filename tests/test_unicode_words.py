@@ -54,7 +54,8 @@ def test_words_keep_their_marks_everywhere(name):
   text = SPACED[name]
   plain = [word for word in sentence if re.search(r'\w', word)]
   if name == 'french':
-    assert re.findall(word_corpus.WORD, text.lower()) == ["l'été", 'le', 'garçon', 'entend', "l'écho"]
+    assert re.findall(word_corpus.WORD, text.lower()) == ["l'été", 'le', 'garçon', 'entend',
+                                                          "l'écho"]
     assert word_hashes.split_words(text) == ['l', 'été', 'le', 'garçon', 'entend', 'l', 'écho']
     return
   assert re.findall(unicode_words.word_pattern(), text) == plain
@@ -64,7 +65,8 @@ def test_words_keep_their_marks_everywhere(name):
     assert re.findall(word_lists.WORDS_AND_PUNCTUATION, text) == sentence
   assert all(unicode_words.is_word(word) for word in plain)
   if not unicode_words.UNSPACED_LETTER.search(text):
-    assert word_hashes.split_words(text) == [unicodedata.normalize('NFC', word.lower()) for word in plain]
+    assert word_hashes.split_words(text) == [unicodedata.normalize('NFC', word.lower())
+                                             for word in plain]
 
 
 def test_scripts_without_spaces():
@@ -74,7 +76,8 @@ def test_scripts_without_spaces():
   words = word_hashes.split_words('บ้านสวย ๑๒๓ ບ້ານ ផ្ទះ')
   assert words == ['บ้', 'า', 'น', 'ส', 'ว', 'ย', '๑๒๓', 'ບ້', 'າ', 'ນ', 'ផ្', 'ទះ']
   assert word_hashes.count_words('บ้านสวย') == 6 and word_hashes.count_words('मेरी बेटी घर') == 3
-  assert re.findall(unicode_words.word_pattern(), 'ที่\u200bนี่') == ['ที่', 'นี่']  # a zero-width space divides
+  # a zero-width space divides
+  assert re.findall(unicode_words.word_pattern(), 'ที่\u200bนี่') == ['ที่', 'นี่']
 
 
 def test_plain_english_is_divided_as_before():
@@ -82,7 +85,8 @@ def test_plain_english_is_divided_as_before():
   text = "The U.S. didn't pay $1,000 to snake_case's Rolls-Royce: it's 3.5km ''quoted'' (e.g. a_b) X2--y. O'Neill's"
   assert word_hashes.split_words(text) == re.findall(r'[^\W_]+', text.lower())
   assert word_corpus.WORD.findall(text) == re.findall(r"\w+(?:['’]\w+)*", text)
-  assert word_lists.WORDS_AND_PUNCTUATION.findall(text) == re.findall(r"\w+(?:['’]\w+)*|[^\w\s]", text)
+  assert word_lists.WORDS_AND_PUNCTUATION.findall(text) == re.findall(r"\w+(?:['’]\w+)*|[^\w\s]",
+                                                                      text)
   former = re.compile(
       r"\d+(?:[.,:]\d+)+(?!\w)|\b(?:[^\W\d_]\.){2,}|\w+?(?=n['’]t\b)|n['’]t\b|\w+(?:-\w+)*|['’](?:s|re|ve|ll|m|d)\b|\S",
       re.IGNORECASE)
@@ -99,10 +103,12 @@ def test_tag_keeps_signs_with_what_belongs_to_them():
 
 
 def test_invisible_characters_are_no_words():
-  """A zero-width space divides; a byte-order mark, marks of direction and joiners at an end are left out."""
+  """A zero-width space divides; a byte-order mark, marks of direction and joiners at an end are
+  left out."""
   text = '\ufeffភាសា\u200bខ្មែរ, \u200fשלום\u200e! می\u200cخواهم\u200c co\u00adop\u00ad'
   wanted = ['ភាសា', 'ខ្មែរ', ',', 'שלום', '!', 'می\u200cخواهم', 'co\u00adop']
-  assert [word.text for word in split_words(text)] == re.findall(word_lists.WORDS_AND_PUNCTUATION, text) == wanted
+  assert [word.text for word in split_words(text)] == re.findall(word_lists.WORDS_AND_PUNCTUATION,
+                                                                 text) == wanted
   assert re.findall(word_corpus.WORD, text) == [word for word in wanted if word not in ',!']
 
 
@@ -110,7 +116,8 @@ def test_clean_tells_sentences_apart_that_differ_in_marks():
   """And not those that differ in how their characters are composed."""
   examiner = filter_documents.DocumentFilter(CleanConfig(duplicates='exact'))
   exact = lambda text: examiner([text]).exact
-  for one, other in (('मेरा बेटा घर पर है।', 'मेरी बेटी घर पर है।'), ('ข้าวนี้ดี', 'ขาวนีดี'), ('עֵד', 'עַד'),
+  for one, other in (('मेरा बेटा घर पर है।', 'मेरी बेटी घर पर है।'), ('ข้าวนี้ดี', 'ขาวนีดี'),
+                     ('עֵד', 'עַד'),
                      ('كُتُب', 'كَتَبَ'), ('ọ̀rọ̀', 'ọrọ'), ('கடல்', 'கடலை'), ('かば', 'がば')):
     assert exact(one) != exact(other), (one, other)
   for text in ('école', '한국어', 'tiếng Việt', 'がば'):
@@ -118,7 +125,8 @@ def test_clean_tells_sentences_apart_that_differ_in_marks():
 
 
 def test_bad_words_are_whole_words(tmp_path):
-  """A phrase is not found within a word that goes on with a mark, and is found however characters are composed."""
+  """A phrase is not found within a word that goes on with a mark, and is found however characters
+  are composed."""
   (tmp_path / 'bad.txt').write_text('कल\nété\nกา\n')
   find = filters.bad_words_pattern(filters.read_bad_words(str(tmp_path / 'bad.txt')))
   config = filters.FilterConfig(bad_words=str(tmp_path / 'bad.txt'))
@@ -144,7 +152,8 @@ def test_sentences_end_at_the_signs_of_each_script():
 
 
 def test_tokens_that_continue_a_word_in_text_without_spaces():
-  """A mark never starts a word; letters of scripts without spaces and signs do, in SentencePiece and byte-level BPE."""
+  """A mark never starts a word; letters of scripts without spaces and signs do, in SentencePiece
+  and byte-level BPE."""
   text = ['मेरी बेटी घर पर है।', 'かばんをもっていた。', 'บ้านสวยที่นี่'] * 9
   pieces = train_sentencepiece(text, 40)
   for piece, start in zip(pieces.pieces[7:], pieces.starts_word[7:], strict=True):
@@ -160,7 +169,8 @@ def test_marks_do_not_make_words_long():
     text = sentences_of(name, 60)
     assert quality.broken_quality_rule(text, stop_words=0) == '', name
   assert quality.broken_quality_rule(['וּבְהִתְקַהֲלוּתָם הַיַּלְדָּה ' * 40], stop_words=0) == ''
-  assert quality.broken_quality_rule(['incomprehensibilities ' * 60], stop_words=0) == 'length of words'
+  assert quality.broken_quality_rule(['incomprehensibilities ' * 60],
+                                     stop_words=0) == 'length of words'
 
 
 def test_texts_of_signs_alone_are_no_duplicates_of_each_other():

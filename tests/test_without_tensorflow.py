@@ -37,7 +37,8 @@ def run(script: str, folder: pathlib.Path) -> list[str]:
   path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
   environment = os.environ | {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
   done = subprocess.run(
-      [sys.executable, '-c', script], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+      [sys.executable, '-c', script], cwd=folder, env=environment, capture_output=True, text=True,
+      timeout=300)
   assert done.returncode == 0, done.stderr
   return done.stdout.splitlines()
 
@@ -52,4 +53,5 @@ def test_a_run_trains(tmp_path):
   import tiny
   (tmp_path / 'corpus.txt').write_text(tiny.text())
   assert run(TRAINING, tmp_path)[-1] == 'bert'
-  assert (tmp_path / 'run/metrics.jsonl').stat().st_size and not (tmp_path / 'run/tensorboard').exists()
+  assert (tmp_path / 'run/metrics.jsonl').stat().st_size and not (
+      tmp_path / 'run/tensorboard').exists()

@@ -1,4 +1,5 @@
-"""A vocabulary, windows of text, a model and a learner so small that they compile in a second or two."""
+"""A vocabulary, windows of text, a model and a learner so small that they compile in a second or
+two."""
 from collections.abc import Iterator
 import contextlib
 import functools
@@ -28,29 +29,34 @@ LENGTH = 32
 def block(**changes) -> BlockConfig:
   """changes: fields of the block, and for its parts mappings of theirs."""
   flat = {key: value for key, value in changes.items() if not isinstance(value, dict)}
-  inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys() for name, value in changes[key].items()}
+  inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys() for name,
+           value in changes[key].items()}
   return validation.with_paths(
       BlockConfig(), {'width': 32, 'heads': 4, 'mlp_dim': 64, 'init.std': 0.2, **flat, **inner})
 
 
 def config(layers=2, groups=0, scan=True, remat='none', **changes) -> EncoderConfig:
   return EncoderConfig(
-      vocab=VOCAB.size, block=block(**changes), stack=StackConfig(layers, groups, scan=scan, remat=remat),
+      vocab=VOCAB.size, block=block(**changes),
+      stack=StackConfig(layers, groups, scan=scan, remat=remat),
       max_length=LENGTH)
 
 
 @functools.cache
-def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimConfig | None = None, seed: int = 3,
+def learner(objective: MaskedLM = MaskedLM(), accumulate: int = 1, optim: OptimConfig | None = None,
+            seed: int = 3,
             **changes) -> Learner:
   model = config(**changes)
   optim = optim or AdamW(peak=1e-2, warmup=1, schedule='constant')
-  return Learner(objective.build(model, packed=False), objective, make_optimizer(optim, 10), VOCAB, seed,
+  return Learner(objective.build(model, packed=False), objective, make_optimizer(optim, 10), VOCAB,
+                 seed,
                  accumulate)
 
 
 def traced_step(learner: Learner, layout):
-  """Stands in for `training.step.jit_train_step` where a run is to do all but learn: the step is traced and not compiled,
-  its state must keep its shapes, parameters stay as they are, and figures are ones."""
+  """Stands in for `training.step.jit_train_step` where a run is to do all but learn: the step is
+  traced and not compiled, its state must keep its shapes, parameters stay as they are, and figures
+  are ones."""
   del layout
   step = jax.jit(functools.partial(train_step, learner))
   def update(state, windows):
@@ -63,10 +69,13 @@ def traced_step(learner: Learner, layout):
 
 
 def windows(
-    rows: int, length: int = MaskedLM().text_length(LENGTH), seed: int = 0, shortest: int = 1) -> dict[str, np.ndarray]:
-  """Each row of another document, with a random number of whole sentences of random words; tokens 5 .. 95."""
+    rows: int, length: int = MaskedLM().text_length(LENGTH), seed: int = 0,
+    shortest: int = 1) -> dict[str, np.ndarray]:
+  """Each row of another document, with a random number of whole sentences of random words; tokens 5
+  .. 95."""
   draw = np.random.default_rng(seed)
-  batch = {name: np.zeros((rows, length), np.int32) for name in ('tokens', 'segments', 'sentences', 'words')}
+  batch = {name: np.zeros((rows, length), np.int32)
+           for name in ('tokens', 'segments', 'sentences', 'words')}
   for row in range(rows):
     size = draw.integers(shortest, length + 1)
     starts = np.zeros(size, bool)
@@ -91,7 +100,8 @@ def windows_with_a_rare_token(rows: int, length: int) -> dict[str, np.ndarray]:
 
 
 def random_params(shapes, seed: int = 0, std: float = 0.15):
-  """Every entry random, biases too, so that none can be left out unnoticed; gains around 1. Compiles nothing."""
+  """Every entry random, biases too, so that none can be left out unnoticed; gains around 1.
+  Compiles nothing."""
   draw = np.random.default_rng(seed)
   def leaf(path, x):
     gain = getattr(path[-1], 'key', '') == 'scale'
@@ -101,7 +111,8 @@ def random_params(shapes, seed: int = 0, std: float = 0.15):
 
 @contextlib.contextmanager
 def interpreted_tpu_attention() -> Iterator[list[tpu_attention.Arrays]]:
-  """Inside it, attention takes the kernel for TPUs, in Pallas' interpreter. Yields the arrays of its calls."""
+  """Inside it, attention takes the kernel for TPUs, in Pallas' interpreter. Yields the arrays of
+  its calls."""
   calls, attend = [], tpu_attention.attend
   def interpret(arrays, *args, **options):
     calls.append(arrays)
@@ -118,7 +129,8 @@ def take(tree, rows):
 
 def flat(tree) -> dict:
   """A tree of dicts -> {'layers/block/query': leaf}."""
-  return {'/'.join(entry.key for entry in path): x for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
+  return {'/'.join(entry.key for entry in path): x for path,
+          x in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def assert_same(a, b):
@@ -131,21 +143,25 @@ def assert_same(a, b):
 def assert_close(got, want, rel=1e-5):
   """Every leaf to `rel` of its largest entry, or of a hundredth of the largest entry of all.
 
-  The second half is for gradients that are zero but for rounding: those of key biases, which softmax does not feel.
+  The second half is for gradients that are zero but for rounding: those of key biases, which
+  softmax does not feel.
   """
   got, want = flat(jax.device_get(got)), flat(jax.device_get(want))
   assert got.keys() == want.keys()
   floor = max(np.abs(x).max() for x in want.values()) / 100
-  errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor) for name, x in want.items()}
+  errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor) for name,
+            x in want.items()}
   worst = max(errors, key=errors.get)
   assert errors[worst] <= rel, (worst, errors[worst])
 
 
 def text() -> str:
-  """Three hundred documents in a language of two thousand words: enough for tokenizers to find 2,048 pieces in."""
+  """Three hundred documents in a language of two thousand words: enough for tokenizers to find
+  2,048 pieces in."""
   draw = random.Random(0)
   syllables = [a + b for a in 'bdfgklmnprstvz' for b in 'aeiou']
   words = [''.join(draw.choices(syllables, k=draw.randint(2, 4))) for _ in range(2000)]
   def sentence():
     return f'{" ".join(draw.choices(words, k=draw.randint(5, 10)))}.'.capitalize()
-  return '\n\n'.join('\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(3)) for _ in range(300))
+  return '\n\n'.join('\n'.join(' '.join(sentence() for _ in range(3)) for _ in range(3))
+                     for _ in range(300))

@@ -1,8 +1,8 @@
 """Models made by hand that have learned a task: what they say of a text can be told by reading it.
 
-A vector of a word is one-hot, and attention takes the mean of a row, so that the first token knows which words there
-are. 'fine' is good and 'dull' is bad; 'angela merkel' is a person, 'berlin' a place; the answer to all questions is
-the person.
+A vector of a word is one-hot, and attention takes the mean of a row, so that the first token knows
+which words there are. 'fine' is good and 'dull' is bad; 'angela merkel' is a person, 'berlin' a
+place; the answer to all questions is the person.
 """
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,8 @@ from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask
 from plm_jax.tokenizers import WordPiece
 
-PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'fine', 'dull', 'angela', 'merkel', 'berlin', 'a', 'film',
+PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'fine', 'dull', 'angela', 'merkel',
+          'berlin', 'a', 'film',
           'came', 'to', 'who', '?', '.', '##s', *'bcdefghijklmno']
 WIDTH = len(PIECES)
 assert WIDTH == 32
@@ -31,7 +32,8 @@ TASKS = {
     'multilabel': MultiLabelTask(labels=('bad', 'good', 'place')), 'rerank': RerankTask()}
 # Of a kind of task: (word, class) -> how much the head makes of it.
 SAID = {
-    'classification': {('fine', 1): 3.0, ('dull', 0): 3.0}, 'regression': {('fine', 0): 1.0, ('dull', 0): -1.0},
+    'classification': {('fine', 1): 3.0, ('dull', 0): 3.0},
+    'regression': {('fine', 0): 1.0, ('dull', 0): -1.0},
     'tagging': {('angela', 1): 1.0, ('merkel', 2): 1.0, ('berlin', 3): 1.0},
     'answers': {('angela', 0): 1.0, ('merkel', 1): 1.0}, 'choice': {('fine', 0): 3.0},
     'multilabel': {('dull', 0): 9.0, ('fine', 1): 9.0, ('berlin', 2): 9.0},
@@ -43,7 +45,8 @@ def trained(kind: str) -> LoadedModel:
   task = TASKS[kind]
   model = validation.with_paths(tiny.config(layers=1), {'vocab': WIDTH})
   objective = TaskObjective(task)
-  shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0), objective.shapes(2, 8))
+  shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0),
+                          objective.shapes(2, 8))
   params = jax.tree_util.tree_map_with_path(filled, tiny.unbox(shapes)['params'])
   head = params[f'heads_{task.head}']['dense']
   for (word, place), value in SAID[kind].items():
@@ -52,12 +55,14 @@ def trained(kind: str) -> LoadedModel:
     head['bias'] = head['bias'].at[0].set(1.5)
   if kind == 'multilabel':
     head['bias'] -= 1.5
-  return LoadedModel('bert', model, task.heads(model), params, WordPiece(PIECES), labels=task.labels, task=task,
+  return LoadedModel('bert', model, task.heads(model), params, WordPiece(PIECES),
+                     labels=task.labels, task=task,
                  length=24)
 
 
 def filled(path, x):
-  """Makes a leaf: identities where vectors go through, zeros where nothing is to be said, ones for scales."""
+  """Makes a leaf: identities where vectors go through, zeros where nothing is to be said, ones for
+  scales."""
   name = '/'.join(entry.key for entry in path)
   if name.endswith('scale'):
     return jnp.ones(x.shape)

@@ -1,7 +1,7 @@
 """Commands of README and of the site's pages, typed as they stand there, at --scale=test.
 
-A run has two steps of it, which tests trace (`tiny.traced_step`). What a command reads is made before it: the text, and
-checkpoints from runs of the commands above it.
+A run has two steps of it, which tests trace (`tiny.traced_step`). What a command reads is made
+before it: the text, and checkpoints from runs of the commands above it.
 """
 import dataclasses
 import json
@@ -29,21 +29,26 @@ ELSEWHERE = {
     'scripts/': 'they make and ask machines that are paid for',
     '--mode=compile': 'the TPU compiler is asked by tests/compile/test_compile.py',
     '-m pytest': 'it is what runs this',
-    '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have its stages',
+    '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have '
+              'its stages',
     '--task=sst2': 'its data is downloaded',
-    '--fast=': 'the models here are too small for a million words: tests/experiments/test_word_checkpoints.py',
+    '--fast=': 'the models here are too small for a million words: '
+               'tests/experiments/test_word_checkpoints.py',
     'experiments.babylm export': 'the same',
     'experiments.babylm push': 'the same',
     '--hosts.distributed': 'several processes are those of tests/distributed/test_distributed.py'}
 # What the smallest models have no room for, and work that only takes longer.
 ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
         'generate': ['--max-new=8']}
-SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16', '--max-new=64': '--max-new=8',
-           '--workers=16': '--workers=1', '--beams=4': '--beams=2', '--optim.warmup=1000': '--optim.warmup=1'}
+SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16',
+           '--max-new=64': '--max-new=8',
+           '--workers=16': '--workers=1', '--beams=4': '--beams=2',
+           '--optim.warmup=1000': '--optim.warmup=1'}
 
 
 def shown(text: str) -> list[str]:
-  """Returns the commands of a page: indented lines that call Python or a script, those that go on joined."""
+  """Returns the commands of a page: indented lines that call Python or a script, those that go on
+  joined."""
   text = text.replace('\\\n', ' ')
   lines = [line.partition('   #')[0].strip() for line in re.findall(r'^    (\S.*)$', text, re.M)]
   return [line for line in lines if re.match(r'(\S*python3? |plm-jax |scripts/)', line)]
@@ -69,12 +74,15 @@ class World:
     self.rows('piqa/train.jsonl', asked)
     pathlib.Path('lambada').mkdir()
     self.rows('lambada/test.jsonl', [{'text': line} for line in lines[:4]])
-    told = [{'dialogue': line, 'document': line, 'summary': line.split()[0]} for line in lines[:400]]
+    told = [{'dialogue': line, 'document': line, 'summary': line.split()[0]}
+            for line in lines[:400]]
     self.rows('dialogues.jsonl', told)
     self.rows('held_out.jsonl', told[:4])
-    self.table('sst2.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:400])])
+    self.table('sst2.tsv', 'sentence\tlabel',
+               [f'{line}\t{n % 2}' for n, line in enumerate(lines[:400])])
     for name in ('reviews.tsv', 'dev.tsv', 'more.tsv'):
-      self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n, line in enumerate(lines[:32])])
+      self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n,
+                                       line in enumerate(lines[:32])])
     for name in ('context.txt', 'texts.txt'):
       pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
     scored = [f'{one}\t{lines[n // 2]}\t{n % 5}' for n, one in enumerate(lines[:8])]
@@ -90,20 +98,25 @@ class World:
       pathlib.Path(folder).mkdir()
     pathlib.Path('train_10M/books.train').write_text(self.text)
     for part in ('train', 'dev'):
-      self.table(f'glue/cola_{part}.tsv', 'sentence\tlabel', [f'{line}\t{n % 2}' for n, line in enumerate(lines[:32])])
+      self.table(f'glue/cola_{part}.tsv', 'sentence\tlabel',
+                 [f'{line}\t{n % 2}' for n, line in enumerate(lines[:32])])
     pathlib.Path('evaluation_data/full_eval/supplement_filtered').mkdir(parents=True)
     self.rows('evaluation_data/full_eval/supplement_filtered/turn_taking.jsonl', [
         {'sentence_good': lines[n][:20], 'sentence_bad': lines[n + 1][:20]} for n in range(2)])
     self.rows('pairs.jsonl', [{'query': line.split()[0], 'positive': line} for line in lines[:40]])
     pathlib.Path('documents.txt').write_text('\n'.join(lines[:60]) + '\n')
-    judged = [f'{line.split()[0]}\t{other}\t{int(line is other)}' for line in lines[:8] for other in lines[:4]]
+    judged = [f'{line.split()[0]}\t{other}\t{int(line is other)}' for line in lines[:8]
+              for other in lines[:4]]
     self.table('judged.tsv', 'query\tdocument\trelevance', judged)
     self.rows('tickets.jsonl', [{'text': line, 'labels': ['new', 'urgent', 'billing'][:n % 4]}
                                 for n, line in enumerate(lines[:40])])
     pathlib.Path('scifact/qrels').mkdir(parents=True)
-    self.rows('scifact/corpus.jsonl', [{'_id': str(n), 'title': '', 'text': line} for n, line in enumerate(lines[:30])])
-    self.rows('scifact/queries.jsonl', [{'_id': f'q{n}', 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
-    self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore', [f'q{n}\t{n}\t1' for n in range(5)])
+    self.rows('scifact/corpus.jsonl', [{'_id': str(n), 'title': '', 'text': line} for n,
+                                       line in enumerate(lines[:30])])
+    self.rows('scifact/queries.jsonl',
+              [{'_id': f'q{n}', 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
+    self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore',
+               [f'q{n}\t{n}\t1' for n in range(5)])
     self.table('pairs.tsv', 'en\tde', [f'{line}\t{line}' for line in lines])
     for name in ('multi30k.tsv', 'multi30k_dev.tsv'):
       self.table(name, 'de\ten', [f'{line}\t{line}' for line in lines])
@@ -116,7 +129,8 @@ class World:
 
   def provide(self, line: str) -> None:
     """Makes what the command reads and no command above it has made."""
-    for name, run_of in (('bert-base-uncased', 'bert_base-laptop'), ('bert-base-cased', 'bert_base-laptop'),
+    for name, run_of in (('bert-base-uncased', 'bert_base-laptop'),
+                         ('bert-base-cased', 'bert_base-laptop'),
                          ('gpt2', 'gpt2_small-laptop'), ('t5-small', 't5_small')):
       if f'{name}/' in line and not pathlib.Path(name).exists():
         if name == 't5-small':
@@ -139,20 +153,25 @@ class World:
       main([*(arg for arg in args if not arg.startswith('--scale')), '--scale=test',
             *([] if any(arg.startswith('--model=') for arg in args) else brief)])
       return
-    if module == 'plm_jax' and (args[0] != 'train' or len(args) == 1):  # train alone lists the recipes
+    # train alone lists the recipes
+    if module == 'plm_jax' and (args[0] != 'train' or len(args) == 1):
       monkeypatch.setattr('sys.argv', ['plm_jax', *args, *ROOM.get(args[0], [])])
       if not answer(args):
         commands.main()
       return
-    name, args = (args[1], args[2:]) if module == 'plm_jax' else (module.removeprefix('experiments.'), args)
+    name, args = (args[1], args[2:]) if module == 'plm_jax' else (
+        module.removeprefix('experiments.'), args)
     assert module == 'plm_jax' or (ROOT / 'experiments' / f'{name}.py').exists()
     if name in recipes.word_vectors.PUBLISHED:
-      pathlib.Path('words.txt').write_text('an array of arrays\nthe value of values\n' * 200)  # what is asked for
+      # what is asked for
+      pathlib.Path('words.txt').write_text('an array of arrays\nthe value of values\n' * 200)
       smaller = [arg for arg in args if not arg.startswith(('--scale', '--data.path'))]
-      vectors.start(name, [*smaller, '--scale=test', '--data.path=words.txt', f'--output=runs/{name}-laptop'])
+      vectors.start(name, [*smaller, '--scale=test', '--data.path=words.txt',
+                           f'--output=runs/{name}-laptop'])
       return
     size = next((arg.partition('=')[2] for arg in args if arg.startswith('--size=')), '')
-    self.train(recipes.find_recipe(name, size).name, [arg for arg in args if not arg.startswith('--size=')])
+    self.train(recipes.find_recipe(name, size).name,
+               [arg for arg in args if not arg.startswith('--size=')])
 
   def train(self, name: str, args: list[str]) -> None:
     """The run of a command: its options are understood, and two steps are made."""
@@ -163,10 +182,12 @@ class World:
       args.append('--data.prepare.heldout=0.1')
     if not any(arg.startswith('--output=') for arg in args):
       folder = pathlib.Path(f'runs/{name}{suffix}')
-      others = len([*folder.parent.glob(f'{folder.name}*')])  # commands beside each other, where one types one of them
+      # commands beside each other, where one types one of them
+      others = len([*folder.parent.glob(f'{folder.name}*')])
       args.append(f'--output={folder}' + (f'-{others}' if folder.exists() else ''))
     if not any(arg.startswith('--data.path') for arg in args):
-      args.append('--data.path=corpus.txt.xz')  # the corpus that is in the packages has tests of its own
+      # the corpus that is in the packages has tests of its own
+      args.append('--data.path=corpus.txt.xz')
     config = parse(recipes.find_recipe(name), args)
     brief = TrainConfig((Phase(2, 32, 8),), log_every=1, eval_every=2, eval_batches=1, save_every=2)
     result = run(dataclasses.replace(config, train=brief))
