@@ -1,6 +1,9 @@
-"""Set the mask rate of an objective, wherever among its parts it is."""
+"""Mask rates of phases: set that of an objective, wherever among its parts it is."""
+from collections.abc import Sequence
 import dataclasses
 from typing import Any
+
+from plm_jax.errors import ConfigError, name_field
 
 NAME = 'mask_rate'
 
@@ -13,6 +16,20 @@ def count_mask_rates(config: Any) -> int:
     return 0
   inner = sum(count_mask_rates(getattr(config, field.name)) for field in dataclasses.fields(config))
   return inner + hasattr(config, NAME)
+
+
+def check_mask_rates(phases: Sequence[Any], objective: Any) -> None:
+  """Raise ConfigError for the mask rate of a phase where the objective has none, or several."""
+  for number, phase in enumerate(phases):
+    if phase.mask_rate is None:
+      continue
+    option, rates = name_field(f'train.phases.{number}.mask_rate'), count_mask_rates(objective)
+    if rates != 1:
+      raise ConfigError(f'{option}: the objective {type(objective).__name__} has '
+                        f'{rates or "no"} mask rate{"s" if rates > 1 else ""}: leave it out')
+    if getattr(objective, 'final_mask_rate', None) is not None:
+      raise ConfigError(f'{option} and {name_field("objective.final_mask_rate")} both change the '
+                        'mask rate during the run: give one of them')
 
 
 def set_mask_rate(config: Any, rate: float) -> Any:

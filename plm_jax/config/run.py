@@ -16,7 +16,7 @@ from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
-from plm_jax.config.mask_rates import count_mask_rates, set_mask_rate
+from plm_jax.config.mask_rates import check_mask_rates, set_mask_rate
 from plm_jax.data.mixtures import CYCLE_SLOTS
 from plm_jax.data.prepare_config import TextConfig, heldout_problem
 from plm_jax.data.window_rules import WindowRule
@@ -338,7 +338,7 @@ def check(config: RunConfig) -> None:
   elif isinstance(config, FinetuneRun):
     check_labeled_run(config)
   check_lengths(config)
-  check_mask_rates(config)
+  check_mask_rates(config.train.phases, config.objective)
   check_optimizer(config)
   masks = config.training_objective.mask_tokens(config.model)
   for prompt in config.prompts:
@@ -375,21 +375,6 @@ def check_lengths(config: RunConfig) -> None:
                       f'{name_field("model.max_length")} is {config.model.max_length}{advice}')
   if config.training_objective.text_length(min(lengths)) < 2 or min(lengths) < 8:
     raise ConfigError(f'sequences of {min(lengths)} tokens leave no room for text: use 8 or more')
-
-
-def check_mask_rates(config: RunConfig) -> None:
-  """Raise ConfigError for the mask rate of a phase where the objective has none, or several."""
-  for number, phase in enumerate(config.train.phases):
-    if phase.mask_rate is None:
-      continue
-    option, objective = name_field(f'train.phases.{number}.mask_rate'), config.objective
-    rates = count_mask_rates(objective)
-    if rates != 1:
-      raise ConfigError(f'{option}: the objective {type(objective).__name__} has '
-                        f'{rates or "no"} mask rate{"s" if rates > 1 else ""}: leave it out')
-    if getattr(objective, 'final_mask_rate', None) is not None:
-      raise ConfigError(f'{option} and {name_field("objective.final_mask_rate")} both change the '
-                        'mask rate during the run: give one of them')
 
 
 def length_advice(config: RunConfig, length: int) -> str:

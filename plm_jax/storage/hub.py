@@ -41,7 +41,8 @@ LOCAL_PARENTS = ('runs', 'notebooks', 'tests')
 """a name in one of these folders is a path: runs/NAME is where runs are written"""
 TOKENIZER_FILES = re.compile(
     r'config\.json|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|'
-    r'added_tokens\.json|vocab\.json|merges\.txt|vocab\.txt|dict\.txt|bpe\.codes|[\w.-]+\.(model|spm)')
+    r'added_tokens\.json|vocab\.json|merges\.txt|vocab\.txt|dict\.txt|bpe\.codes|'
+    r'[\w.-]+\.(model|spm)')
 CONFIG_FILES = re.compile(
     r'[\w.-]*config[\w.-]*\.json|modules\.json|options\.json|(\d+_\w+/)config\.json')
 WEIGHTS = (
@@ -307,6 +308,7 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
                    'set HF_TOKEN')
   client = huggingface_hub.HfApi(library_name='plm_jax')
   try:
+    # The model and the branch.
     made = retry(lambda: client.create_repo(name, private=not public, exist_ok=True))
     private = retry(lambda: client.model_info(made.repo_id)).private
     if not public and not private:
@@ -317,6 +319,7 @@ def upload(folder: pathlib.Path, name: str, public: bool, revision: str, message
                      f'or make it public in its settings, {made}/settings')
     if revision:
       client.create_branch(made.repo_id, branch=revision, exist_ok=True)
+    # All files, as one commit.
     draws = sys.stderr is not None and sys.stderr.isatty()
     hide = not draws and not utils.are_progress_bars_disabled()
     if hide:
@@ -367,6 +370,7 @@ def describe_hub_error(
   from huggingface_hub import constants
   (kinds, status), endpoint = classify_error(error), constants.ENDPOINT
   page = f'{endpoint}/{"datasets/" if kind == "dataset" else ""}{name.name}'
+  # The hub refuses, or does not find it.
   if 'GatedRepoError' in kinds:
     return (f'{name} is gated: ask for access at {page}, then log in with '
             '`hf auth login`')
@@ -388,6 +392,7 @@ def describe_hub_error(
             '`hf auth login` raises the limit')
   if status:
     return f'the Hugging Face hub failed on {name} (status {status}): try again later'
+  # The hub is not asked, or not reached.
   absent = {'LocalEntryNotFoundError', 'RevisionResolutionError'}
   if 'OfflineModeIsEnabled' in kinds or (constants.is_offline_mode() and kinds & absent):
     if kind == 'dataset':

@@ -8,7 +8,7 @@ looked up in a table that ends at 6.
 """
 from collections.abc import Callable
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,6 @@ from plm_jax.word_vectors.subwords import SubwordRows, Subwords, compose_vectors
 from plm_jax.word_vectors.vectors import WordVectors
 from plm_jax.word_vectors.vocabulary import Subsampling, Vocabulary
 from plm_jax.word_vectors.word_corpus import Sentences, WordCorpus
-
-if TYPE_CHECKING:
-  from plm_jax.word_vectors.train import VectorRun
 
 Batch = dict[str, jax.Array]
 
@@ -299,12 +296,17 @@ def gather_windows(
 
 
 def to_fasttext(
-    run: 'VectorRun', vocabulary: Vocabulary, params: dict[str, np.ndarray]) -> FastTextModel:
+    run: Any, vocabulary: Vocabulary, params: dict[str, np.ndarray]) -> FastTextModel:
   """Convert the trained tables of a run to a fastText model, which fastText and gensim train on.
 
   Along a Huffman tree fastText predicts branch 1 where word2vec predicts branch 0, so nodes change
   their signs (loss.cc, HierarchicalSoftmaxLoss). Its matrix has one row more than the tree has
   nodes.
+
+  Args:
+    run: `train.VectorRun`.
+    vocabulary: of the run.
+    params: its tables.
 
   Raises:
     ConfigError: fastText has no such model.
