@@ -4,7 +4,6 @@ They are read from the packages' metadata without importing them: JAX cannot be 
 jaxlib of another version.
 """
 from collections.abc import Iterator, Mapping, Sequence
-import hashlib
 import importlib.metadata
 from importlib.metadata import Distribution
 import pathlib
@@ -57,6 +56,7 @@ def describe_environment() -> dict[str, str]:
     {name: value}: versions of Python and `PACKAGES`, as installed and as imported; a digest of
     plm_jax's source; JAX's numerical settings.
   """
+  from plm_jax.storage.digests import start_digest
   found = {'Python': platform.python_version()}
   for name, distribution in find_installed().items():
     module = sys.modules.get(MODULE_NAMES.get(name, name))
@@ -65,7 +65,7 @@ def describe_environment() -> dict[str, str]:
     if imported != version:
       version = f'{version}, imported as {imported}'
     found[name] = version
-  digest = hashlib.sha256()
+  digest = start_digest()
   root = pathlib.Path(__file__).parent
   for path in sorted(root.rglob('*.py')):
     digest.update(f'{path.relative_to(root)}\n'.encode() + path.read_bytes())

@@ -8,8 +8,8 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 LEVELS = (
     ('errors', 'environment', 'streams', 'unicode_words'),
-    ('validation', 'versions', 'progress', 'truncation', 'storage'),
-    ('sharding', 'distributed'),
+    ('validation', 'progress', 'truncation', 'storage'),
+    ('sharding', 'distributed', 'versions'),
     ('layers', 'metrics', 'checkpoints'),
     ('tokenizers', 'optim', 'architectures'),
     ('models', 'data'),

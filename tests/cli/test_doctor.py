@@ -96,7 +96,8 @@ def test_text_that_is_not_prepared_is_ok_too_and_the_exit_status_0(tmp_path, rec
   monkeypatch.setattr('sys.argv', ['plm_jax', 'doctor', *run_of(tmp_path, text)])
   commands.main()
   out = capsys.readouterr().out
-  assert f'{text}: text that will be prepared with a wordpiece tokenizer that will be trained' in out
+  assert (
+      f'{text}: text that will be prepared with a wordpiece tokenizer that will be trained') in out
   assert out.endswith('\n0 faults, 0 warnings\n')
 
 
@@ -106,7 +107,8 @@ def test_old_jaxlib_and_strange_libtpu_beside_jax(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(tmp_path))
   said = faults([], laptop(tmp_path))['versions']
   jax = versions.find_installed()['jax'].version
-  assert f'jax {jax} needs jaxlib' in said and "and jaxlib 0.4.30 is installed: pip install 'jaxlib" in said
+  assert f'jax {jax} needs jaxlib' in said
+  assert "and jaxlib 0.4.30 is installed: pip install 'jaxlib" in said
   assert f"and libtpu 0.0.1 is installed: pip install 'jax[tpu]=={jax}'" in said
   with pytest.raises(versions.VersionError, match=r'jaxlib 0\.4\.30 is installed'):
     versions.check_importable()
@@ -202,7 +204,9 @@ def test_records_of_another_tokenizer(tmp_path, records):
   args = ['gpt2_small', '--scale=test', '--mesh.data=1', f'--data.path={records}',
           f'--output={tmp_path / "run"}']
   said = faults(args, laptop(tmp_path))['records']
-  assert 'contains records of a wordpiece tokenizer, but gpt2_small needs byte-bpe: make them with `python' in said
+  assert (
+      'contains records of a wordpiece tokenizer, but gpt2_small needs byte-bpe: make them with '
+      '`python') in said
 
 
 def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path, records):

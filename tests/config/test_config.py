@@ -243,5 +243,6 @@ def test_prompts_have_blanks(objective, prompt, blank):
   config = dataclasses.replace(TINY, objective=objective, data=DataConfig())
   with pytest.raises(ConfigError) as wrong:
     check(dataclasses.replace(config, prompts=(prompt,)))
-  assert str(wrong.value) == f"there is no {blank} in prompts 'a word': put one in place of the word to predict"
+  assert str(wrong.value) == (
+      f"there is no {blank} in prompts 'a word': put one in place of the word to predict")
   check(dataclasses.replace(config, prompts=('a [MASK] word', 'an <mask>')))

@@ -43,7 +43,8 @@ def test_what_is_written_is_read_back(trained, folder):
   """The same vectors, of an empty text and of one that loses its end too; each module has its
   place."""
   back = plm_jax.load(folder)
-  assert back.task.vector == trained.task.vector and back.length == 12 and 'similar' in back.capabilities
+  assert back.task.vector == trained.task.vector and back.length == 12
+  assert 'similar' in back.capabilities
   vectors = plm_jax.encode(trained, TEXTS)
   assert vectors.shape == (5, 12)
   np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)

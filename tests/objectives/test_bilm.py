@@ -274,7 +274,8 @@ def test_a_recipe_has_the_published_settings():
   optim, model = config.optim, config.model
   assert (optim.kind, optim.peak, optim.accumulator, optim.clip) == ('adagrad', 0.2, 1, 10)
   assert isinstance(
-      model, ElmoConfig) and model.dropout == 0.1 and model.characters.longest == char_ids.MAX_CHARACTERS
+      model, ElmoConfig)
+  assert model.dropout == 0.1 and model.characters.longest == char_ids.MAX_CHARACTERS
   assert config.train.steps == 1_000_840 and config.objective == BidirectionalLM(samples=8192)
   assert make_learner(config, dataclasses.replace(WORDS.vocab,
                                                   size=793_471)).carry['word'].shape == (384, 2)

@@ -189,7 +189,8 @@ def test_numbers_of_any_kind_are_drawn_or_counted(tmp_path):
       '\n'.join([*map(json.dumps, lines + foreign), deep, '9' * 5000, '']))
   found = Page(write_report(tmp_path, Summary('a run', {})))
   assert '5 not finite, not drawn' in found.words and list(found.charts()) == ['Loss']
-  assert '9 lines of metrics.jsonl, torn or of something else, left out of the curves' in found.words
+  assert (
+      '9 lines of metrics.jsonl, torn or of something else, left out of the curves') in found.words
 
 
 def test_no_label_is_clipped(tmp_path):

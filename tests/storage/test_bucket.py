@@ -317,7 +317,8 @@ def test_a_cache_in_a_bucket_is_refused(bucket, client):
              '"gs://bucket/cache"')
   status, _ = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt')
   client.ask('os.environ["PLM_JAX_CACHE"] = cache')
-  assert status == 'error: PLM_JAX_CACHE=gs://bucket/cache is a bucket: the cache has to be a local folder'
+  assert status == (
+      'error: PLM_JAX_CACHE=gs://bucket/cache is a bucket: the cache has to be a local folder')
 
 
 @pytest.fixture

@@ -181,7 +181,9 @@ def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
 def test_no_network_and_offline(server, tmp_path):
   away = {'HF_ENDPOINT': 'http://127.0.0.1:9'}  # the port of nobody
   error = run(server, tmp_path, FIND, 'org/bert', **away)[1]
-  assert 'org/bert is no local folder, and the Hugging Face hub cannot be reached at http://127.0.0.1:9' in error
+  assert (
+      'org/bert is no local folder, and the Hugging Face hub cannot be reached at '
+      'http://127.0.0.1:9') in error
   error = run(server, tmp_path, FIND, 'org/bert', HF_HUB_OFFLINE='1')[1]
   assert 'and HF_HUB_OFFLINE is set: unset it to download' in error
   folder = run(server, tmp_path, FIND, 'org/bert')[0]

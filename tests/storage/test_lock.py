@@ -160,7 +160,9 @@ def test_who_died_on_another_machine_is_waited_for_and_then_gone(tmp_path, capsy
   claim_elsewhere(tmp_path)
   began = time.monotonic()
   assert holds(tmp_path) and 0.5 <= time.monotonic() - began < 5
-  assert 'in use by a run (process 7 on elsewhere, since noon): waiting for it' in capsys.readouterr().out
+  assert (
+      'in use by a run (process 7 on elsewhere, since noon): waiting for it') in capsys.readouterr(
+          ).out
   claim_elsewhere(tmp_path, renewed=time.time() - 2 * lock.MAX_CLOCK_SKEW)
   began = time.monotonic()
   assert holds(tmp_path) and time.monotonic() - began < 0.5
