@@ -18,7 +18,7 @@ from typed import ELSEWHERE, ROOT, World, shown
 
 import plm_jax
 from plm_jax.cli.run import parse
-from plm_jax.recipes import find_recipe
+from plm_jax.recipes import find_recipe, word_vectors
 
 DOCS = ROOT / 'docs'
 # These are generated, or have commands that need a cluster or that others run: see their tests.
@@ -179,7 +179,8 @@ def test_commands_of_training_are_understood():
       command, found, rest = line.partition('-m plm_jax train ')
       if found and not command.startswith('scripts/') and '...' not in rest:
         name, *options = shlex.split(rest.partition(' > ')[0].partition(' | ')[0], comments=True)
-        modes.add(parse(find_recipe(name), options).mode)
+        if name not in word_vectors.PUBLISHED:
+          modes.add(parse(find_recipe(name), options).mode)
   assert {'train', 'compile'} <= modes
 
 

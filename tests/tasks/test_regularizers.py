@@ -84,7 +84,7 @@ def test_nothing_to_add_is_the_plain_loss(regularizer):
 @pytest.mark.slow
 def test_fgm_moves_vectors_so_far_and_uphill():
   task, (_, _, batch) = Task(), setting(0.0)
-  noise = FGM(0.5).make_noise(task, passes(0.0), batch)
+  noise = FGM(0.5).make_noise(TaskObjective(task), passes(0.0), batch)
   lengths = np.sqrt(np.square(noise).sum((1, 2)))
   np.testing.assert_allclose(lengths, [0.5, 0.5, 0, 0.5], rtol=1e-5)  # the third row weighs nothing
   assert not np.asarray(noise)[batch['segments'] == 0].any()
