@@ -26,6 +26,9 @@ class UserError(ValueError):
   def __str__(self) -> str:
     return write_plain(self.marked)
 
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}({str(self)!r})'
+
 
 EXIT_USAGE = 2
 """exit status for an unknown command or option, as argparse has it"""

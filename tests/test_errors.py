@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from plm_jax import errors
+from plm_jax.cli import flags
 from plm_jax.errors import ConfigError, check_interrupted, exit_on_error, parse_errors_as
 
 
@@ -119,3 +120,10 @@ def test_whatever_a_parser_raises_is_a_damaged_file(line):
   damaged = pytest.raises(ConfigError, match=r'^a\.json is damaged, or not a list: ')
   with damaged, parse_errors_as('a.json', 'a list', ConfigError):
     exec(f'import json\n{line}', {})
+
+
+def test_fields_have_plain_names_without_a_command_and_options_with_one():
+  error = errors.ConfigError(f'give {errors.name_field("optim.b2")}=1')
+  assert str(error) == 'give optim.b2=1' and repr(error) == "ConfigError('give optim.b2=1')"
+  with pytest.raises(errors.ConfigError, match=r'^give --optim\.b2=1$'), flags.name_flags():
+    raise error
