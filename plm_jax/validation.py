@@ -11,6 +11,7 @@ integer must fit 32 bits. Conditions on several fields are in `conflict`. Code t
 line or a file knows better names for the fields: it defers the checks (`defer_checks`), and then
 calls `check` on the complete configuration.
 """
+import abc
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 import contextlib
 import contextvars
@@ -65,19 +66,19 @@ class ValidatedConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice(ValidatedConfig):
+class Choice(ValidatedConfig, abc.ABC):
   """Base class of configurations of several kinds, such as optimizers, each with its own fields.
 
   The command line and Python set `kind` as if it were a field: `optim.kind`.
   """
 
   title: ClassVar[str] = ''
-  """What is chosen, as its description begins."""
+  """What is chosen: the first word of its help text."""
 
   @classmethod
+  @abc.abstractmethod
   def kinds(cls) -> Mapping[str, type['Choice']]:
     """Return the classes to choose from by their `kind`."""
-    raise NotImplementedError
 
   @property
   def kind(self) -> str:

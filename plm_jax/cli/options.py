@@ -282,7 +282,7 @@ def parse_run(
     sys.exit(0)
   known = {name for name, _, _ in signatures.option_fields(default)}
   suggestions.check_options(rest, known, f'{called} --help all')
-  # Fields that the configuration lacks are those of other kinds of a choice.
+  # An option that the chosen kind (such as the optimizer) lacks belongs to another kind.
   paths = [path.rpartition('.') for path in given_fields(rest)]
   validation.check_unused(default, [
       ''.join(path) for path in paths

@@ -1,4 +1,4 @@
-"""Mask rates of phases: set that of an objective, wherever among its parts it is."""
+"""The mask rate of a phase: find and set it in an objective, or in a part of the objective."""
 from collections.abc import Sequence
 import dataclasses
 from typing import Any

@@ -241,7 +241,7 @@ class RunConfig(ValidatedConfig):
 
   @property
   def training_objective(self) -> Objective:
-    """The objective of the training step: `objective`, or that which is made of its task."""
+    """The objective of the training step: `objective` itself, or the one made from its task."""
     return self.objective
 
   @property
@@ -359,8 +359,8 @@ def check_optimizer(config: RunConfig) -> None:
   eps = getattr(optim, 'eps', 1.0)
   if eps < 1e-30:
     raise ConfigError(
-        f'{name_field("optim.eps")} is 1e-30 or more, got {eps}: where a gradient is 0, as that of '
-        'tokens that do not come, 0 would be divided by 0')
+        f'{name_field("optim.eps")} is 1e-30 or more, got {eps}: where a gradient is 0, as for '
+        'tokens that do not occur, 0 would be divided by 0')
 
 
 def check_lengths(config: RunConfig) -> None:

@@ -46,7 +46,7 @@ def read_table(opened: TextFile, lines: Iterator[tuple[int, str]], kind: Literal
 def name_columns(
     name: str, rows: Iterable[tuple[int, list[str]]], on_error: OnError, stats: ReadStats,
     named: bool = True, field: str = '') -> Iterator[tuple[dict[str, str], str]]:
-  """Yield ({column: cell}, 'file:line') of the rows; those of another length are reported.
+  """Yield each row as ({column: cell}, 'file:line'); report rows of another length.
 
   Args:
     name: of the file.

@@ -15,7 +15,7 @@ ASSEMBLIES = get_args(Assembly)
 # A window ends where the next one begins.
 WINDOW_START = np.dtype([('start', '<u4'), ('sentence', '<u4')])
 PAIR_SPECIAL_TOKENS = 4  # of two texts in one row under 'pairs': [CLS] text [SEP] [CLS] text [SEP]
-RUNNING_SPECIAL_TOKENS = 2  # of a row of running text, which a window of pairs is as long as
+RUNNING_SPECIAL_TOKENS = 2  # of a row of running text: [CLS] and [SEP]
 RULE_VERSION = 3  # raise it when `find_starts` changes, so that stored results are not used
 
 

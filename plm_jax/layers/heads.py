@@ -155,7 +155,7 @@ class SpanBoundaryHead(nn.Module):
     init, dtype = cfg.init.table_initializer, cfg.compute_dtype
     shape = self.targets, self.size
     table = self.param('offsets', with_logical_axes(init, (None, None)), shape, jnp.float32)
-    # [batch, predictions, hidden]: the tokens beside each span, and the place in the span
+    # [batch, predictions, hidden]: the tokens to the left and to the right of each span
     left = jnp.take_along_axis(output.hidden, batch['left'][..., None], axis=1)
     right = jnp.take_along_axis(output.hidden, batch['right'][..., None], axis=1)
     h = jnp.concatenate([left, right, table.astype(dtype)[batch['offset']]], -1)

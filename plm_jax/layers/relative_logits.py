@@ -148,7 +148,7 @@ def shift_logits(by_distance, num_keys: int, places=None):
   size = by_distance.shape[2] - extra
   consecutive = by_distance[:, :, :size]
   batch, heads, _, distances = consecutive.shape
-  # Rows that are one shorter move every next query by one distance.
+  # Rows that are one element shorter shift each query by one more distance.
   flat = consecutive.reshape(batch, heads, size * distances)[:, :, size:]
   shifted = flat.reshape(batch, heads, size, distances - 1)[..., :num_keys]
   if places is None:

@@ -71,8 +71,8 @@ class Translations(ValidatedConfig):
                 f'{name_field("objective.pair.languages")} has {self.languages[corpus]} for it: '
                 'give A-B')
     if model.padding >= 0 and any(self.has_text_pairs(corpus) for corpus in range(len(corpora))):
-      return ('positions of each translation are numbered from 0, and the model numbers them '
-              f'behind its padding: give {name_field("model.padding")} -1')
+      return ('positions of each translation begin at 0, and those of the model after its padding: '
+              f'give {name_field("model.padding")} -1')
     return None
 
   def text_length(self, length: int) -> int:

@@ -10,8 +10,8 @@ from plm_jax.optim.trainable import is_stacked
 
 
 def scale_by_plain_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-  """Make Adam without bias correction; the state is that of optax.scale_by_adam, which always has
-  it."""
+  """Make Adam without bias correction, which optax.scale_by_adam always has; the states are
+  alike."""
   def update(updates, state, params=None):
     del params
     mu = optax.tree.update_moment(updates, state.mu, b1, 1)
@@ -26,8 +26,8 @@ def stabilize_updates(
     ) -> optax.GradientTransformation:
   """Clip the updates of Adam and weight decay per parameter (StableAdamW's update clipping).
 
-  Updates are divided by the root mean of g^2 / v where that is over 1. v lags behind gradients that
-  grow, and updates would be too long (Wortsman et al. 2023, section 3.3 and algorithm 2).
+  Updates are divided by the root mean of g^2 / v if it is over 1: where gradients grow, v lags
+  behind them, and updates would be too large (Wortsman et al. 2023, section 3.3, algorithm 2).
   Parameters that hold one layer per row are clipped layer by layer.
 
   Args:

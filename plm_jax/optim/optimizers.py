@@ -27,7 +27,7 @@ Pace = Sequence[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimConfig(Choice, abc.ABC):
+class OptimConfig(Choice):
   """Optimizer and learning rate; the defaults are BERT's (Devlin et al. 2019, A.2, and its
   optimization.py).
 

@@ -44,8 +44,8 @@ class BestCheckpoint:
   def update(self, step: int, values: dict[str, float], params: Any, meta: dict[str, Any]) -> None:
     """Save the parameters where their metric is finite and better than any before.
 
-    A share of 0 again, such as micro F1 while a model chooses no label, counts as better: the model
-    has not begun to learn the metric, and early stopping waits until it does.
+    A metric that stays at 0, such as micro F1 while the model predicts no label, counts as better:
+    early stopping begins once it has risen.
 
     Raises:
       ConfigError: there is no such metric.

@@ -377,7 +377,7 @@ def open_heldout(config: PretrainRun, records, phase: Phase) -> dict[int, Window
     if config.mode == 'evaluate':
       split = meta.evaluation_split
     elif not meta.heldout:
-      continue  # as its user wanted, or of one document: `preflight.check_heldout` warns
+      continue  # nothing is held out: `preflight.check_heldout` warns
     opened[corpus] = Windows(
         folder, split, rule.length, rule.assembly, rule.target_tokens, rule.separators)
   return opened
