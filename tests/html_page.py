@@ -33,8 +33,8 @@ class Page(HTMLParser):
     return ''.join(self.text)
 
   def count(self, tag, kind=None):
-    return sum(found == tag and (kind is None or attrs.get('class') == kind) for found,
-               attrs in self.tags)
+    return sum(found == tag and (kind is None or attrs.get('class') == kind)
+               for found, attrs in self.tags)
 
   def charts(self):
     """Title -> the chart's SVG, parsed as XML."""

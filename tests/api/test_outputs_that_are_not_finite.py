@@ -42,8 +42,8 @@ KINDS = {
     'gpt2': ('generate', 'sample', 'beams', 'stream', 'score', 'likelihood', 'losses'),
     't5': ('generate', 'beams'),
     'glm': ('fill_mask', 'generate')}
-CASES = [*itertools.chain.from_iterable([(kind, name) for name in names] for kind,
-                                        names in KINDS.items()),
+CASES = [*itertools.chain.from_iterable([(kind, name) for name in names]
+                                        for kind, names in KINDS.items()),
          *[(kind, 'predict') for kind in TASKS]]
 
 

@@ -210,8 +210,8 @@ def test_scores_are_those_of_the_definitions(seed):
 def test_scores_are_those_of_pytrec_eval(seed):
   pytrec_eval = pytest.importorskip('pytrec_eval')
   relevance, found = draw_rankings(seed)
-  results = {query: {name: value for name, value in hits if name != query} for query,
-             hits in found.items()}
+  results = {query: {name: value for name, value in hits if name != query}
+             for query, hits in found.items()}
   official = pytrec_eval.RelevanceEvaluator(relevance,
                                             {'ndcg_cut.10', 'map_cut.100',
                                              'recall.100'}).evaluate(results)

@@ -20,8 +20,8 @@ def sentence(most):
 
 CALLS = {
     'bert': {'encode': lambda model, texts: plm_jax.encode(model, texts),
-             'fill_mask': lambda model,
-             texts: plm_jax.fill_mask(model, [f'{text} [MASK]' for text in texts])},
+             'fill_mask': lambda model, texts: plm_jax.fill_mask(
+                 model, [f'{text} [MASK]' for text in texts])},
     'gpt2': {'generate': lambda model, texts: plm_jax.generate(model, texts, max_new=3),
              'encode': lambda model, texts: plm_jax.encode(model, texts)},
     't5': {'generate': lambda model, texts: plm_jax.generate(model, texts, max_new=3)},
@@ -29,11 +29,11 @@ CALLS = {
     'elmo': {'encode': lambda model, texts: plm_jax.encode(model, texts)},
     'embedding': {'encode': lambda model, texts: plm_jax.search(model, texts, texts[0])},
     'classification': {'predict': lambda model, texts: plm_jax.predict(model, texts)},
-    'choice': {'predict': lambda model,
-               texts: plm_jax.predict(model, [(text, ['fine', 'dull']) for text in texts])},
+    'choice': {'predict': lambda model, texts: plm_jax.predict(
+        model, [(text, ['fine', 'dull']) for text in texts])},
     'tagging': {'tag': lambda model, texts: plm_jax.tag(model, texts)},
-    'answers': {'answer': lambda model,
-                texts: plm_jax.answer(model, [text[:8] for text in texts], texts[0])}}
+    'answers': {'answer': lambda model, texts: plm_jax.answer(model, [text[:8] for text in texts],
+                                                              texts[0])}}
 
 
 @pytest.mark.parametrize('kind', [

@@ -113,8 +113,8 @@ def test_spans_and_runs():
   assert chinese_masks.of_spans(rows().spans) == {'drawn 1': 62.5, 'drawn 2': 12.5, 'drawn 3': 12.5,
                                                   'drawn 4': 12.5}
   assert chinese_masks.of_spans(np.ones(5, int)) == {}
-  words = [Word(row, 'x', 'x', (bool(chosen),)) for row,
-           marks in enumerate(('1101111100', '0111', '1')) for chosen in
+  words = [Word(row, 'x', 'x', (bool(chosen),))
+           for row, marks in enumerate(('1101111100', '0111', '1')) for chosen in
            map(int, marks)]
   assert chinese_masks.of_runs(words) == {'runs 1': 25, 'runs 2': 25, 'runs 3': 25, 'runs 4': 0,
                                           'runs 5': 25}

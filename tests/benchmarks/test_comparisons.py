@@ -95,8 +95,8 @@ def test_chinese(tmp_path, in_process, monkeypatch, capfd):
            for line in range(400)]
   text.write_text('\n\n'.join('\n'.join(lines[number:number + 8]) for number in range(0, 400, 8)))
   examples(tmp_path, 'chnsenticorp', ('天气好', '我们学校好', '好电影'), ('天气不好', '他不好', '不好问题'))
-  tagged = ''.join(f'{character}\t{tag}\n' for character,
-                   tag in zip('他工作北京', ('O', 'O', 'O', 'B-GPE', 'I-GPE'),
+  tagged = ''.join(f'{character}\t{tag}\n'
+                   for character, tag in zip('他工作北京', ('O', 'O', 'O', 'B-GPE', 'I-GPE'),
                                                                     strict=True)) + '\n'
   for part in ('train', 'dev'):
     (tmp_path / f'weibo_ner_{part}.conll.gz').write_bytes(gzip.compress((tagged * 40).encode()))

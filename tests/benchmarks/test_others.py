@@ -23,8 +23,8 @@ def test_a_claim(tmp_path):
 
 @pytest.mark.slow
 def test_masks_of_bart():
-  assert all(abs(here - paper) < 0.05 + 0.05 * paper for here,
-             paper in masks.bart(masks.CHUNK).values())
+  assert all(abs(here - paper) < 0.05 + 0.05 * paper
+             for here, paper in masks.bart(masks.CHUNK).values())
 
 
 def test_parts_of_a_file_share_no_examples(tmp_path):

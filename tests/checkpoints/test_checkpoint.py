@@ -73,8 +73,8 @@ def test_parameters_alone(saved, state, learner, windows):
 
 
 def test_of_a_mean_and_what_is_trained_others_read_the_mean(tmp_path):
-  arrays = {name: {'kernel': np.full(3, number, np.float32)} for number,
-            name in enumerate(('mean', 'trained', 'mu'))}
+  arrays = {name: {'kernel': np.full(3, number, np.float32)}
+            for number, name in enumerate(('mean', 'trained', 'mu'))}
   count = np.int32(4)
   state = TrainState(count, arrays['mean'], arrays['mu'], count, count, trained=arrays['trained'])
   assert {*state.parts} == {'step', 'params', 'opt_state', 'skipped', 'streak', 'trained'}

@@ -188,8 +188,8 @@ def test_commands_check_what_they_are_given_before_they_begin(args, line, monkey
 
 def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
   asked = []
-  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules,
-                      writing: asked.append(config))
+  monkeypatch.setattr(preparation, 'prepare',
+                      lambda config, out, rules, writing: asked.append(config))
   for args in [], ['--vocab=300', '--sentences=split'], ['--scale=laptop'], ['--sentences', 'split',
                                                                              '--for', 't5_base']:
     monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--for=gpt2_small',
@@ -228,8 +228,8 @@ def test_options_of_a_tokenizer_to_train_are_refused_next_to_one_that_is_there(
 def test_what_is_behind_beam_is_for_beam(monkeypatch):
   asked = []
   monkeypatch.setattr(beam, 'make_runner', asked.append)
-  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules,
-                      writing: asked.append((config, writing.func)))
+  monkeypatch.setattr(preparation, 'prepare',
+                      lambda config, out, rules, writing: asked.append((config, writing.func)))
   flags = ['--runner=DataflowRunner', '--region', 'us-central1', '--labels=a=b', '--labels=c d']
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--vocab=300', '--beam',
                                    *flags])
@@ -241,8 +241,8 @@ def test_what_is_behind_beam_is_for_beam(monkeypatch):
 def test_what_is_behind_beam_is_for_beam_when_a_corpus_is_cleaned(monkeypatch):
   asked = []
   monkeypatch.setattr(beam, 'make_runner', asked.append)
-  monkeypatch.setattr(cleaning, 'clean', lambda config, source, out,
-                      working: asked.append((config, working.func)))
+  monkeypatch.setattr(cleaning, 'clean',
+                      lambda config, source, out, working: asked.append((config, working.func)))
   flags = ['--runner=SparkRunner', '--job_endpoint', 'embed']
   monkeypatch.setattr('sys.argv', ['plm_jax', 'clean', 'TEXT', 'OUT', '--rules=gopher', '--beam',
                                    *flags])
@@ -256,8 +256,8 @@ def test_what_is_behind_beam_is_for_beam_when_a_corpus_is_cleaned(monkeypatch):
     ('gpt2_small', ['packed-1024-1'])])
 def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
   asked = []
-  monkeypatch.setattr(preparation, 'prepare', lambda config, out, rules,
-                      writing: asked.extend(map(str, rules)))
+  monkeypatch.setattr(preparation, 'prepare',
+                      lambda config, out, rules, writing: asked.extend(map(str, rules)))
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT',
                                    *([f'--for={recipe}'] if recipe else [])])
   cli.main()
@@ -298,9 +298,8 @@ def test_limits_are_of_fields_that_there_are():
     return [cls, *(inner for some in cls.__subclasses__() for inner in every(some))]
   for cls in every(validation.ValidatedConfig):
     if dataclasses.is_dataclass(cls):
-      assert set(validation.inherited_table(cls, 'limits')) <= {field.name
-                                                                for field
-                                                                in dataclasses.fields(cls)}, cls
+      names = {field.name for field in dataclasses.fields(cls)}
+      assert set(validation.inherited_table(cls, 'limits')) <= names, cls
       assert isinstance(cls.limits, types.MappingProxyType)
 
 

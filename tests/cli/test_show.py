@@ -48,8 +48,8 @@ def test_options_of_sections_of_another_class():
                                                            phases=(Phase(900_000, 128, 256),
                                                                    Phase(1, 2, 3),
                                                                               Phase(4, 8, 16))))
-  found = {option: (value, default) for option, value,
-           default in show.compare_options(run, PretrainRun('a'))}
+  found = {option: (value, default)
+           for option, value, default in show.compare_options(run, PretrainRun('a'))}
   assert found['--model'] == ('DecoderConfig', 'EncoderConfig')
   assert found['--model.vocab'][0] == 50257
   assert found['--train.phases.0.steps'] == (900_000, 900_000) and found[

@@ -46,8 +46,8 @@ def test_curves_are_drawn_where_their_points_are():
   rows = [line[plots.LABEL_WIDTH + 1:].ljust(11) for line in told[1:6]]
   assert rows[0][5] == '●' and rows[0][0] > '\u2800' and rows[4][10] > '\u2800' and rows[2][
       5] > '\u2800'
-  assert {(row, column) for row, line in enumerate(rows) for column,
-          c in enumerate(line) if c > '\u2800'} <= {
+  assert {(row, column) for row, line in enumerate(rows)
+          for column, c in enumerate(line) if c > '\u2800'} <= {
       (row, column) for row in range(5) for column in range(11) if abs(column / 10 - row / 4)
       <= 0.3}
   assert told[6:] == ['         └' + '─' * 11, '          0       100']

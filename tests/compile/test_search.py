@@ -99,8 +99,8 @@ def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
   recipe = dataclasses.replace(config(), mesh=MeshConfig(fsdp=8, adapts=True))
   for best, typed in (((16, 1, 1), 'Give mesh.fsdp=1.'), ((4, 4, 1), 'Give mesh.fsdp=4.'),
                       ((2, 8, 1), 'No option is needed: the run takes this mesh by itself.')):
-    assert meshes([pod(recipe, lambda mesh,
-                       best=best: (.01, .01) if mesh == best else (.02, .02))]) == [best]
+    assert meshes([pod(recipe, lambda mesh, best=best: (.01, .01) if mesh == best
+                       else (.02, .02))]) == [best]
     assert typed in capsys.readouterr().out
 
 

@@ -59,8 +59,8 @@ def edit(folder, tensors=None, config=None):
 
 
 def all_tensors(folder):
-  return {name: x for path in folder.glob('*.safetensors') for name,
-          x in files.load_file(path).items()}
+  return {name: x for path in folder.glob('*.safetensors')
+          for name, x in files.load_file(path).items()}
 
 
 def assert_bits(got, want):
@@ -195,8 +195,8 @@ def test_other_tensors_next_to_wrapped_ones_are_named(checkpoint):
 
 
 def test_prefix_of_another_family_is_no_wrapper(checkpoint):
-  edit(checkpoint, lambda tensors: {name.replace('bert.', 'roberta.', 1): x for name,
-                                    x in tensors.items()})
+  edit(checkpoint, lambda tensors: {name.replace('bert.', 'roberta.', 1): x
+                                    for name, x in tensors.items()})
   with pytest.raises(ConvertError, match=r'missing tensor bert\.embeddings'):
     conversion.load(checkpoint)
 

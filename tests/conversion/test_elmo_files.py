@@ -103,8 +103,8 @@ def test_damaged_weights_are_refused_or_differ_in_a_single_number(trained, folde
       except WeightsError:
         continue
       assert len(damaged) == len(content)
-      changed = sum(int((x != y).sum()) for x,
-                    y in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True))
+      changed = sum(int((x != y).sum())
+                    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True))
       assert changed <= 1
   path.write_bytes(content[:table + 3] + bytes([content[table + 3] ^ 0x40]) + content[table + 4:])
   with pytest.raises(WeightsError,

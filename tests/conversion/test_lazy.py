@@ -41,8 +41,8 @@ def test_a_part_is_that_of_the_whole(layout, shape):
   for index in itertools.product(*[(slice(0, n), slice(n // 2, n)) for n in shape]):
     where, box = layout.export_index(index, shape)
     found = layout.import_array(theirs[where], index_shape(box))
-    inner = tuple(slice(i.start - b.start, i.stop - b.start) for i,
-                  b in zip(index, box, strict=True))
+    inner = tuple(slice(i.start - b.start, i.stop - b.start)
+                  for i, b in zip(index, box, strict=True))
     np.testing.assert_array_equal(found[inner], ours[index])
     times = layout.parts if getattr(layout, 'by_head', False) else 1
     assert theirs[where].size == times * math.prod(index_shape(box))

@@ -32,8 +32,8 @@ def joined(parts, version):
 
 def model_of(version):
   """The nested state dict; attention and the encoder have other names in files before version 3."""
-  theirs = {name: x.astype(np.float32) for name,
-            x in library.load_file(GOLDEN / 'model.safetensors').items()}
+  theirs = {name: x.astype(np.float32)
+            for name, x in library.load_file(GOLDEN / 'model.safetensors').items()}
   attention, encoder = ('self_attention',
                         'encoder') if version == 3 else ('attention', 'transformer')
   stack = {}
@@ -51,8 +51,8 @@ def model_of(version):
   final = both('bert.encoder.ln')
   stack |= {f'final_layernorm.{kind}': x for kind, x in final.items()}
   embedding = {f'{called}_embeddings': {
-      'weight': theirs[f'bert.embeddings.{name}_embeddings.weight']} for called, name
-               in (('word', 'word'), ('position', 'position'), ('tokentype', 'token_type'))}
+      'weight': theirs[f'bert.embeddings.{name}_embeddings.weight']}
+      for called, name in (('word', 'word'), ('position', 'position'), ('tokentype', 'token_type'))}
   head = 'cls.predictions.transform'
   return {
       'language_model': {

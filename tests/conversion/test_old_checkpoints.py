@@ -25,8 +25,8 @@ GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
 
 
 def tensors_of(case):
-  return {name: x.astype(np.float32) for name,
-          x in library.load_file(GOLDEN / case / 'model.safetensors').items()}
+  return {name: x.astype(np.float32)
+          for name, x in library.load_file(GOLDEN / case / 'model.safetensors').items()}
 
 
 def assert_same(got, want):
@@ -332,8 +332,8 @@ def test_a_pickle_that_would_run_is_not_run(tmp_path, torch, monkeypatch):
 def test_bart_of_fairseq(tmp_path, torch):
   case = 'bart/kv_cache_steps'
   tensors = tensors_of(case)
-  state = {name.removeprefix('model.'): x for name,
-           x in tensors.items() if name != 'final_logits_bias'}
+  state = {name.removeprefix('model.'): x for name, x in tensors.items() if name
+           != 'final_logits_bias'}
   shared = state.pop('shared.weight')
   state |= {'encoder.embed_tokens.weight': shared, 'decoder.embed_tokens.weight': shared,
             'decoder.output_projection.weight': shared, 'encoder.version': np.ones(1, np.float32)}

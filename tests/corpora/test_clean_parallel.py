@@ -187,8 +187,8 @@ def test_documents_of_many_shards_hang_together():
   place = lambda shard, at: shard << duplicate_stages.PLACE_BITS | at
   edges = [np.array([[place(1, 1), place(2, 0)]]),
            np.array([[place(0, 2), place(2, 0)], [place(1, 0), place(1, 2)]])]
-  found = {number: item.places.tolist() for number,
-           item in duplicate_stages.join_similar(iter(shards), iter(edges))}
+  found = {number: item.places.tolist()
+           for number, item in duplicate_stages.join_similar(iter(shards), iter(edges))}
   assert found == {1: [1, 2], 2: [0]}
 
 

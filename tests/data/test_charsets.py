@@ -42,8 +42,8 @@ def test_a_text_of_another_encoding_is_named_and_read_with_the_option(tmp_path, 
     list(sources.read_documents(str(path)))
   with pytest.raises(SourceError, match=r'convert it to UTF-8 \(iconv -f '), name_flags(()):
     list(sources.read_documents(str(path)))
-  found = [document.paragraphs for document
-           in sources.read_documents(str(path), TextReadConfig(encoding=name))]
+  found = [document.paragraphs
+           for document in sources.read_documents(str(path), TextReadConfig(encoding=name))]
   assert found == [[part] for part in text.strip().split('\n\n')]
   (tmp_path / 'a.txt.gz').write_bytes(gzip.compress(text.encode(encoding)))
   assert [one.paragraphs for one in sources.read_documents(f'{path}.gz',

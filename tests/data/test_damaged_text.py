@@ -83,8 +83,8 @@ def test_preparing(tmp_path, name, capsys):
     path.write_bytes(content)
     config = PrepareConfig(source=str(path), kind='bytes', on_error='skip', shard_tokens=1000,
                            workers=1)
-    problem = tried(lambda config=config,
-                    number=number: prepare.prepare(config, tmp_path / f'{number}'), path)
+    problem = tried(lambda config=config, number=number: prepare.prepare(
+        config, tmp_path / f'{number}'), path)
     assert bool(problem) != (tmp_path / f'{number}/records.json').exists()
 
 

@@ -58,8 +58,8 @@ def decode_documents(folder: pathlib.Path, split: records.Split = 'train') -> li
         folder, shard)
     first = np.flatnonzero(np.diff(sentences['document'].astype(int), prepend=-1))
     starts = [*sentences['start'][first].tolist(), len(tokens)]
-    found += [tokenizer.decode(tokens[start:end].tolist()) for start,
-              end in itertools.pairwise(starts)]
+    found += [tokenizer.decode(tokens[start:end].tolist())
+              for start, end in itertools.pairwise(starts)]
   return found
 
 
@@ -116,8 +116,8 @@ def test_blank_lines_divide_exact_text_where_the_user_asks_for_it(tmp_path):
   (tmp_path / 'a.txt').write_text('\n\n  A\n\tb  \n \n\nC\n    d\r\n\r\n\r\ne')
   def read(documents):
     config = PrepareConfig(sentences='none', documents=documents).read_config
-    return [document.paragraphs[0] for document
-            in sources.read_documents(str(tmp_path / 'a.txt'), config)]
+    return [document.paragraphs[0]
+            for document in sources.read_documents(str(tmp_path / 'a.txt'), config)]
   assert read('blank-lines') == ['  A\n\tb  ', 'C\n    d', 'e']
   assert read('lines') == ['  A', '\tb  ', 'C', '    d', 'e']
   assert read('auto') == read('files') == ['\n\n  A\n\tb  \n \n\nC\n    d\r\n\r\n\r\ne']
@@ -127,8 +127,8 @@ def test_marked_up_files_keep_the_lines_of_their_documents(tmp_path):
   (tmp_path / 'wiki').write_text(
       '<doc id="1">\nA title\n\n  verse\n\n\nend\n</doc>\n\n<doc id="2">\nB\n</doc>\n')
   config = TextReadConfig(exact=True)
-  found = [document.paragraphs for document
-           in sources.read_documents(str(tmp_path / 'wiki'), config)]
+  found = [document.paragraphs
+           for document in sources.read_documents(str(tmp_path / 'wiki'), config)]
   assert found == [['A title\n\n  verse\n\n\nend'], ['B']]
 
 

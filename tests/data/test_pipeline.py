@@ -229,8 +229,8 @@ def test_rates_of_examples(cap, temperature, shares):
   """Of two tasks of 300 and 100 examples, 10 of the first in a window, and 5 of the second."""
   tasks = [Task(30, 300), Task(20, 100)]
   rates = MixtureShares(cap=cap, temperature=temperature).compute_weights(tasks)
-  read = np.array([rate * task.documents / len(task) for rate,
-                   task in zip(rates, tasks, strict=True)])
+  read = np.array([rate * task.documents / len(task)
+                   for rate, task in zip(rates, tasks, strict=True)])
   np.testing.assert_allclose(read / read.sum(), np.array(shares) / sum(shares), rtol=1e-6)
 
 

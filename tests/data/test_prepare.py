@@ -270,8 +270,8 @@ def test_windows_of_a_small_text_are_counted(tmp_path):
   rules = WindowRule('document', 18), WindowRule('sentences',
                                                  18), WindowRule('document', 5), *others
   prepare.prepare(config, tmp_path / 'out', rules)
-  assert {name: json.loads(text)['windows'] for name,
-          text in counted(tmp_path / 'out').items()} == {
+  assert {name: json.loads(text)['windows']
+          for name, text in counted(tmp_path / 'out').items()} == {
       'train-document-18.json': [3],  # 8 + 10, 4, 8
       'train-sentences-18.json': [2],  # 8 + 10, 4 + 8
       'train-document-5.json': [7]}  # 5, 3, 5, 5, 4, 5, 3
@@ -295,8 +295,8 @@ def test_what_prepare_has_counted_no_run_reads_sentences_for(config, tmp_path, m
       rule.count_windows(records.read_sentences(tmp_path / 'out', shard), shard)[0]
                                        for shard in meta.shards(split)]
               for split in records.SPLITS for rule in RULES}
-  assert {name: json.loads(text)['windows'] for name,
-          text in counted(tmp_path / 'out').items()} == expected
+  assert {name: json.loads(text)['windows']
+          for name, text in counted(tmp_path / 'out').items()} == expected
   assert min(map(len, expected.values())) > 1
   reads = count_reads(monkeypatch)
   for split in records.SPLITS:

@@ -15,8 +15,8 @@ from plm_jax.errors import UserError
 
 
 def read(source, stats=None, **reading):
-  return [document.paragraphs for document
-          in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
+  return [document.paragraphs
+          for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
 
 
 def record(text, kind='conversion', length=None):

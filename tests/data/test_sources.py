@@ -21,8 +21,8 @@ DOCUMENTS = [['One.', 'Two\x0b\x85 end.'], ['Three.\u2028Four.']]
 
 
 def read(source, stats=None, **reading):
-  return [document.paragraphs for document
-          in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
+  return [document.paragraphs
+          for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
 
 
 @pytest.mark.parametrize(('name', 'pack'), [

@@ -40,8 +40,8 @@ def write(folder, *shards, split='train', tokenizer='hash', vocab=100):
 
 def read(folder, assembly, length=5):
   all_windows = Windows(folder, 'train', length, assembly)
-  return {name: array.tolist() for name,
-          array in all_windows.read(np.arange(len(all_windows))).items()}
+  return {name: array.tolist()
+          for name, array in all_windows.read(np.arange(len(all_windows))).items()}
 
 
 def test_document_windows_of_the_worked_example(tmp_path):

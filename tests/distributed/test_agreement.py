@@ -278,8 +278,8 @@ def test_two_processes_killed_and_continued_read_and_learn_what_one_undisturbed_
   """The batch grows in the second phase, which continues the order of the first."""
   text = tmp_path / 'text.txt'
   text.write_text(documents(0, 120))
-  phases = [f'--train.phases.{number}.{name}={value}' for number,
-            phase in enumerate([(4, 32, 4), (12, 32, 8)])
+  phases = [f'--train.phases.{number}.{name}={value}'
+            for number, phase in enumerate([(4, 32, 4), (12, 32, 8)])
             for name, value in zip(('steps', 'length', 'batch'), phase, strict=True)]
   args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2',
           '--train.save-every=3', *phases,

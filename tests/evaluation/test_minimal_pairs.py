@@ -208,8 +208,8 @@ def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
 
 
 def test_a_table_of_pairs_without_a_phenomenon():
-  judged = [JudgedPair(MinimalPair('a', 'b', name), 1.0, other) for name,
-            other in (('x', 0.0), ('x', 2.0), ('y', 0.0))]
+  judged = [JudgedPair(MinimalPair('a', 'b', name), 1.0, other)
+            for name, other in (('x', 0.0), ('x', 2.0), ('y', 0.0))]
   lines = [line.split()[:2] for line in table_lines({'run': judged})]
   assert lines[1:4] == [['x', '50.0%'], ['y', '100.0%'], ['all', '66.7%']]
   named = [one._replace(pair=one.pair._replace(term='z')) for one in judged]

@@ -161,6 +161,6 @@ def test_commands(bert, tmp_path, capsys, monkeypatch):
 def test_fresh_parameters_are_others_with_another_seed(bert):
   first, again, other = (probing.init_random_params(bert, seed) for seed in (0, 0, 1))
   def alike(some, others):
-    return [bool(jnp.array_equal(x, y)) for x,
-            y in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)]
+    return [bool(jnp.array_equal(x, y))
+            for x, y in zip(jax.tree.leaves(some), jax.tree.leaves(others), strict=True)]
   assert all(alike(first, again)) and not all(alike(first, other))

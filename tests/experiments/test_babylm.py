@@ -34,8 +34,8 @@ def track(tmp_path, monkeypatch) -> pathlib.Path:
         f'{line}\t{number % 2}' for number, line in enumerate(part))]) + '\n')
   for file in ('train.tsv', 'dev.tsv'):
     (tmp_path / 'glue/RTE' / file).write_text('\n'.join(['sentence1\tsentence2\tlabel', *(
-        f'{line}\t{line}\t{("entailment", "not_entailment")[number % 2]}' for number,
-        line in enumerate(lines[:16]))]))
+        f'{line}\t{line}\t{("entailment", "not_entailment")[number % 2]}'
+        for number, line in enumerate(lines[:16]))]))
   (tmp_path / 'eval/supplement_filtered').mkdir(parents=True)
   pairs = [json.dumps({'sentence_good': line[:20], 'sentence_bad': line[20::-1]})
            for line in lines[:2]]

@@ -186,5 +186,5 @@ def test_predictions_are_completions_but_for_comps():
   some = results(('base', [-1.0, -2.0]), ('base', [-2.0, -1.0]))
   assert zero_shot.format_predictions(some, 'ewok') == {
       'base': {'predictions': [{'id': 'base_0', 'pred': 'g'}, {'id': 'base_1', 'pred': 'b'}]}}
-  assert [line['pred'] for line
-          in zero_shot.format_predictions(some, 'comps')['base']['predictions']] == ['good', 'bad']
+  assert [line['pred'] for line in zero_shot.format_predictions(some, 'comps')['base'][
+      'predictions']] == ['good', 'bad']

@@ -157,8 +157,8 @@ def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
 
 def test_scores_are_those_of_all_at_once():
   model = tuned.trained('classification')
-  examples = [Example((text,), label) for text,
-              label in (('fine', 1), ('dull', 1), ('a dull film', 0), ('a', None))]
+  examples = [Example((text,), label)
+              for text, label in (('fine', 1), ('dull', 1), ('a dull film', 0), ('a', None))]
   scores = StreamingMetrics(model.task)
   for part in (examples[:2], examples[2:]):
     scores.add(part, predict(model, part))

@@ -45,8 +45,8 @@ def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, caps
   capsys.readouterr()
   evaluate_folder(str(folder))
   found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines())
-  assert {name: float(value) for name,
-          value in found.items()} == pytest.approx(finished[1].heldout, abs=5e-3)
+  assert {name: float(value) for name, value in found.items()} == pytest.approx(
+      finished[1].heldout, abs=5e-3)
   said['data']['dev'] = []
   (folder / 'config.json').write_text(json.dumps(said))
   with pytest.raises(ConfigError, match='has no development set'):
@@ -173,8 +173,8 @@ def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, ca
     rows = [json.loads(line)
             for line in (home / f'classification.{part}.jsonl').read_text().splitlines()]
     (tmp_path / 'three' / f'classification.{part}.jsonl').write_text(''.join(
-        json.dumps({**row, 'label': ('no', 'maybe', 'yes')[n % 3]}) + '\n' for n,
-        row in enumerate(rows)))
+        json.dumps({**row, 'label': ('no', 'maybe', 'yes')[n % 3]}) + '\n'
+        for n, row in enumerate(rows)))
   loaded_model.load_model(finished[0]).tokenizer.save(tmp_path / 'three' / 'tokenizer')
   begun = InitialModel(str(finished[0]), 'bert', loaded_model.load_model(finished[0]).model)
   config = labelled.run(tmp_path / 'three', steps=1, start=begun, output=str(tmp_path / 'run'),

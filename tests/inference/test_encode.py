@@ -97,8 +97,8 @@ def test_a_text_that_is_cut_keeps_its_special_tokens_and_nothing_of_its_end(kind
   model = trained(models(tokenizer.vocab.size)[kind], tokenizer)
   ids = tokenizer.encode('the cat sat on the mat, and the dog ' * 20)
   seen = []
-  monkeypatch.setattr(encoding, 'iterate_batches', lambda rows,
-                      *more: seen.extend(rows) or iter(()))
+  monkeypatch.setattr(encoding, 'iterate_batches',
+                      lambda rows, *more: seen.extend(rows) or iter(()))
   with contextlib.suppress(TypeError, ValueError):
     encode(model, [ids], cut=True)
   whole = encoding.build_row(model, tokenizer, ids[:room])

@@ -120,8 +120,8 @@ def test_scores_are_sums_over_whole_rows():
     ids, written = glm_infill.encode_prompt(trained(), prompt), TOKENIZER.encode(words)
     size, batch = row(glm_infill.InfillingText(ids, ((ids.index(VOCAB.mask), written),)))
     logprobs = jax.nn.log_softmax(forward()(trained().params, batch)[0])
-    want = sum(logprobs[size - 1 - len(written) + k, token] for k,
-               token in enumerate([*written, VOCAB.eop]))
+    want = sum(logprobs[size - 1 - len(written) + k, token]
+               for k, token in enumerate([*written, VOCAB.eop]))
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 

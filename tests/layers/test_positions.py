@@ -73,8 +73,8 @@ def test_logits_against_the_formula():
   probs = seen['intermediates']['probs'][0]
 
   p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-  q, k = (np.einsum('bld,dha->blha', y, p[name]['kernel']) for y,
-          name in ((x, 'query'), (kv, 'key')))
+  q, k = (np.einsum('bld,dha->blha', y, p[name]['kernel'])
+          for y, name in ((x, 'query'), (kv, 'key')))
   at = np.concatenate([np.broadcast_to(np.arange(queries), (2, queries)), places],
                       1) + keys - queries
   distance = (at[:, :, None] - np.arange(keys)) * np.array([1, -1])[:, None, None]

@@ -340,8 +340,8 @@ def test_bfloat16_stays_close_and_parameters_stay_float32():
   y = forward(cfg, params, layers=2)
   low, (grads, _) = value_and_grad(
       dataclasses.replace(cfg, dtype='bfloat16'), params, X.astype(jnp.bfloat16), layers=2)
-  assert low.dtype == jnp.bfloat16 and {g.dtype for g
-                                        in jax.tree.leaves(grads)} == {np.dtype('float32')}
+  assert low.dtype == jnp.bfloat16 and {g.dtype for g in jax.tree.leaves(grads)} == {
+      np.dtype('float32')}
   error = np.abs(low.astype(np.float32) - y)
   assert 0 < error.mean() < 0.01 and error.max() < 0.1
 
@@ -356,8 +356,8 @@ def test_a_parallel_block_is_a_sum_over_one_norm():
   block = Block(cfg)
   shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), X, EVERYTHING)['params'])
   params = tiny.random_params(shapes)
-  assert {name: tiny.flat(part).keys() for name,
-          part in params.items() if name.endswith('norm')} == {
+  assert {name: tiny.flat(part).keys() for name, part in params.items()
+          if name.endswith('norm')} == {
       'parallel_norm': {'scale'}}
   def written_out(params, x):
     y = cfg.make_norm('norm').apply({'params': params['parallel_norm']}, x)

@@ -21,9 +21,8 @@ from plm_jax.sharding import MeshConfig
 TEXTS = ['ana came home', 'bo had a dull book']
 CALLS = {
     'encode': ('bert', lambda model: plm_jax.encode(model, TEXTS)),
-    'fill_mask': ('bert', lambda model: [p for row
-                                         in plm_jax.fill_mask(model, 'ana [MASK] home')[0] for _,
-                                         p in row]),
+    'fill_mask': ('bert', lambda model: [
+        p for row in plm_jax.fill_mask(model, 'ana [MASK] home')[0] for _, p in row]),
     'likelihood': ('bert', lambda model: plm_jax.likelihood(model, TEXTS)),
     'generate': ('gpt2', lambda model: plm_jax.generate(model, TEXTS, max_new=4,
                                                         beams=2)[0][0].score),
@@ -157,8 +156,8 @@ def test_a_sharded_model_stays_sharded(kind, call, tmp_path):
   assert any(not sharding.is_fully_replicated for _, sharding in before)
   for _ in range(2):
     np.testing.assert_allclose(call(model), call(whole), rtol=1e-3, atol=1e-4)
-  assert all(old is new for (old, _),
-             new in zip(before, jax.tree.leaves(model.params), strict=True))
+  assert all(old is new for (old, _), new in zip(before, jax.tree.leaves(model.params),
+                                                 strict=True))
   model.params.update(halved(model.params))  # host arrays, which go to all devices
   whole.params.update(halved(whole.params))
   np.testing.assert_allclose(call(model), call(whole), rtol=1e-3, atol=1e-4)

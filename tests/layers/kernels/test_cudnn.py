@@ -87,8 +87,8 @@ def test_capability_of_a_device(monkeypatch):
 def test_the_kernel_is_given_what_the_plain_form_computes(keys, monkeypatch):
   """The library's other implementation stands in for it: masks are whole, and values and gradients
   the same."""
-  q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8)) for n,
-             heads in enumerate((4, keys, keys)))
+  q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8))
+             for n, heads in enumerate((4, keys, keys)))
   full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)
   shapes, dot_product_attention = [], jax.nn.dot_product_attention
   def stand_in(*qkv, mask, scale, is_causal, implementation):

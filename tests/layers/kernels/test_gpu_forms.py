@@ -106,8 +106,8 @@ def test_vocabulary_is_padded_and_gradients_are_products_in_the_dtype_of_the_ope
   np.testing.assert_allclose(logits, jnp.einsum(letters, h, matrix,
                                                 preferred_element_type=jnp.float32), rtol=1e-6)
 
-  gradient = jax.make_jaxpr(jax.grad(lambda h,
-                                     m: (gpu.vocabulary_product(letters, h, m) ** 2).sum(),
+  gradient = jax.make_jaxpr(
+      jax.grad(lambda h, m: (gpu.vocabulary_product(letters, h, m) ** 2).sum(),
                                      (0, 1)))(h, matrix)
   lines = [line.strip() for line in str(gradient).splitlines()]
   # _: not used

@@ -137,8 +137,8 @@ def test_bands(length, heads, key_heads, size, band, kind, dropped):
                  marks=SLOW)])
 def test_keys_in_parts(lengths, heads, size, window, kind, dropped, on, monkeypatch):
   """Rows with more keys than a core's memory holds: softmax over parts of 128 keys."""
-  monkeypatch.setattr(tpu_attention, 'max_keys', lambda kind,
-                      size: 256 if kind == 'TPU v3' else 128)
+  monkeypatch.setattr(tpu_attention, 'max_keys',
+                      lambda kind, size: 256 if kind == 'TPU v3' else 128)
   queries, keys = lengths
   q, given = (numbers(2, queries, heads[0], size, seed=seed) for seed in (0, 1))
   k, v = (numbers(2, keys, heads[1], size, seed=seed) for seed in (2, 3))
@@ -263,8 +263,8 @@ def test_distances(length, heads, size, terms, kind, dropped, on):
   up over rows."""
   rows = 3 if length < 600 else 1
   q, k, v, given = (numbers(rows, length, heads, size, seed=seed) for seed in range(4))
-  tables = {name: numbers(2 * length, heads, size, seed=seed) for seed,
-            name in ((4, 'keys'), (5, 'queries'))
+  tables = {name: numbers(2 * length, heads, size, seed=seed)
+            for seed, name in ((4, 'keys'), (5, 'queries'))
             if terms in (name, 'both')}
   mask, bits = mask_of(kind, rows, length,
                        length), noise([7, 2, 1 << 20][:rows]) if dropped else None
@@ -569,8 +569,8 @@ def test_vector_operations_are_those_of_the_kernel(rate):
   def attended(q, k, v):
     return tpu_attention.attend(tpu_attention.Arrays(q, k, v, None, None), 0.1, bits,
                                 on='TPU v5 lite').sum()
-  *_, forward, backward = (equation for equation
-                           in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(
+  *_, forward, backward = (equation
+                           for equation in equations(jax.make_jaxpr(jax.grad(attended, (0, 1, 2)))(
       q, q, q).jaxpr) if equation.primitive.name == 'pallas_call')
   for equation, name in ((forward, 'forward'), (backward, 'backward')):
     found = sum(max(share.get(getattr(value.aval, 'shape', ()), 0)
