@@ -55,8 +55,8 @@ def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
   assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-3 if redrawn else 1e-5)
   trained = loaded_model.load_model(f'runs/{name}')
   sizes = {jax.tree_util.keystr(path): float(np.abs(leaf).sum())
-           for path,
-           leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[0]}
+           for path, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(trained.params))[
+               0]}
   # Gradients of key biases are zero but for rounding, which Adam makes steps of.
   assert sizes == pytest.approx(AFTER[name]['sizes'], rel=2e-3 if redrawn else 1e-4, abs=3e-3)
 

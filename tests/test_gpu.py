@@ -148,8 +148,8 @@ def test_the_benchmark_says_that_there_is_no_gpu(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.release] * (number % 6 > 0)) for number,
-    name in enumerate(OTHERS)])
+    pytest.param(name, marks=[pytest.mark.release] * (number % 6 > 0))
+    for number, name in enumerate(OTHERS)])
 def test_every_recipe(name, on):
   """JAX raises for a kernel that it does not take."""
   assert 'next' not in traced(name, on((9, 0)))

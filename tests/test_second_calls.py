@@ -73,11 +73,12 @@ CASES = [
       for kind in ('bert', 'gpt2', 't5', 'bart', 'glm', 'gptbert', 'elmo', 'embedding')),
     Case('encode', 'bert', lambda model, number, _: plm_jax.encode(
         model, texts(number), layer=1, pooling='none'), True),
-    *(Case('fill_mask', kind, lambda model, number, _,
-           of=blanks(kind): plm_jax.fill_mask(model, of(number)),
+    *(Case('fill_mask', kind,
+           lambda model, number, _, of=blanks(kind): plm_jax.fill_mask(model, of(number)),
            kind != 'bert') for kind in ('bert', 'glm', 'gptbert')),
-    *(Case('generate', kind, lambda model, number,
-           _: plm_jax.generate(model, texts(number), max_new=4), kind != 'gpt2')
+    *(Case('generate', kind,
+           lambda model, number, _: plm_jax.generate(model, texts(number), max_new=4),
+           kind != 'gpt2')
       for kind in (*LM, 't5', 'bart')),
     Case('generate', 'gpt2', lambda model, number, _: plm_jax.generate(
         model, texts(number), max_new=4, beams=2, number=2), True),
@@ -85,68 +86,67 @@ CASES = [
         model, texts(number), max_new=4, temperature=1.0, seed=number, stop=('x',)), True),
     Case('generate', 'bert', lambda model, number, _: plm_jax.generate(
         model, texts(number), max_new=4, order='random', temperature=1.0, seed=number), True),
-    Case('stream', 'gpt2', lambda model, number,
-         _: [*plm_jax.stream(model, texts(number)[0], max_new=4)]),
+    Case('stream', 'gpt2',
+         lambda model, number, _: [*plm_jax.stream(model, texts(number)[0], max_new=4)]),
     *(Case('score', kind, lambda model, number, _: plm_jax.score(model, [
         (text + (' [MASK]' if model.family == 'glm' else ''), ' ana') for text in texts(number)]),
         kind != 'gpt2')
-      for kind in LM),
-    Case('perplexity', 'gpt2', lambda model, number,
-         _: plm_jax.perplexity(model, texts(number), length=16)),
+      for kind in LM), Case('perplexity', 'gpt2',
+                            lambda model, number, _: plm_jax.perplexity(model, texts(number),
+                                                                        length=16)),
     Case('perplexity', 'bert', lambda model, number, _: plm_jax.perplexity(
         model, texts(number), samples=2, seed=number), True),
     *(Case('likelihood', kind, lambda model, number, _: plm_jax.likelihood(model, texts(number)),
            kind != 'bert')
       for kind in BOTH),
-    *(Case('minimal_pairs', kind, lambda model, number,
-           _: plm_jax.minimal_pairs(model, pairs(number)), kind != 'bert')
+      *(Case('minimal_pairs', kind,
+             lambda model, number, _: plm_jax.minimal_pairs(model, pairs(number)), kind != 'bert')
       for kind in BOTH),
-    *(Case('losses', kind, lambda model, number, _: plm_jax.losses(model, texts(number)),
+      *(Case('losses', kind, lambda model, number, _: plm_jax.losses(model, texts(number)),
            kind != 'bert')
-      for kind in BOTH),
-    *(Case('probe', kind, lambda model, number, folder: plm_jax.probe(
+      for kind in BOTH), *(Case('probe', kind, lambda model, number, folder: plm_jax.probe(
         model, conll(folder), conll(folder), config=ProbeConfig(seeds=1, epochs=1)), kind != 'bert')
       for kind in ('bert', 'elmo', 't5')),
     *(Case('attention', kind, lambda model, number, _: plm_jax.attention(model, texts(number)),
            kind != 'bert')
       for kind in ('bert', 't5')),
-    *(Case('neighbors', kind, lambda model, number,
-           _: plm_jax.neighbors(model, '*ana* came', texts(number)),
+    *(Case('neighbors', kind,
+           lambda model, number, _: plm_jax.neighbors(model, '*ana* came', texts(number)),
            kind != 'bert') for kind in ('bert', 'elmo')),
     *(Case('similar', kind, lambda model, number, _: plm_jax.similar(model, *texts(number)[:2]),
            kind != 'embedding')
       for kind in ('bert', 'embedding')),
-    *(Case('search', kind, lambda model, number,
-           _: plm_jax.search(model, texts(number), texts(number)[0]),
+    *(Case('search', kind,
+           lambda model, number, _: plm_jax.search(model, texts(number), texts(number)[0]),
            kind != 'embedding') for kind in ('bert', 'embedding')),
-    Case('distill', 'bert', lambda model, number,
-         folder: plm_jax.distill(model, folder / f'static{number}', size=4)),
-    *(Case('predict', kind, lambda model, number,
-           _: plm_jax.predict(model, ['a fine film', 'a dull film'][number:]
+    Case('distill', 'bert',
+         lambda model, number, folder: plm_jax.distill(model, folder / f'static{number}', size=4)),
+    *(Case('predict', kind,
+           lambda model, number, _: plm_jax.predict(model, ['a fine film', 'a dull film'][number:]
                                                                       + ['a film'] * number),
                                                                       kind == 'regression')
       for kind in ('classification', 'regression')),
     Case('rerank', 'rerank', lambda model, number, _: plm_jax.rerank(
         model, 'fine', ['a film', ['dull', 'fine'][number]]), True),
-    Case('predict', 'choice', lambda model, number,
-         _: plm_jax.predict(model, [('a film', ['dull', 'fine'])]), True),
+    Case('predict', 'choice',
+         lambda model, number, _: plm_jax.predict(model, [('a film', ['dull', 'fine'])]), True),
     Case('predict', 'classification', lambda model, number, _: plm_jax.predict(
         model, ['a fine film', 'a film'], pack=True), True),
     Case('tag', 'tagging', lambda model, number, _: plm_jax.tag(model, 'angela merkel came .')),
-    Case('answer', 'answers', lambda model, number,
-         _: plm_jax.answer(model, 'who came ?', 'a film. angela came.')),
-    Case('warm_up', 'bert', lambda model, number,
-         _: plm_jax.warm_up(model, length=16, functions=['encode'])),
+    Case('answer', 'answers',
+         lambda model, number, _: plm_jax.answer(model, 'who came ?', 'a film. angela came.')),
+    Case('warm_up', 'bert',
+         lambda model, number, _: plm_jax.warm_up(model, length=16, functions=['encode'])),
     Case('load', '', lambda _, number, folder: plm_jax.load(exported(folder))),
-    Case('export', 'bert', lambda model, number,
-         folder: plm_jax.export(model, folder / f'out{number}')),
-    Case('convert', '', lambda _, number,
-         folder: plm_jax.convert(exported(folder), folder / f'other{number}')),
+    Case('export', 'bert',
+         lambda model, number, folder: plm_jax.export(model, folder / f'out{number}')),
+    Case('convert', '',
+         lambda _, number, folder: plm_jax.convert(exported(folder), folder / f'other{number}')),
     Case('recipe', '', lambda _, number, folder: plm_jax.recipe('bert_base', scale='test')),
     Case('prepare', '', lambda _, number, folder: plm_jax.prepare(
         corpus(folder), folder / f'records{number}', vocab=80)),
-    Case('clean', '', lambda _, number,
-         folder: plm_jax.clean(corpus(folder), folder / f'cleaned{number}')),
+    Case('clean', '', lambda _, number, folder: plm_jax.clean(corpus(folder),
+                                                              folder / f'cleaned{number}')),
 ]
 EXEMPT = {
     'GenerationConfig': 'a configuration', 'MeshConfig': 'a configuration',

@@ -98,8 +98,8 @@ def test_corruption_is_that_of_one_device(learner, windows, batch):
 
 
 def specs(learner, windows, name):
-  return {key: x.spec for key,
-          x in tiny.flat(layout(learner, windows, mesh_of(name)).params).items()}
+  return {key: x.spec
+          for key, x in tiny.flat(layout(learner, windows, mesh_of(name)).params).items()}
 
 
 FSDP, TENSOR = ('fsdp',), ('tensor',)

@@ -35,8 +35,8 @@ UNIGRAM = {
                       'split': True},
     'added_tokens': [{'id': number, 'content': name, 'single_word': False, 'lstrip': False,
                       'rstrip': False,
-                      'normalized': False, 'special': name != 'covid'} for number,
-                      name in enumerate(NAMED)],
+                      'normalized': False, 'special': name != 'covid'}
+                      for number, name in enumerate(NAMED)],
     'model': {'type': 'Unigram', 'unk_id': 0, 'byte_fallback': False,
               'vocab': [[name, 0.0] for name in NAMED]
               + [[letter, -3.0] for letter in '▁abcdefghiklmnoprstu.']}}

@@ -29,8 +29,8 @@ LENGTH = 32
 def block(**changes) -> BlockConfig:
   """changes: fields of the block, and for its parts mappings of theirs."""
   flat = {key: value for key, value in changes.items() if not isinstance(value, dict)}
-  inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys() for name,
-           value in changes[key].items()}
+  inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys()
+           for name, value in changes[key].items()}
   return validation.with_paths(
       BlockConfig(), {'width': 32, 'heads': 4, 'mlp_dim': 64, 'init.std': 0.2, **flat, **inner})
 
@@ -129,8 +129,8 @@ def take(tree, rows):
 
 def flat(tree) -> dict:
   """A tree of dicts -> {'layers/block/query': leaf}."""
-  return {'/'.join(entry.key for entry in path): x for path,
-          x in jax.tree_util.tree_flatten_with_path(tree)[0]}
+  return {'/'.join(entry.key for entry in path): x
+          for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
 def assert_same(a, b):
@@ -149,8 +149,8 @@ def assert_close(got, want, rel=1e-5):
   got, want = flat(jax.device_get(got)), flat(jax.device_get(want))
   assert got.keys() == want.keys()
   floor = max(np.abs(x).max() for x in want.values()) / 100
-  errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor) for name,
-            x in want.items()}
+  errors = {name: np.abs(got[name] - x).max() / max(np.abs(x).max(), floor)
+            for name, x in want.items()}
   worst = max(errors, key=errors.get)
   assert errors[worst] <= rel, (worst, errors[worst])
 

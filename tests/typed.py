@@ -81,8 +81,8 @@ class World:
     self.table('sst2.tsv', 'sentence\tlabel',
                [f'{line}\t{n % 2}' for n, line in enumerate(lines[:400])])
     for name in ('reviews.tsv', 'dev.tsv', 'more.tsv'):
-      self.table(name, 'text\tlabel', [f'{line}\t{("bad", "good")[n % 2]}' for n,
-                                       line in enumerate(lines[:32])])
+      self.table(name, 'text\tlabel',
+                 [f'{line}\t{("bad", "good")[n % 2]}' for n, line in enumerate(lines[:32])])
     for name in ('context.txt', 'texts.txt'):
       pathlib.Path(name).write_text('\n'.join(lines[:8]) + '\n')
     scored = [f'{one}\t{lines[n // 2]}\t{n % 5}' for n, one in enumerate(lines[:8])]
@@ -111,8 +111,8 @@ class World:
     self.rows('tickets.jsonl', [{'text': line, 'labels': ['new', 'urgent', 'billing'][:n % 4]}
                                 for n, line in enumerate(lines[:40])])
     pathlib.Path('scifact/qrels').mkdir(parents=True)
-    self.rows('scifact/corpus.jsonl', [{'_id': str(n), 'title': '', 'text': line} for n,
-                                       line in enumerate(lines[:30])])
+    self.rows('scifact/corpus.jsonl',
+              [{'_id': str(n), 'title': '', 'text': line} for n, line in enumerate(lines[:30])])
     self.rows('scifact/queries.jsonl',
               [{'_id': f'q{n}', 'text': line.split()[0]} for n, line in enumerate(lines[:5])])
     self.table('scifact/qrels/test.tsv', 'query-id\tcorpus-id\tscore',

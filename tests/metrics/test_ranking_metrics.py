@@ -18,8 +18,8 @@ def plain(relevance, scores, missed):
     if max(known) <= 0:
       continue
     gain = sum(max(value, 0) / math.log2(place + 2) for place, value in enumerate(ranked[:10]))
-    best = sum(max(value, 0) / math.log2(place + 2) for place,
-               value in enumerate(sorted(known)[::-1][:10]))
+    best = sum(max(value, 0) / math.log2(place + 2)
+               for place, value in enumerate(sorted(known)[::-1][:10]))
     first = next((1 / (place + 1) for place, value in enumerate(ranked[:10]) if value > 0), 0)
     right, total = 0, 0.0
     for place, value in enumerate(ranked):
@@ -49,8 +49,8 @@ def test_metrics_are_scikit_learns():
   relevance[:, 0] = 1
   found = ranking_metrics(relevance, scores)
   assert found['ndcg_10'] == pytest.approx(100 * sklearn.ndcg_score(relevance, scores, k=10))
-  precision = [sklearn.average_precision_score(row > 0, some) for row,
-               some in zip(relevance, scores, strict=True)]
+  precision = [sklearn.average_precision_score(row > 0, some)
+               for row, some in zip(relevance, scores, strict=True)]
   assert found['map'] == pytest.approx(100 * np.mean(precision))
 
 

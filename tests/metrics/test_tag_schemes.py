@@ -28,8 +28,8 @@ def test_chunks_of_all_schemes(scheme):
   found = tag_schemes.find_scheme([said])
   assert (found.name == scheme or scheme == 'BIOEW') and found.conflicts == 0
   score = tasks.chunk_f1([WAYS['BIO'].split()], [said])
-  assert score.total == (100, 100, 100, 3) and {name: one.support for name,
-                                                one in score.types.items()} == {
+  assert score.total == (100, 100, 100, 3) and {name: one.support
+                                                for name, one in score.types.items()} == {
       'LOC': 1, 'PER': 2}
   assert {f'{letter}-LOC' for letter in tag_schemes.SCHEMES[scheme]} <= {
       *tag_schemes.list_tag_names([said])}

@@ -95,8 +95,8 @@ def test_english_rouge_is_that_of_the_library():
   predictions, references = [text() for _ in range(20)], [text() for _ in range(20)]
   found = generation.rouge(predictions, references)
   for kind, value in found.items():
-    scores = [scorer.score(truth, ours)[kind].fmeasure for ours,
-              truth in zip(predictions, references, strict=True)]
+    scores = [scorer.score(truth, ours)[kind].fmeasure
+              for ours, truth in zip(predictions, references, strict=True)]
     assert value == pytest.approx(100 * sum(scores) / 20)
 
 

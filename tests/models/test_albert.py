@@ -27,8 +27,8 @@ ORDER = MaskedLM(pair=SentenceOrder())
 
 
 def parameters(config, heads=()):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
-           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32)
+           for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   model = ModelWithHeads(config.backbone(), dict(heads))
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
 

@@ -105,8 +105,7 @@ def test_the_encoder_reads_what_the_source_encoder_has_made(params):
                                              decoder=StackConfig(0))
                  .backbone().apply({'params': {'tokens': source['embeddings']['tokens'],
                                                'encoder': {
-                     **source, 'embeddings': {n: x for n,
-                                              x in source['embeddings'].items() if n
+                     **source, 'embeddings': {n: x for n, x in source['embeddings'].items() if n
                                               != 'tokens'}}}},
                                    rows).encoded)()
   ids = jnp.arange(32).reshape(4, 8)

@@ -157,8 +157,8 @@ def cram_shapes():
       f'encoder.layers.{n}.norm{place}' for n in range(2) for place in (1, 2)))
   return {'encoder.embedding.word_embedding.weight': (40, 24),
           'encoder.embedding.pos_embedding.scale_factor': (1,),
-          **{f'encoder.layers.{n}.{name}.weight': shape for n in range(2) for name,
-             shape in layer.items()},
+          **{f'encoder.layers.{n}.{name}.weight': shape for n in range(2)
+             for name, shape in layer.items()},
           **{f'{name}.{part}': (24,) for name in norms for part in ('weight', 'bias')}}
 
 
@@ -204,12 +204,12 @@ def ltg_shapes():
   biases = {'attention.in_proj_qk': 48, 'attention.in_proj_v': 24, 'attention.out_proj': 24,
             'attention.post_layer_norm': 24}
   layers = {f'{name}.weight': shape for name, shape in matrices.items()} | {
-      f'{name}.bias': (size,) for name,
-      size in biases.items()} | {'attention.post_layer_norm.weight': (24,)}
+      f'{name}.bias': (size,) for name, size in biases.items()} | {
+          'attention.post_layer_norm.weight': (24,)}
   return {'embedding.word_embedding.weight': (40, 24), 'embedding.relative_embedding': (7, 24),
           **{f'embedding.relative_layer_norm.{part}': (24,) for part in ('weight', 'bias')},
-          **{f'transformer.layers.{n}.{name}': shape for n in range(2) for name,
-             shape in layers.items()},
+          **{f'transformer.layers.{n}.{name}': shape for n in range(2)
+             for name, shape in layers.items()},
           'classifier.nonlinearity.1.weight': (24, 24), 'classifier.nonlinearity.1.bias': (24,),
           'classifier.nonlinearity.5.bias': (40,)}
 
@@ -264,8 +264,8 @@ def gpt_shapes():
   kept = {name: shape for name, shape in ltg_shapes().items() if 'transformer' not in name}
   return kept | {f'transformer.attention_layers.{n}.{name}': shape for n in range(2)
                  for name, shape in attention.items()} | {
-      f'transformer.mlp_layers.{n}.{name}': shape for n in range(2) for name,
-      shape in mlp.items()} | {
+      f'transformer.mlp_layers.{n}.{name}': shape for n in range(2)
+      for name, shape in mlp.items()} | {
       f'transformer.dwa_modules.alphas.{n}': (n + 2,) for n in range(4)}
 
 
@@ -273,8 +273,8 @@ def neo_shapes():
   layer = {'attention_norm': (24,), 'qkv': (72, 24), 'wo': (24, 24), 'ffn_norm': (24,),
            'ffn.w12': (80, 24),
            'ffn.w3': (24, 40)}
-  layers = {f'model.transformer_encoder.{n}.{name}': shape for n in range(2) for name,
-            shape in layer.items()}
+  layers = {f'model.transformer_encoder.{n}.{name}': shape for n in range(2)
+            for name, shape in layer.items()}
   return {f'{name}.weight': shape for name, shape in {
       'model.encoder': (40, 24), 'model.layer_norm': (24,), 'decoder': (40, 24),
       **layers}.items()} | {
@@ -285,8 +285,8 @@ def mosaic_shapes():
   biased = {'attention.self.Wqkv': (72, 24), 'attention.output.dense': (24, 24),
             'attention.output.LayerNorm': (24,),
             'mlp.wo': (24, 20), 'mlp.layernorm': (24,)}
-  biased = {f'bert.encoder.layer.{n}.{name}': shape for n in range(2) for name,
-            shape in biased.items()} | {
+  biased = {f'bert.encoder.layer.{n}.{name}': shape for n in range(2)
+            for name, shape in biased.items()} | {
       'bert.embeddings.LayerNorm': (24,), 'cls.predictions.transform.dense': (24, 24),
       'cls.predictions.transform.LayerNorm': (24,)}
   return {'bert.embeddings.word_embeddings.weight': (40, 24),

@@ -24,8 +24,8 @@ from plm_jax.optim.trainable import depths_below_head
 
 
 def parameters(config, heads=None):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
-           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32)
+           for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   model = ModelWithHeads(Encoder(config), MaskedLM(pair=Single()).heads(config) if heads is None
                          else heads)
   return unbox(jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params']))
@@ -98,8 +98,8 @@ def test_texts_of_a_row_do_not_see_each_other_in_bands(windows):
   batch = rows(segments=segments)
   params = tiny.random_params(jax.eval_shape(Encoder(config).init, jax.random.key(0),
                                              batch)['params'])
-  run = jax.jit(lambda packed,
-                batch: Encoder(config, packed).apply({'params': params}, batch).hidden,
+  run = jax.jit(lambda packed, batch: Encoder(config, packed).apply({'params': params},
+                                                                    batch).hidden,
                 static_argnums=0)
   alone = {'tokens': batch['tokens'][:, 6:13], 'segments': jnp.ones((1, 7), jnp.int32)}
   with jax.default_matmul_precision('highest'):

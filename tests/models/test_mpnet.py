@@ -34,8 +34,8 @@ RELEASED = dict(
 
 
 def parameters(config, heads):
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
-           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32)
+           for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   return unbox(jax.eval_shape(lambda: ModelWithHeads(Encoder(config),
                                                      heads).init(jax.random.key(0),
                                                                  batch)['params']))

@@ -20,8 +20,8 @@ from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 
-BATCH = {name: jnp.zeros((1, size), jnp.int32) for name,
-         size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+BATCH = {name: jnp.zeros((1, size), jnp.int32)
+         for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
 
 
 def parameters(config, objective=MaskedLM()):

@@ -105,8 +105,8 @@ def test_memory_and_row_share_the_biases_of_all_layers():
 
 def test_parameters_of_the_released_sizes():
   """Those of transformers' XLNetModel: 116,718,336 and 360,268,800."""
-  batch = {name: jnp.zeros((1, size), jnp.int32) for name,
-           size in (('tokens', 8), ('segments', 8), ('positions', 2))}
+  batch = {name: jnp.zeros((1, size), jnp.int32)
+           for name, size in (('tokens', 8), ('segments', 8), ('positions', 2))}
   for cfg, number in ((xlnet.base(), 116_718_336), (xlnet.large(), 360_268_800)):
     model = ModelWithHeads(cfg.backbone(), {'mlm': TiedLMHead()})
     shapes = jax.eval_shape(lambda m=model: m.init(jax.random.key(0), batch)['params'])

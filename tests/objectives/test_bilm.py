@@ -148,8 +148,8 @@ def test_three_steps_are_those_of_numpy(start, monkeypatch):
   monkeypatch.setattr(bilm, 'sample_words',
                       lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   given = start.params['heads_next']
-  arrays = {name: np.float64(x) for name,
-            x in elmo.export_arrays(MODEL, start.params['backbone']).items()}
+  arrays = {name: np.float64(x)
+            for name, x in elmo.export_arrays(MODEL, start.params['backbone']).items()}
   arrays |= {'softmax/W': np.float64(given['kernel']), 'softmax/b': np.float64(given['bias'])}
   sums = {name: np.ones_like(x) for name, x in arrays.items()}
   update = jax.jit(functools.partial(train_step, learner()))

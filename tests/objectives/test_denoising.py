@@ -59,8 +59,8 @@ def corrupted(objective, rows=64, length=32):
   windows = tiny.windows(rows, objective.text_length(length), seed=2)
   for name in ('tokens', 'segments', 'sentences'):
     windows[name][0] = 0  # a row without text
-  return windows, jax.device_get(jax.jit(lambda k,
-                                         w: objective.corrupt(k, w, VOCAB))(jax.random.key(3),
+  return windows, jax.device_get(jax.jit(lambda k, w: objective.corrupt(k, w, VOCAB))(
+      jax.random.key(3),
                                                                             windows))
 
 
@@ -130,8 +130,8 @@ def test_languages_of_corpora():
                  corpus=np.array([1, 0, 1]))
   for names, (first, second) in ((('cs_CZ', 'en_XX'), (103, 101)), ((), (101, 101))):
     objective = DenoisingAutoencoder((TokenMasking(0.0),), languages=names)
-    batch = jax.device_get(jax.jit(lambda w,
-                                   of=objective: of.corrupt(jax.random.key(0), w, vocab))(windows))
+    batch = jax.device_get(jax.jit(lambda w, of=objective: of.corrupt(jax.random.key(0), w, vocab))(
+        windows))
     assert batch['tokens'].tolist() == [
         [11, 12, 13, 21, 22, 2, first], [31, 32, 33, 2, second, 1, 1], [1] * 7]
     assert batch['labels'].tolist() == [[11, 12, 13, 21, 22, 2, first],

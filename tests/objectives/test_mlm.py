@@ -61,8 +61,8 @@ def large():
   """8192 rows of 128 tokens, special ones included."""
   windows = tiny.windows(64, 126, shortest=100)
   tile = lambda x: np.tile(x, (128,) + (1,) * (x.ndim - 1))
-  windows = {name: tile(x) for name,
-             x in windows.items()} | dict(index=np.arange(8192, dtype=np.int32))
+  windows = {name: tile(x) for name, x in windows.items()} | dict(
+      index=np.arange(8192, dtype=np.int32))
   return windows, corrupt(SINGLE, windows)
 
 
@@ -214,8 +214,8 @@ def test_statistics_of_the_released_code():
 def test_roberta_may_mask_special_tokens_and_rounds_at_random():
   """0.15 of 122 tokens are 18.3: 19 in three rows of ten, 18 in the others. fairseq masks <s> and
   </s> as others."""
-  windows = {name: x if x.ndim == 1 else np.ones((4000, 120), np.int32) for name,
-             x in tiny.windows(4000, 120).items()}
+  windows = {name: x if x.ndim == 1 else np.ones((4000, 120), np.int32)
+             for name, x in tiny.windows(4000, 120).items()}
   batch = corrupt(dataclasses.replace(SINGLE, choice='everywhere'), windows)
   number = batch['weights'].sum(1)
   assert set(number) == {18, 19} and abs(number.mean() - 18.3) < 0.03
@@ -252,8 +252,8 @@ def test_n_grams_in_successive_windows():
   assert (masked.sum(1) <= np.round(0.15 * (size + 2))).all() and 0.135 < masked.sum() / size.sum(
       ) < 0.15
   # The end of a row is reached before the share is, now and then, and mostly is not.
-  assert masked[:, :80].mean() > 1.5 * np.mean([row[n - 10:n].mean() for row,
-                                                n in zip(masked, size, strict=True)])
+  assert masked[:, :80].mean() > 1.5 * np.mean([row[n - 10:n].mean()
+                                                for row, n in zip(masked, size, strict=True)])
 
 
 def test_dropout_behind_the_pooler():

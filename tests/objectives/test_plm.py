@@ -134,8 +134,8 @@ def test_who_comes_first(large):
   for part, marks in ((first, late[full][:, :256]), (second, late[full][:, 256:])):
     assert all(len(set(ranks[mark])) == mark.sum() for ranks, mark in zip(part, marks, strict=True))
   # As often before as after each other.
-  pairs = [np.diff(ranks[mark][:2])[0] > 0 for ranks,
-           mark in zip(first, late[full][:, :256], strict=True)]
+  pairs = [np.diff(ranks[mark][:2])[0] > 0
+           for ranks, mark in zip(first, late[full][:, :256], strict=True)]
   assert abs(np.mean(pairs) - 0.5) < 0.06
 
 
@@ -168,8 +168,8 @@ def test_rows_and_their_memory_are_text_in_reading_order(large):
 @pytest.mark.slow
 def test_every_token_is_predicted_in_some_epoch():
   windows = tiny.windows(1, OBJECTIVE.text_length(32), shortest=OBJECTIVE.text_length(32))
-  windows = {name: np.repeat(x, 400, 0) for name,
-             x in windows.items()} | dict(epoch=np.arange(400, dtype=np.int32))
+  windows = {name: np.repeat(x, 400, 0)
+             for name, x in windows.items()} | dict(epoch=np.arange(400, dtype=np.int32))
   windows['tokens'] = np.broadcast_to(np.arange(5, 58, dtype=np.int32), (400, 53))
   batch = corrupt(windows)
   assert set(batch['labels'][batch['weights'] > 0]) == set(range(5, 58))

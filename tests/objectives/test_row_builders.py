@@ -375,8 +375,8 @@ def test_some_single_rows_are_cut_to_any_length():
   rows, room = 4000, 30
   windows = tiny.windows(rows, room, shortest=room)
   keys = jax.random.split(jax.random.key(0), rows)
-  found = jax.device_get(jax.jit(lambda keys,
-                                 w: Single(short=0.1).arrange(keys, w, tiny.VOCAB))(keys, windows))
+  found = jax.device_get(jax.jit(lambda keys, w: Single(short=0.1).arrange(keys, w, tiny.VOCAB))(
+      keys, windows))
   sizes = (found['words'] > 0).sum(1)
   short = sizes[sizes < room]
   assert len(short) / rows == pytest.approx(0.1, abs=0.015)

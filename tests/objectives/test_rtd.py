@@ -204,8 +204,8 @@ def test_micro_steps_change_nothing():
   learner, params, batch = setting('disentangled')
   key = jax.random.key(0)
   whole, parts = (
-    jax.jit(lambda p, b,
-            some=dataclasses.replace(learner, accumulate=n): compute_gradient(some, p, b, key))(
+    jax.jit(lambda p, b, some=dataclasses.replace(learner, accumulate=n): compute_gradient(
+        some, p, b, key))(
       params, batch
     )
     for n in (1, 2)

@@ -52,8 +52,8 @@ def test_predictions_literal():
 def test_fixed_keys_give_fixed_spans():
   words = jnp.array([0, 1, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 9, 0])
   lengths = SpanBoundary().lengths
-  draw = jax.jit(lambda seed,
-                 whole: corruption.draw_spanbert_spans(jax.random.key(seed), words, 5, lengths, 20,
+  draw = jax.jit(lambda seed, whole: corruption.draw_spanbert_spans(jax.random.key(seed), words, 5,
+                                                                    lengths, 20,
                                                        whole),
                  static_argnums=1)
   spans = [''.join(map(str, np.asarray(draw(seed, True)).astype(int))) for seed in range(4)]
@@ -151,8 +151,8 @@ def test_masks_follow_chinese_words():
   words = np.pad(windows['words'][0], 1)
   for objective in (SpanBoundary(), MaskedLM(pair=Single(), unit='word'),
                     MaskedLM(pair=FullSentences(), unit='word')):
-    corrupt = jax.jit(lambda seed, w,
-                      o=objective: o.corrupt(jax.random.key(seed), w, tokenizer.vocab))
+    corrupt = jax.jit(lambda seed, w, o=objective: o.corrupt(jax.random.key(seed), w,
+                                                             tokenizer.vocab))
     sizes = set()
     for seed in range(5):
       batch = jax.device_get(corrupt(seed, windows))

@@ -111,8 +111,8 @@ def test_all_embeddings_are_of_one_size_under_it(setting):
   """Scaled tables change nothing, which is what the method is named for."""
   params, batch = setting
   def scaled(by):
-    embeddings = {name: x * by if name != 'norm' else x for name,
-                  x in params['backbone']['embeddings'].items()}
+    embeddings = {name: x * by if name != 'norm' else x
+                  for name, x in params['backbone']['embeddings'].items()}
     return {**params, 'backbone': {**params['backbone'], 'embeddings': embeddings}}
   run = jax.jit(lambda params, x: apply(params, batch, x))
   x = jnp.asarray(np.random.default_rng(1).normal(0, 0.3, (4, LENGTH, WIDTH)), jnp.float32)

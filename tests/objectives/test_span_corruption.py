@@ -29,8 +29,8 @@ def corrupted(objective, rows=64, length=32):
   windows = tiny.windows(rows, objective.text_length(length), seed=4)
   for name in ('tokens', 'segments', 'sentences'):
     windows[name][0] = 0  # a row without text
-  return windows, jax.device_get(jax.jit(lambda k,
-                                         w: objective.corrupt(k, w, VOCAB))(jax.random.key(5),
+  return windows, jax.device_get(jax.jit(lambda k, w: objective.corrupt(k, w, VOCAB))(
+      jax.random.key(5),
                                                                             windows))
 
 
@@ -159,8 +159,8 @@ def test_smoothing_and_the_softmax_denominator():
            'content': jnp.array([[1.0, 0.0]])}
   objective = MixtureOfDenoisers(smoothing=0.1, z_loss=1e-4)
   assert objective.terms == {'seq2seq': 0.9, 'even': 0.1, 'z': 1e-4}
-  losses = {name: float(total) for name,
-            (total, _) in objective.loss({'lm': logits}, batch).items()}
+  losses = {name: float(total)
+            for name, (total, _) in objective.loss({'lm': logits}, batch).items()}
   even = -(np.log(0.5) + 2 * np.log(0.25)) / 3
   assert losses == pytest.approx({'seq2seq': np.log(2), 'seq2seq_accuracy': 1, 'even': even,
                                   'z': 4}, rel=1e-5)

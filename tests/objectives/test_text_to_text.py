@@ -68,8 +68,8 @@ def test_an_example_as_mbart_has_it():
 def test_ends_of_targets_count_in_the_loss_and_not_in_the_accuracy():
   """A model that knows that the target ends, and nothing else, would be right in two of five; so
   would 5, 5, 5, ..."""
-  objective, batch = TextToText(decoder_length=5), {name: np.array([x]) for name,
-                                                    x in rows(WINDOWS).items()}
+  objective, batch = TextToText(decoder_length=5), {name: np.array([x])
+                                                    for name, x in rows(WINDOWS).items()}
   ends = jnp.zeros((1, 5, 50)).at[..., 1].set(9.0)
   losses = objective.loss({'lm': ends}, batch)
   assert [x.tolist() for x in losses['seq2seq_accuracy']] == [0, 3] and losses['seq2seq'][1] == 5

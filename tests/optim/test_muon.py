@@ -161,8 +161,8 @@ def test_eight_devices_make_the_update_of_one(mesh, layers):
     step = jax.jit(lambda x: transform.update(x, transform.init(x))[0])
     alone = step(grads)
     devices = make_mesh(mesh)
-    spread = {name: jax.device_put(x, jax.NamedSharding(devices, jax.P(*layouts[name]))) for name,
-              x in grads.items()}
+    spread = {name: jax.device_put(x, jax.NamedSharding(devices, jax.P(*layouts[name])))
+              for name, x in grads.items()}
     with jax.set_mesh(devices):
       together = step(spread)
       program = step.lower(spread).compile().as_text()

@@ -180,8 +180,8 @@ def test_only_some_parameters_move(kind):
   # All of a row that moves at all.
   assert all(x[yes].all() for name, x in changed.items() for yes in [np.array(want[name])])
   held = moved(optim, frozen=('backbone/encoder',))
-  assert not any(x.any() for name, x in held.items() if '/encoder/'
-                 in name) and held['backbone/tokens'].all()
+  assert not any(x.any() for name, x in held.items() if '/encoder/' in name)
+  assert held['backbone/tokens'].all()
 
 
 def test_what_stays_does_not_count_in_the_clipped_norm():
@@ -275,8 +275,8 @@ def test_which_parameters_decay_in_each_architecture(config, kinds):
                                                                     batch)['params']))
   decay = tiny.flat(decay_mask(params, AdamW.exempt))
   assert {name.rsplit('/', 1)[-1] for name, value in decay.items() if value} == kinds
-  assert {name.rsplit('/', 1)[-1] for name,
-          value in decay.items() if not value} <= {'bias', 'scale'}
+  assert {name.rsplit('/', 1)[-1] for name, value in decay.items()
+          if not value} <= {'bias', 'scale'}
 
 
 def test_decay_and_nothing_else_where_the_gradient_is_zero():
@@ -402,8 +402,8 @@ def test_adafactor_sees_the_heads_of_attention_as_one_matrix(layers):
   if not layers:
     grads = {name: x[:, 0] for name, x in grads.items()}
   def tree(arrays):
-    kernels = {'attention': {name: {'kernel': jnp.asarray(x, jnp.float32)} for name,
-                             x in arrays.items()}}
+    kernels = {'attention': {name: {'kernel': jnp.asarray(x, jnp.float32)}
+                             for name, x in arrays.items()}}
     return {'layers': {'block': kernels}} if layers else {'block': kernels}
   params = tree({name: np.ones(x.shape[1:]) for name, x in grads.items()})
   config = Adafactor(
@@ -489,8 +489,8 @@ def test_lamb_of_ltg_bert_against_numpy():
 def test_an_optimizer_is_one_file_and_one_line(tmp_path, monkeypatch):
   """The example of docs/howto/adding.md: its options, help, stored configuration and updates."""
   page = (pathlib.Path(__file__).parents[2] / 'docs/howto/adding.md').read_text()
-  block = next(one for one in re.findall(r'```python\n(.*?)```', page, re.S) if 'OptimConfig'
-               in one)
+  blocks = re.findall(r'```python\n(.*?)```', page, re.S)
+  block = next(one for one in blocks if 'OptimConfig' in one)
   (tmp_path / 'signum.py').write_text(block)
   monkeypatch.syspath_prepend(tmp_path)
   signum = importlib.import_module('signum').Signum

@@ -93,8 +93,8 @@ TRAINING = {
                      'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'),
                      trajectory.run(trajectory.GivenPairs)),
-    **{f'{name}{rest}': trajectory.run(kind) for rest,
-       kind in fine_tuning.KINDS.items() for name in (
+    **{f'{name}{rest}': trajectory.run(kind) for rest, kind in fine_tuning.KINDS.items()
+       for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2',
         'Ernie', 'XLM',
         'MegatronBert',

@@ -62,14 +62,14 @@ def mask_decoder(case):
 
 def replaced_tokens(case):
   """The discriminator's token table is the generator's, which gets no gradient, plus its own."""
-  tensors = {name: x.astype(np.float32) for name,
-             x in load_file(case.path / 'model.safetensors').items()}
+  tensors = {name: x.astype(np.float32)
+             for name, x in load_file(case.path / 'model.safetensors').items()}
   shared = jnp.asarray(tensors[f'generator.{TOKENS}.weight'])
   own = jnp.asarray(tensors[f'{TOKENS}._weight'])
   with tempfile.TemporaryDirectory() as folder:
     # The same discriminator on its own.
-    alone = {name.replace('._weight', '.weight'): x for name,
-             x in tensors.items() if not name.startswith('generator.')}
+    alone = {name.replace('._weight', '.weight'): x
+             for name, x in tensors.items() if not name.startswith('generator.')}
     alone = {name: x for name, x in alone.items() if not name.startswith(POSITIONS)}
     save_file(alone, pathlib.Path(folder) / 'model.safetensors')
     (pathlib.Path(folder) / CONFIG).write_text((case.path / CONFIG).read_text())

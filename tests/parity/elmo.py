@@ -40,8 +40,8 @@ def run(case) -> dict[str, np.ndarray]:
     if case.about['second_call']:
       batch = {'characters': jnp.asarray(case.inputs['char_ids_2'], jnp.int32),
                'state': output.state}
-      got |= {f'second_call.{number}': x for number,
-              x in enumerate(forward(params, mixes, batch)[1])}
+      got |= {f'second_call.{number}': x
+              for number, x in enumerate(forward(params, mixes, batch)[1])}
     weights = jnp.asarray(case.inputs['loss_weights'])
     if any(name.startswith('grad/') for name in case.outputs):
       loss = lambda params, mixes: (forward(params, mixes, batch)[1][0] * weights).sum()

@@ -49,8 +49,8 @@ def make_batch(inputs, config, generates: bool = False):
   """transformers' arguments under our names. There padding of the decoder sees the text before it,
   so what is seen is said in full. generates: labels are text, which the decoder reads; else it
   reads the encoder's where it has no own."""
-  batch = encoder.make_batch({name: x for name,
-                              x in inputs.items() if name in ('input_ids', 'attention_mask')})
+  batch = encoder.make_batch({name: x for name, x in inputs.items() if name
+                              in ('input_ids', 'attention_mask')})
   tokens = inputs.get('decoder_input_ids')
   if tokens is None:
     tokens = shifted(inputs['labels'] if generates and 'labels' in inputs else inputs['input_ids'],
@@ -106,8 +106,8 @@ def gradient(build, read, imported, batch, config):
   if imported.family in PADDING_HAS_NO_GRADIENT:
     module = build(dataclasses.replace(imported.config, vocab=vocab + 1))
     module = module.clone(heads={
-        name: head.clone(vocab=vocab + 1) if name == 'lm' else head for name,
-        head in module.heads.items()})
+        name: head.clone(vocab=vocab + 1) if name == 'lm' else head
+        for name, head in module.heads.items()})
     batch = {**batch, **{name: jnp.where(batch[name] == pad, vocab, batch[name])
                          for name in ('tokens', 'decoder_tokens')}}
     paths = [path for path in (('backbone', 'tokens'), ('heads_lm', 'bias')) if path[0] in params]

@@ -130,8 +130,8 @@ class GivenChoices(GivenTask, ChoiceTask):
     if 'visible' in rows:
       raise Unsupported('choices with masks of pairs of tokens')
     shape = inputs['input_ids'].shape[:2]
-    return {name: x.reshape(*shape, *x.shape[1:]) for name,
-            x in super().arranged(rows, inputs).items()}
+    return {name: x.reshape(*shape, *x.shape[1:])
+            for name, x in super().arranged(rows, inputs).items()}
 
   def labelled(self, inputs):
     groups, size = inputs['input_ids'].shape[:2]

@@ -65,8 +65,8 @@ def generated(case, kind, batch) -> dict[str, np.ndarray]:
   said.only(**OFF)
   said.asked |= GREEDY
   prompt = tokens.shape[1]
-  settings: Any = {ours: said[theirs] for theirs,
-                   ours in SAME.items() if said.get(theirs) is not None}
+  settings: Any = {ours: said[theirs] for theirs, ours in SAME.items() if said.get(theirs)
+                   is not None}
   for name in ('forced_first', 'forced_last'):
     if isinstance(settings.get(name), list):
       settings[name], *others = settings[name]

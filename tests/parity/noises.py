@@ -36,8 +36,8 @@ def spans(case) -> dict[str, np.ndarray]:
                          ('single', ('inputs_single_sentinel', '')),
                          ('none', ('inputs_drop_noise', 'targets_drop_nonnoise'))):
       sides = jax.device_get(split(filled(text, room), left_out, len(text), sentinel, marks))
-      got |= {f'{name}.{k}': tokens[:count] for name,
-              (tokens, count) in zip(names, sides, strict=True) if name}
+      got |= {f'{name}.{k}': tokens[:count]
+              for name, (tokens, count) in zip(names, sides, strict=True) if name}
   for name, want in case.outputs.items():
     if name.startswith('num_noise_tokens_spans/'):
       rate, mean = (float(x) for x in name.partition('density')[2].split('_mean'))

@@ -41,8 +41,8 @@ def spanbert(case) -> dict[str, np.ndarray]:
   for name in [name for name in case.outputs if name.startswith('sentence.')]:
     number = name.partition('.')[2]
     sentence, spans = case.outputs[name], case.outputs[f'spans.{number}']
-    got |= {f'{output}.{number}': x for output,
-            x in given_spans(objective, sentence, spans).items()}
+    got |= {f'{output}.{number}': x
+            for output, x in given_spans(objective, sentence, spans).items()}
   return got | statistics(objective, rows=8000, length=200)
 
 
@@ -62,8 +62,8 @@ def given_spans(objective, sentence, spans, pad=1):
                                       strict=True):
     if keep:
       pairs.setdefault((left, right), []).append(label)
-  padded = [[*pair, *labels, *[pad] * (objective.targets - len(labels))] for pair,
-            labels in pairs.items()]
+  padded = [[*pair, *labels, *[pad] * (objective.targets - len(labels))]
+            for pair, labels in pairs.items()]
   return {'sentence': sentence, 'spans': spans, 'target': target, 'pair_targets': np.array(padded),
           'merged_spans': np.unique(np.stack([first, last], 1)[chosen], axis=0)}
 
@@ -187,8 +187,8 @@ def masking(objective, rows, predictions: int, draws=2000):
   @functools.partial(jax.vmap, in_axes=(0, None))
   def draw(key, rows):
     keys = jax.random.split(key, rows['tokens'].shape[0])
-    return jax.vmap(lambda k, t, s,
-                    w: objective.mask_row(k, t, s, w, (most, objective.mask_rate), VOCAB))(
+    return jax.vmap(lambda k, t, s, w: objective.mask_row(k, t, s, w, (most, objective.mask_rate),
+                                                          VOCAB))(
         keys, rows['tokens'], rows['segments'], rows['words'])
   found = jax.device_get(draw(jax.random.split(jax.random.key(1), draws), {
       name: jnp.asarray(rows[name]) for name in ('tokens', 'segments', 'words')}))

@@ -97,18 +97,18 @@ def adafactor_t5(case) -> dict[str, np.ndarray]:
     return jnp.asarray(grads.reshape(steps, *shape), jnp.float32)
   after = run(config, params, {name: formula(name, x.shape) for name, x in params.items()}, steps)
   return {**{f'final/{name}': x[-1] for name, x in after.items()},
-          **{f'rms_per_step/{name}': np.sqrt(np.square(x).reshape(steps, -1).mean(1)) for name,
-             x in after.items()}}
+          **{f'rms_per_step/{name}': np.sqrt(np.square(x).reshape(steps, -1).mean(1))
+             for name, x in after.items()}}
 
 
 def configured(hyper, names: Mapping[str, tuple[str, ...]], default: OptimConfig) -> OptimConfig:
   """`default` with what the case says besides, under any of the names."""
-  said: dict[str, Any] = {ours: hyper.take(*theirs) for ours,
-                          theirs in names.items() if set(theirs) & hyper.keys()}
+  said: dict[str, Any] = {ours: hyper.take(*theirs)
+                          for ours, theirs in names.items() if set(theirs) & hyper.keys()}
   if 'betas' in hyper:
     said['b1'], said['b2'] = hyper['betas']
-  return dataclasses.replace(default, **{ours: 0.0 if value is None else value for ours,
-                                         value in said.items()})
+  return dataclasses.replace(default, **{ours: 0.0 if value is None else value
+                                         for ours, value in said.items()})
 
 
 # Of a name like noam_d512_warmup20 or poly2_warmup10_total100_end1em7: the schedule; the rest is
@@ -152,8 +152,8 @@ def trace(case, config: OptimConfig, steps: int = 20) -> dict[str, np.ndarray]:
   """params/NAME after each of the given gradients [T, ...]; steps: those of the run that the
   schedule is for."""
   after = run(config, tree(case.inputs, 'params/'), tree(case.inputs, 'grads/'), steps)
-  return {f'params/{name}': after[module][leaf] for name,
-          (module, leaf) in named(case.inputs, 'params/').items()}
+  return {f'params/{name}': after[module][leaf]
+          for name, (module, leaf) in named(case.inputs, 'params/').items()}
 
 
 def run(config: OptimConfig, params, grads, steps: int):
@@ -193,8 +193,8 @@ def trust_ratios(case, config: OptimConfig, after: dict[str, np.ndarray]) -> dic
 
 def tree(arrays, prefix: str):
   """Arrays under names that tell our optimizers what decays: {name: {kernel or bias}}."""
-  return {name: {leaf: jnp.asarray(arrays[prefix + name])} for name,
-          (_, leaf) in named(arrays, prefix).items()}
+  return {name: {leaf: jnp.asarray(arrays[prefix + name])}
+          for name, (_, leaf) in named(arrays, prefix).items()}
 
 
 def named(arrays, prefix: str) -> dict[str, tuple[str, str]]:

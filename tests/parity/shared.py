@@ -23,8 +23,8 @@ class Said(dict):
   """What a case says under one name or another; knows which of it nobody has asked for."""
 
   def __init__(self, said: Mapping[str, Any]):
-    super().__init__({name: Said(value) if isinstance(value, dict) else value for name,
-                      value in said.items()})
+    super().__init__({name: Said(value) if isinstance(value, dict) else value
+                      for name, value in said.items()})
     self.asked: set[str] = set()
 
   def __getitem__(self, name):
@@ -157,8 +157,8 @@ def inputs_of(case, known: Collection[str]) -> dict[str, jax.Array]:
   out, it would make another case of this one."""
   if unknown := set(case.inputs) - set(known):
     raise Unsupported(f'inputs {sorted(unknown)}')
-  return {name: jnp.asarray(x, jnp.int32 if x.dtype.kind == 'i' else x.dtype) for name,
-          x in case.inputs.items()}
+  return {name: jnp.asarray(x, jnp.int32 if x.dtype.kind == 'i' else x.dtype)
+          for name, x in case.inputs.items()}
 
 
 def gradients(case, family, compute: Callable[[], Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from plm_jax.word_vectors.glove import GloVe, count_pairs
 def word2vec(case) -> dict[str, Any]:
   """Every pair is a block of its own, with words of noise of its own; in CBOW those that are the
   word itself count."""
-  given = {name: jnp.asarray(x, jnp.float32 if x.dtype.kind == 'f' else jnp.int32) for name,
-           x in case.inputs.items()}
+  given = {name: jnp.asarray(x, jnp.float32 if x.dtype.kind == 'f' else jnp.int32)
+           for name, x in case.inputs.items()}
   tables = {'input': given['W_in'], 'output': given['W_out']}
   center, context, negatives = (given[name] for name in ('center', 'context', 'negatives'))
   rows = {'input': center[:, None], 'output': jnp.concatenate([context[:, None], negatives], 1)}
@@ -51,8 +51,8 @@ def glove(case) -> dict[str, Any]:
   hyper = case.about['hp']
   words = [line.split()[0] for line in (case.path / 'vocab.txt').read_text().splitlines()]
   text = word_corpus.corpus_from_words([line.split()
-                                        for line
-                                        in (case.path / 'corpus.txt').read_text().splitlines()])
+                                        for line in (case.path
+                                                     / 'corpus.txt').read_text().splitlines()])
   assert text.vocabulary.words == tuple(words)
   pairs = np.array(count_pairs(text.train, len(words), window=5, memory=1000))
   pairs['count'][0] *= 2

@@ -33,8 +33,8 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     seen = model.intermediates(params, batch)
     memory, given = seen['output'].memory, inside(seen, params['backbone']['mask'], batch)
     if case.about['forward_kwargs'].get('use_mems', case.config.get('use_mems_eval', True)):
-      given |= {f'mems.{k}': x.swapaxes(0, 1) for k,
-                x in enumerate(remembered(batch, memory, case.config))}
+      given |= {f'mems.{k}': x.swapaxes(0, 1)
+                for k, x in enumerate(remembered(batch, memory, case.config))}
     return given | read(model(params, batch))
 
   @jax.jit
@@ -141,8 +141,8 @@ def permutation(case) -> dict[str, np.ndarray]:
             f'new_targets.{number}': tokens,
             f'target_mask.{number}': chosen,
             f'target_mapping.{number}': (at == positions[:, None]) * weights[:, None]}
-  return {name: np.asarray(x, case.outputs[name].dtype) for name,
-          x in got.items()} | sampled(rows=2000, length=512)
+  return {name: np.asarray(x, case.outputs[name].dtype)
+          for name, x in got.items()} | sampled(rows=2000, length=512)
 
 
 def sampled(rows, length, wanted=85):

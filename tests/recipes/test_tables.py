@@ -391,8 +391,8 @@ def test_later_runs_of_modernbert():
   assert [recipes.find_recipe(f'modernbert_{size}')().tuning.expand
           for size in ('base', 'large', 'large_long')] == [
       'none', 'tile', 'none']
-  tokens = sum(steps * seen for steps,
-               seen in recipes.find_recipe('modernbert_base')().train.steps_and_tokens)
+  tokens = sum(steps * seen
+               for steps, seen in recipes.find_recipe('modernbert_base')().train.steps_and_tokens)
   assert tokens == pytest.approx(1.719e12, rel=1e-5)
 
 
@@ -441,11 +441,11 @@ def test_runs_of_mmbert():
     assert first.optim.warmup == warmup and growing[0].batch == 384
     assert sum(phase.steps * phase.batch * phase.length
                for phase in growing) == pytest.approx(ramp, rel=0.07)
-    assert sum(steps * seen for steps,
-               seen in first.train.steps_and_tokens) == pytest.approx(2.3e12, rel=1e-4)
+    assert sum(steps * seen for steps, seen in first.train.steps_and_tokens) == pytest.approx(
+        2.3e12, rel=1e-4)
     assert (first.objective.mask_rate, 1 / first.data.temperature) == (0.3, pytest.approx(0.7))
-    assert [steps * seen for steps,
-            seen in later.train.steps_and_tokens] == pytest.approx([6e11, 1e11], rel=1e-3)
+    assert [steps * seen for steps, seen in later.train.steps_and_tokens] == pytest.approx(
+        [6e11, 1e11], rel=1e-3)
     assert [(phase.mask_rate, 1 / phase.temperature) for phase in later.train.phases] == [
         (0.15, pytest.approx(0.5)), (0.05, pytest.approx(0.3))]
     steps = later.train.steps

@@ -31,8 +31,8 @@ ENGLISH, CHINESE = 'The cat sat on the mat. A dog barks.\n\n', '小猫坐在地�
 def test_hints(text, epochs, heldout, said):
   paths = validation.field_paths(PretrainRun)
   found = [write_flags(hint, paths) for hint in hints.run_hints(BERT, text, epochs, heldout)]
-  assert len(found) == len(said) and all(one.startswith(begin) for one,
-                                         begin in zip(found, said, strict=True))
+  assert len(found) == len(said) and all(one.startswith(begin)
+                                         for one, begin in zip(found, said, strict=True))
 
 
 @pytest.mark.parametrize(('accuracy', 'baseline', 'hinted'), [

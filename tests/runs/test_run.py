@@ -66,8 +66,8 @@ def finished(command, tmp_path_factory):
 def test_a_stopped_run_says_so_by_its_exit_status(monkeypatch):
   """Of each command that trains: what starts it again has to know that it has not finished."""
   for function in ('cli.run.run', 'cli.vectors.train_vectors', 'runs.run.run'):
-    monkeypatch.setattr(f'plm_jax.{function}', lambda config,
-                        caller=None: types.SimpleNamespace(finished=False))
+    monkeypatch.setattr(f'plm_jax.{function}',
+                        lambda config, caller=None: types.SimpleNamespace(finished=False))
   for start in (lambda: main(BERT_BASE, ['--scale=test']),
                 lambda: vectors.start('word2vec', ['--scale=test']),
                 lambda: finetune.start('classification', ['--scale=test'])):

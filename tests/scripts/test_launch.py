@@ -360,8 +360,8 @@ def test_a_resume_that_is_interrupted_lets_the_run_save_and_leaves_nothing(cloud
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'options'), [
-    ('FAIL_AFTER', []), *(pytest.param(how, options, marks=pytest.mark.release) for how,
-                          options in (
+    ('FAIL_AFTER', []), *(pytest.param(how, options, marks=pytest.mark.release)
+                          for how, options in (
         ('FAIL', []), ('FAIL', ['--queued']), ('FAIL_AFTER', ['--queued'])))])
 def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
   """Every call of a whole life fails, one life for each."""

@@ -93,8 +93,8 @@ def test_text_is_prepared_as_that_of_a_folder(server, tmp_path):
 
 def test_parquet_is_read_in_ranges(server):
   server.add('org/table', {'a.parquet': parquet(SENTENCES)}, kind='datasets')
-  found = [document.paragraphs[0] for document
-           in sources.read_documents('hf://datasets/org/table/a.parquet')]
+  found = [document.paragraphs[0]
+           for document in sources.read_documents('hf://datasets/org/table/a.parquet')]
   assert found == SENTENCES
 
 

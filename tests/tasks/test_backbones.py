@@ -71,8 +71,8 @@ def assert_measured(config, figures):
 
 
 @pytest.mark.parametrize(('name', 'kind'), [
-    pytest.param(name, kind, marks=[pytest.mark.slow] * (name != 'bert')) for name,
-    kind in STEPS.items()])
+    pytest.param(name, kind, marks=[pytest.mark.slow] * (name != 'bert'))
+    for name, kind in STEPS.items()])
 def test_two_steps(name, kind, home):
   config, mesh, learner, feed = ready(name, kind, home)
   with jax.set_mesh(mesh):

@@ -52,8 +52,8 @@ def test_of_two_texts_what_they_share_is_learned():
   draw = random.Random(0)
   def pairs(count):
     texts = [' '.join(draw.choices([f'w{n}' for n in range(200)], k=6)) for _ in range(count)]
-    return [Example((text, text if n % 2 else draw.choice(texts)), n % 2) for n,
-            text in enumerate(texts)]
+    return [Example((text, text if n % 2 else draw.choice(texts)), n % 2)
+            for n, text in enumerate(texts)]
   assert measured(CLASSES, pairs(300), pairs(100)).scores['accuracy'] > 90
   task = SequenceTask(regression=True, measures=('spearman', 'pearson'))
   scored = [Example((f'a{n} b{n} c{n} d{n}',
@@ -74,8 +74,8 @@ def test_bm25_is_that_of_its_formula():
   second = idf * 2 * 1.9 / (2 + 0.9 * (1 - 0.4 + 0.4 * 4 / 3))
   assert second > first
   np.testing.assert_array_equal(order, [[1, 0], [1, 0], [0, 1]])
-  dev = [Example((query, text)) for query,
-         text in (('fox', texts[0]), ('red', texts[1]), ('red', texts[0]),
+  dev = [Example((query, text)) for query, text in (('fox', texts[0]), ('red', texts[1]),
+                                                    ('red', texts[0]),
                                                    ('cat', texts[0]))]
   found = measured(EmbeddingTask(measured_by='retrieval'), dev, dev)
   assert found.name == 'BM25' and found.scores['mrr'] == pytest.approx(100 * 2.5 / 3)

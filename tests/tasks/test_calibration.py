@@ -164,8 +164,8 @@ def test_errors_are_files_of_the_run(tmp_path, kind, examples, expected):
   write_errors(epath.Path(tmp_path), model.task,
                list(zip(examples, predict(model, examples), strict=True)))
   rows = [json.loads(line) for line in (tmp_path / 'errors.jsonl').read_text().splitlines()]
-  assert [{name: row.get(name) for name in wanted} for row,
-          wanted in zip(rows, expected, strict=True)] == expected
+  assert [{name: row.get(name) for name in wanted}
+          for row, wanted in zip(rows, expected, strict=True)] == expected
   confusion = tmp_path / 'confusion.tsv'
   assert confusion.exists() == (kind == 'classification')
   if confusion.exists():

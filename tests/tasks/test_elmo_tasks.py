@@ -235,8 +235,8 @@ def test_a_run_on_an_elmo_of_allennlp(tmp_path):
   elmo_of(trained(TAGGING), tmp_path / 'elmo')
   pairs = [*itertools.product(PEOPLE, PLACES)] * 2
   source = tmp_path / 'names.conll'
-  source.write_text('\n\n'.join(f'{who} B-PER\n{("saw", "left")[n % 2]} O\n{where} B-LOC' for n,
-                                (who, where) in
+  source.write_text('\n\n'.join(f'{who} B-PER\n{("saw", "left")[n % 2]} O\n{where} B-LOC'
+                                for n, (who, where) in
                                 enumerate(pairs)) + '\n')
   found = learned(tmp_path / 'elmo', source, tmp_path / 'run')
   assert found.labels == ('B-LOC', 'B-PER', 'I-LOC', 'I-PER', 'O')

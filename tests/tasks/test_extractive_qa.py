@@ -72,8 +72,8 @@ def test_answers_come_back_to_the_character_from_every_window(kind):
   draw, tokenizer = np.random.default_rng(0), tokenizer_of(kind)
   questions = ('Who?', 'How tall is it?', '谁？') * 4
   golds = [(text, answer) for text in TEXTS for answer in parts_of(text, draw, 12)]
-  examples = [Example((questions[n % 12], text), answers=(answer,)) for n,
-              (text, answer) in enumerate(golds)]
+  examples = [Example((questions[n % 12], text), answers=(answer,))
+              for n, (text, answer) in enumerate(golds)]
   held = 0
   for length, stride in ((24, 1), (32, 7), (40, 100), (400, 128)):
     task = AnswerTask(family=KINDS[kind][1], stride=stride, answer_length=400)

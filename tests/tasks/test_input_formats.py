@@ -46,8 +46,8 @@ def test_ids_behind_the_vocabulary():
   """Only GPT's rows have some, and only where its tokenizer was not made for them."""
   gpt = get_input_format('openai-gpt')
   assert gpt.extra_ids(Vocab(96)) == 3 and not gpt.extra_ids(Vocab(96, bos=7, sep=8, cls=9))
-  assert not any(form.extra_ids(LLAMA) for name,
-                 form in INPUT_FORMATS.items() if name != 'openai-gpt')
+  assert not any(form.extra_ids(LLAMA) for name, form in INPUT_FORMATS.items() if name
+                 != 'openai-gpt')
 
 
 def test_every_family_has_a_form():

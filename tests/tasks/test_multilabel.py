@@ -54,8 +54,8 @@ FORMS = {
     'lists of Python': rows_of(map(str, LISTS)),
     'bars': rows_of(map('|'.join, LISTS)), 'semicolons': rows_of(map('; '.join, LISTS)),
     'commas': rows_of(map(','.join, LISTS)),
-    'columns': [{'text': text, **dict(zip(NAMES, vector, strict=True))} for (text, _),
-                vector in zip(
+    'columns': [{'text': text, **dict(zip(NAMES, vector, strict=True))}
+                for (text, _), vector in zip(
         EXAMPLES, VECTORS, strict=True)],
     'columns of truth': [{'comment_text': text, 'id': 'x',
                           **dict(zip(NAMES, map(bool, vector), strict=True))}
@@ -80,8 +80,8 @@ def test_vectors_and_numbers(tmp_path, form):
   path = written(tmp_path / 'x.jsonl', rows_of(labels))
   found = read_sources('multilabel', [path])
   assert found.labels == ('0', '1', '2') and [one.label
-                                              for one in found.examples] == [labels for _,
-                                                                             labels in EXAMPLES]
+                                              for one in found.examples] == [
+                                                  labels for _, labels in EXAMPLES]
   named = read_sources('multilabel', [path], labels=NAMES)
   assert [one.label for one in named.examples] == [labels for _, labels in EXAMPLES]
   chunks = [one.label for chunk in read_chunks('multilabel', path, labels=NAMES, size=4)
@@ -157,8 +157,8 @@ def test_the_loss_is_binary_cross_entropy_by_hand():
     loss, weight = task.loss({'label': jnp.asarray(logits)}, batch)['label']
     assert float(loss) == pytest.approx((each * batch['weight']).sum(), rel=1e-5) and weight == 3
     # The gradient by differences in double precision.
-    gradient = jax.grad(lambda x,
-                        task=task: task.loss({'label': x}, batch)['label'][0])(jnp.asarray(logits))
+    gradient = jax.grad(lambda x, task=task: task.loss({'label': x}, batch)['label'][0])(
+        jnp.asarray(logits))
     def total(x, positive=positive, gamma=gamma):
       q = 1 / (1 + np.exp(-x))
       some = -(positive * label * (1 - q) ** gamma * np.log(q) + (1 - label) * q ** gamma

@@ -88,8 +88,8 @@ def pair(query, document, relevance):
 def test_lists_of_documents():
   examples = [pair('q', f'd{n}', n % 3) for n in range(10)] + [pair('r', 'd1', 0)]
   lists, skipped = RerankTask(ranking_loss=ListNet(), list_size=4).make_lists(examples)
-  assert sorted(document for one in lists for document
-                in one.documents) == sorted(f'd{n}' for n in range(10))
+  assert sorted(document for one in lists
+                for document in one.documents) == sorted(f'd{n}' for n in range(10))
   assert all(len(one.documents) <= 4 and len(set(one.relevance)) > 1 for one in lists)
   assert skipped == ('1 queries have no documents of different relevance and are left out',)
 

@@ -49,8 +49,8 @@ def home(tmp_path_factory):
   write('dev.jsonl', scored)
   write('triples.jsonl', TRIPLES * 5)
   write('scored.jsonl', [{**row, 'scores': [3.0, 1.0]} for row in TRIPLES * 5])
-  write('classes.jsonl', [{'sentence1': a, 'sentence2': b, 'label': 'yes' if n > 2 else 'no'} for a,
-                          b, n in PAIRS * 3])
+  write('classes.jsonl', [{'sentence1': a, 'sentence2': b, 'label': 'yes' if n > 2 else 'no'}
+                          for a, b, n in PAIRS * 3])
   (folder / 'texts.txt').write_text('\n\n'.join(row['anchor'] for row in TRIPLES * 4))
   return folder
 

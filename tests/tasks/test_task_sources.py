@@ -60,8 +60,8 @@ def test_columns_by_name_by_way_of_others_joined_and_by_number(write):
   path = write('gj04\t1\t\tOurs.\ngj04\t0\t*\tTheirs.\n', 'cola.tsv')
   found = read_sources('classification', [path], Columns('3', label='1'),
                        ('unacceptable', 'acceptable'))
-  assert [(example.texts, example.label) for example
-          in found.examples] == [(('Ours.',), 1), (('Theirs.',), 0)]
+  assert [(example.texts, example.label)
+          for example in found.examples] == [(('Ours.',), 1), (('Theirs.',), 0)]
   assert found.report.notes == ["labels are numbers: 0 is 'unacceptable', 1 is 'acceptable'"]
 
 

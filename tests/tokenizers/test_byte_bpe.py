@@ -15,8 +15,7 @@ from plm_jax.tokenizers import ByteBPE, TokenizerError, Vocab, train_byte_bpe
 from plm_jax.tokenizers.byte_bpe import ALPHABET, FIRST_TOKENS, LAST_TOKEN
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} didn\'t bark.'
-           for i in range(60)),
-         *['中文和中国文字。'] * 9]
+           for i in range(60)), *['中文和中国文字。'] * 9]
 # What splits words, what is of several bytes, what is nothing at all.
 SIGNS = [*'ab\'sdtre 12.,!?-_  \t\n\r\x0b\x1c\x1d\x85\xa0\u2003\u3000\u200b\ufeff',
          *'é\u0301中文字。，😀ßŒأع\u0e33½²Ⅷ\x00\uffff',
@@ -78,8 +77,8 @@ def test_a_mask_takes_the_space_before_it(trained):
 
 
 def test_starts_of_words(trained):
-  starts = {piece: bool(start) for piece,
-            start in zip(trained.pieces, trained.starts_word, strict=True)}
+  starts = {piece: bool(start) for piece, start in zip(trained.pieces, trained.starts_word,
+                                                       strict=True)}
   assert starts['▁the'] and starts['▁'] and starts['.'] and starts['<mask>']
   assert not starts['the'] and not starts['s'] and not starts['7']
   # the first byte of 中, the second; of é
@@ -121,8 +120,8 @@ LLAMA_3_WORDS = (
 def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
   """A tokenizer.json of its form, made and read by the library; 'sat' is a piece that no merge
   leads to."""
-  pieces = {piece: i for i,
-            piece in enumerate([*sorted(ALPHABET), '12', '123', 'he', 'the', 'sat'])}
+  pieces = {piece: i for i, piece in enumerate([*sorted(ALPHABET), '12', '123', 'he', 'the',
+                                                'sat'])}
   theirs = library.Tokenizer(models.BPE(pieces, [('1', '2'), ('12', '3'), ('h', 'e'), ('t', 'he')],
                                         ignore_merges=True))
   theirs.pre_tokenizer = pre_tokenizers.Sequence([

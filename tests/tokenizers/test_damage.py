@@ -65,8 +65,8 @@ def test_tokenizer_json_alone(folder):
   alone.mkdir()
   path = path.rename(alone / path.name)
   value = json.loads(path.read_text())
-  small = {**value, 'model': {name: x for name,
-                              x in value['model'].items() if name not in ('vocab', 'merges')}}
+  small = {**value, 'model': {name: x for name, x in value['model'].items() if name
+                              not in ('vocab', 'merges')}}
   read_it = lambda: tokenizer_files.load(alone)
   said = [mutate.attempt(path, damage, read_it) for damage in mutate.jsons(value, COUNT)]
   # Most of the file is its vocabulary: without it, what says how to read it is hit.

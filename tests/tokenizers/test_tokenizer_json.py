@@ -15,8 +15,7 @@ from plm_jax.tokenizers import ByteBPE, TokenizerError, TokenizerJson, WordPiece
 from plm_jax.tokenizers.contract import Vocab
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} barked.'
-           for i in range(60)),
-         *['中文和中国文字。 Größe, été; ёжик ест.'] * 9,
+           for i in range(60)), *['中文和中国文字。 Größe, été; ёжик ест.'] * 9,
          *['हिन्दी भाषा ภาษาไทย שָׁלוֹם مُحَمَّد 한국어 がギ Việt'] * 9]
 WORDS = ' '.join(sorted({*TEXTS})).split()
 ODD = [*map(chr, [*range(0x21), 0x7f, 0x85, 0xa0, 0xad, 0x300, 0x301, 0x323, 0x345, 0x11a8, 0x1680,
@@ -54,8 +53,8 @@ def ids_of(file) -> list[list[int]]:
 
 def differing(tokenizer, ids) -> dict[str, tuple[list[int], list[int]]]:
   found = [tokenizer.encode(text, specials=True) for text in HARD]
-  return {text: (some, other) for text, some,
-          other in zip(HARD, found, ids, strict=True) if some != other}
+  return {text: (some, other) for text, some, other in zip(HARD, found, ids, strict=True) if some
+          != other}
 
 
 def as_transformers(name: str, learned: library.Tokenizer) -> dict[str, str | int | bool]:
@@ -142,8 +141,8 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
                     tokenizers.load(tmp_path / 'tokenizer.json')):
     assert isinstance(tokenizer, TokenizerJson) and tokenizer.kind == 'sentencepiece'
     assert differing(tokenizer, ids_of(tmp_path / 'tokenizer.json')) == {}
-  names = {key.removesuffix('_token'): token for key,
-           token in config.items() if key.endswith('_token')}
+  names = {key.removesuffix('_token'): token
+           for key, token in config.items() if key.endswith('_token')}
   assert {role: tokenizer.pieces[getattr(tokenizer.vocab, role)] for role in names} == names
   assert tokenizer.pieces[tokenizer.vocab.unk] == '<unk>'
   # Names of special tokens are text, unless they are asked for; other added tokens always are
@@ -162,8 +161,8 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
   ids, lengths, places = tokenizer.encode_with_offsets(HARD)
   alone = [tokenizer.encode(text) for text in HARD]
   assert alone == tokenizer.encode_batch(HARD) == [some.tolist()
-                                                   for some
-                                                   in np.split(ids, np.cumsum(lengths)[:-1])]
+                                                   for some in np.split(
+                                                       ids, np.cumsum(lengths)[:-1])]
   assert len(places) == len(ids) and len(tokenizer.byte_lengths) == len(
       tokenizer.starts_word) == tokenizer.vocab.size
   assert tokenizer.decode(tokenizer.encode('the cat sat')) == 'the cat sat'

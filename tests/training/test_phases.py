@@ -177,8 +177,8 @@ def test_recipes_read_a_text_as_long_as_the_run_once(name, table):
   config = recipes.find_recipe(name, '')('paper')
   divisor = math.gcd(*(batch for *_, batch in table))
   batches = [batch // divisor for *_, batch in table]
-  scale = min(1, 50_000 / sum(steps * batch for (steps, *_),
-                              batch in zip(table, batches, strict=True)))
+  scale = min(1, 50_000 / sum(steps * batch
+                              for (steps, *_), batch in zip(table, batches, strict=True)))
   phases = [(max(1, round(steps * scale)), length, batch)
             for (steps, length, _), batch in zip(table, batches, strict=True)]
   config = dataclasses.replace(
@@ -348,8 +348,8 @@ def test_a_held_out_text_of_its_own_is_evaluated_as_a_whole(tmp_path, monkeypatc
   config, seen = experiment([(20, 8, 2)], folders), []
   config = dataclasses.replace(config, train=dataclasses.replace(config.train, eval_batches=6))
   monkeypatch.setattr(feed.sharding, 'host_rows', lambda *_: None)
-  monkeypatch.setattr(feed, 'heldout_batches', lambda windows, batch, rows, batches,
-                      *_: seen.append(batches) or [])
+  monkeypatch.setattr(feed, 'heldout_batches',
+                      lambda windows, batch, rows, batches, *_: seen.append(batches) or [])
   for mode in ('train', 'evaluate'):
     opened = types.SimpleNamespace(config=dataclasses.replace(config, mode=mode), records=folders)
     assert not list(feed.stream_heldout(opened, config.train.phases[0], FakeMesh()))

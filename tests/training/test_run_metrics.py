@@ -73,12 +73,12 @@ def test_evaluation_is_a_mean_over_all_batches_and_knows_the_baseline(learner, p
   assert values == evaluate(params, batches)
   step = jax.jit(lambda w: eval_step(learner, params, w))
   results = [jax.device_get(step(w)) for w in batches]
-  sums = sum(losses['mlm'][0] for losses, _ in results), sum(losses['mlm'][1] for losses,
-                                                             _ in results)
+  sums = sum(losses['mlm'][0] for losses, _ in results), sum(losses['mlm'][1]
+                                                             for losses, _ in results)
   np.testing.assert_allclose(values['mlm'], sums[0] / sums[1], rtol=1e-6)
   for name in ('mlm', 'nsp'):
-    labels = np.concatenate([labels[weights > 0] for labels,
-                             weights in (answers[name] for _, answers in results)])
+    labels = np.concatenate([labels[weights > 0]
+                             for labels, weights in (answers[name] for _, answers in results)])
     np.testing.assert_allclose(values[f'{name}_baseline'], np.bincount(labels).max() / labels.size,
                                rtol=1e-6)
   assert set(values) == {f'{name}{kind}' for name in ('mlm', 'nsp')

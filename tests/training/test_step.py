@@ -16,8 +16,8 @@ from plm_jax.training.step import TrainState, init_state, train_step
 
 @functools.cache
 def compiled(learner):
-  return jax.jit(lambda params,
-                 batch: step.compute_gradient(learner, params, batch, learner.key('dropout')))
+  return jax.jit(lambda params, batch: step.compute_gradient(learner, params, batch,
+                                                             learner.key('dropout')))
 
 
 def gradient(learner, params, batch):
@@ -60,8 +60,8 @@ def test_rows_may_be_shuffled_across_micro_steps(params, batch):
 @pytest.mark.slow
 def test_dropout_follows_the_number_of_a_row(learner, params, batch):
   order = np.array([3, 1, 15, 0, 8, 2, 9, 14, 4, 13, 12, 7, 6, 10, 11, 5])
-  run = jax.jit(lambda *inputs,
-                key: learner.model.apply({'params': params}, *inputs, rngs={'dropout': key})['mlm'])
+  run = jax.jit(lambda *inputs, key: learner.model.apply({'params': params}, *inputs,
+                                                         rngs={'dropout': key})['mlm'])
   whole = np.asarray(run(batch, np.arange(16), key=learner.key('dropout')))
   np.testing.assert_allclose(run(tiny.take(batch, order), order, key=learner.key('dropout')),
                              whole[order], atol=1e-5)

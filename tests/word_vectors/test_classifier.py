@@ -64,8 +64,8 @@ def test_what_is_learned_is_predicted(tmp_path, monkeypatch, capsys):
 def test_a_step_is_that_of_the_dense_loss():
   """The mean of a text's rows, each with its share of the gradient; a place without a text teaches
   nothing."""
-  tables = {name: jax.random.normal(jax.random.key(rows), (rows, 3)) for name,
-            rows in (('input', 6), ('output', 2))}
+  tables = {name: jax.random.normal(jax.random.key(rows), (rows, 3))
+            for name, rows in (('input', 6), ('output', 2))}
   batch = classifier.make_batch([([4, 1, 4], [1]), ([2], [0])], 3, np.random.default_rng(0))
   assert batch[2].tolist() == [1, 0, -1]
   def loss(tables):

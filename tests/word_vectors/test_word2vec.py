@@ -34,12 +34,12 @@ def text() -> corpora.WordCorpus:
 
 def one(learner, number=0):
   """A small batch of the first call, and tables that are not zero."""
-  batch = {name: jnp.asarray(array[number]) for name,
-           array in learner.sample_batches(0, 0).arrays.items()}
+  batch = {name: jnp.asarray(array[number])
+           for name, array in learner.sample_batches(0, 0).arrays.items()}
   params = learner.config.init(jax.random.key(1), text().vocabulary)['params']
   keys = jax.random.split(jax.random.key(2), len(params))
-  params = {name: jax.random.normal(key, params[name].shape) for key,
-            name in zip(keys, params, strict=True)}
+  params = {name: jax.random.normal(key, params[name].shape)
+            for key, name in zip(keys, params, strict=True)}
   return batch, params
 
 
@@ -182,8 +182,8 @@ def test_rows_of_many_predictions_are_damped():
   batch, params = one(learner)
   asked = learner.make_loss({}, batch)
   found = losses.gather_rows(params, asked.rows)
-  bound = jax.grad(asked.bound)({name: (rows ** 2).sum(-1, keepdims=True) for name,
-                                 rows in found.items()})
+  bound = jax.grad(asked.bound)({name: (rows ** 2).sum(-1, keepdims=True)
+                                 for name, rows in found.items()})
   for name in 'input', 'output':
     block, place = 1, 3
     def of_row(row, name=name, block=block, place=place):

@@ -21,8 +21,8 @@ FORMS = {
     'text': '3 2\nthe 0.5 -1.25\nnaïve 0.1 3e-05\n東京 2.0 0.0\n'.encode(),
     'glove': 'the 0.5 -1.25\nnaïve 0.1 3e-05\n東京 2.0 0.0\n'.encode(),
     'binary': b'3 2\n' + b''.join(
-        word.encode() + b' ' + row.tobytes() + b'\n' for word,
-        row in zip(WORDS, MATRIX, strict=True)),
+        word.encode() + b' ' + row.tobytes() + b'\n'
+        for word, row in zip(WORDS, MATRIX, strict=True)),
 }
 
 
@@ -81,8 +81,8 @@ def test_damage_names_the_file_and_the_place(content, said, tmp_path):
 
 
 def binary(words=WORDS, newline=b'\n') -> bytes:
-  return b''.join(word.encode() + b' ' + row.tobytes() + newline for word,
-                  row in zip(words, MATRIX, strict=True))
+  return b''.join(word.encode() + b' ' + row.tobytes() + newline
+                  for word, row in zip(words, MATRIX, strict=True))
 
 
 TEXT = FORMS['glove']
