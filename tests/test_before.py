@@ -79,6 +79,7 @@ def test_the_configurations_of_every_recipe_are_read(configs):
     assert model.forward_flops(512, 77) == saved['flops'], name
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_they_make_the_models_that_they_made(configs):
   short = dict(tokens=jax.ShapeDtypeStruct((1, 8), int), segments=jax.ShapeDtypeStruct((1, 8), int))

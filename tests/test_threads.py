@@ -139,6 +139,7 @@ def test_threads_get_what_one_gets(kind, tmp_path):
   assert_same_from_threads(kind, tmp_path, count=12)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_many_calls(tmp_path):
   """In all, over all functions and tokenizers; 560 calls of each, 22,400 in all, were compared

@@ -40,6 +40,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 import weakref
 
 from etils import epath
@@ -417,10 +418,30 @@ def close_streams() -> None:
       groups.close()
 
 
+@contextlib.contextmanager
+def without_keras() -> Iterator[None]:
+  """Keep `import tensorflow` from importing Keras 3, which takes 3 of 7 seconds.
+
+  TensorFlow imports the Keras that this variable selects; where that one is not installed, it
+  waits until `tf.keras` is used.
+  """
+  name = 'TF_USE_LEGACY_KERAS'
+  before = os.environ.get(name)
+  os.environ[name] = '1'
+  try:
+    yield
+  finally:
+    if before is None:
+      del os.environ[name]
+    else:
+      os.environ[name] = before
+
+
 def import_tensorflow():
   """Import TensorFlow without GPUs, which are for JAX; None where it is not installed."""
   try:
-    import tensorflow as tf
+    with without_keras():
+      import tensorflow as tf
   except ImportError:
     return None
   with contextlib.suppress(RuntimeError):  # already in use by the caller: keep their setting

@@ -130,6 +130,8 @@ def check_folder(folder: epath.PathLike, texts: Sequence[str]) -> epath.Path:
     raise records.RecordsError(
         'no folder for the records is given: expected one, local or gs://')
   folder = storage.resolve_path(folder)
+  if storage.is_hub_file(folder):
+    folder.mkdir()  # refused, before any text is read
   with storage.io_errors_as(folder, 'read', records.RecordsError):
     if folder.exists() and not folder.is_dir():
       raise records.RecordsError(f'{folder} is a file, expected a folder for the records')

@@ -167,8 +167,8 @@ def disks(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('different', [
-    'text', 'tokenizer', 'options', 'versions',
-    pytest.param('checkpoint', marks=pytest.mark.release)])
+    'text', 'versions', *(pytest.param(what, marks=pytest.mark.release)
+                          for what in ('tokenizer', 'options', 'checkpoint'))])
 def test_two_hosts_that_are_given_different_things_end_with_one_line(different, disks, tmp_path):
   folders, settings = disks
   said = {'options': 'different options: --optim.peak is 0.001 on process 0 and 0.002 on process '

@@ -117,28 +117,26 @@ def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
     assert any(map(pattern.search, templates)), message
 
 
-# A newcomer's first pages are tried with every change, all pages before a release: that takes a
-# quarter of an hour. The commands and blocks of Chinese pages are those of the English ones, with
-# other names and texts.
-SECTIONS = pytest.mark.parametrize('section', [
-    'start', *(pytest.param(name, marks=pytest.mark.release) for name in ('', 'zh'))])
+# All pages are tried before a release: that takes a quarter of an hour. The commands and blocks of
+# Chinese pages are those of the English ones, with other names and texts.
+LANGUAGES = pytest.mark.parametrize('language', ['en', 'zh'])
 
 
-def pages_of(section: str) -> list[pathlib.Path]:
-  """Return the pages of a folder; '': all in English. The quick start is first."""
-  pages = [path for path in PAGES if (DOCS / 'zh' in path.parents) == (section == 'zh')]
-  pages = [path for path in pages if section in ('', 'zh') or DOCS / section in path.parents]
+def pages_of(language: str) -> list[pathlib.Path]:
+  """Return the pages in a language. The quick start is first."""
+  pages = [path for path in PAGES if (DOCS / 'zh' in path.parents) == (language == 'zh')]
   return sorted(pages, key=lambda path: path.name != 'quickstart.md')
 
 
 @pytest.mark.slow
-@SECTIONS
-def test_every_command_runs(tmp_path, monkeypatch, section):
+@pytest.mark.release
+@LANGUAGES
+def test_every_command_runs(tmp_path, monkeypatch, language):
   """In one folder, page by page; a run that a page before has made is gone on with."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   monkeypatch.chdir(tmp_path)
   world, failed, done = World(), [], set()
-  for path in pages_of(section):
+  for path in pages_of(language):
     for line in commands_of(path):
       if line in done or (any(word in line for word in ELSEWHERE)
                           and not line.startswith('scripts/')):
@@ -167,7 +165,7 @@ def rehearsed(line: str) -> None:
 
 @pytest.mark.slow
 def test_commands_of_training_are_understood():
-  """Of all pages; only the first pages' commands run with every change."""
+  """Of all pages; all their commands run before a release."""
   modes = set()
   for path in PAGES:
     for line in commands_of(path):
@@ -180,13 +178,14 @@ def test_commands_of_training_are_understood():
 
 
 @pytest.mark.slow
-@SECTIONS
-def test_every_python_block_runs(tmp_path, monkeypatch, section):
+@pytest.mark.release
+@LANGUAGES
+def test_every_python_block_runs(tmp_path, monkeypatch, language):
   """The blocks of a page run one after another in a folder of the page, with runs of the smallest
   scale."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   real = plm_jax.recipe
-  for path in pages_of(section):
+  for path in pages_of(language):
     if not blocks_of(path) or path.name in BLOCKS_ELSEWHERE:
       continue
     folder = tmp_path / '-'.join(path.relative_to(DOCS).with_suffix('').parts)

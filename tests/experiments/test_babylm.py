@@ -47,6 +47,7 @@ def typed(*args: str) -> None:
   main(['run', *args])
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys):
   asked = ['--data=track', '--output=out', *SMALL]

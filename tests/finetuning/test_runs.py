@@ -103,6 +103,7 @@ def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
   assert_alike(result, finished[1], (tmp_path / 'run', finished[0]))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['tagging',
                                   pytest.param('classification', marks=pytest.mark.release)])

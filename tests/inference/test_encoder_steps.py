@@ -111,6 +111,7 @@ def test_texts_are_scored_in_either_way(trained, read):
       *range(1, len(ids) + 1)]
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_layers_are_seen_and_frozen_one_by_one(trained):
   heads, _ = plm_jax.attention(trained, 'An array of numbers .')

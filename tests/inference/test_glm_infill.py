@@ -125,6 +125,7 @@ def test_scores_are_sums_over_whole_rows():
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_task_is_learned_as_a_cloze():
   """Texts with a letter of the first half of the alphabet are very good, the others bad; new texts

@@ -189,6 +189,7 @@ STEPS = 600
 LANGUAGE = {(5, 6, 7, 8): 0.5, (8, 5, 5, 6): 0.3, (6, 6, 6, 6): 0.2}
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_language_that_was_learned_is_sampled_as_often_as_it_was_read():
   """Three texts of four words; the bound of a text is its likelihood."""

@@ -94,6 +94,7 @@ def test_padding_changes_nothing(params):
   np.testing.assert_allclose(output.state.cell[0], alone.state.cell[0], atol=1e-6)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_text_may_be_read_in_parts(params):
   """The state that is carried is all that the second part needs of the first."""

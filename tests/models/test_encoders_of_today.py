@@ -354,7 +354,7 @@ def test_parameters_as_published(config, backbone, whole):
 
 
 @pytest.mark.parametrize('family', [
-    mosaicbert, *(pytest.param(family, marks=pytest.mark.slow)
+    mosaicbert, *(pytest.param(family, marks=[pytest.mark.slow, pytest.mark.release])
                   for family in (neobert, ltg_bert, gpt_bert))])
 def test_texts_of_a_row_are_read_as_they_are_alone(family):
   """And one gets no gradient of the other."""

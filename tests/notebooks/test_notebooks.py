@@ -78,8 +78,7 @@ def test_jupytext_agrees(make):
         for cell in kept.cells], f'python notebooks/make.py {source.stem}'
 
 
-# The first notebook runs with every change, the others before a release.
-MARKS = {'1_first_bert': [], '7_before_a_pod': [pytest.mark.compiler]}
+MARKS = {'7_before_a_pod': [pytest.mark.compiler]}
 
 
 @pytest.mark.slow

@@ -154,6 +154,7 @@ def test_mask_rates_change_after_so_many_steps_and_survive_a_checkpoint(tmp_path
   assert 'mlm' in eval_step(learner, state.params, windows)[0]
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_same_on_eight_devices():
   learner, windows = tiny.learner(ADAPTIVE), tiny.windows(16, LENGTH)

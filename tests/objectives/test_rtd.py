@@ -103,6 +103,7 @@ def test_which_parameters_there_are():
   assert names('disentangled', DEBERTA) == (common | {'difference'}, {'norm'}, {'tokens'})
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_fresh_difference_is_zero():
   learner, _, _ = setting('disentangled')
@@ -199,6 +200,7 @@ def test_samples_and_masks_are_drawn_with_keys_of_their_own():
   assert len(np.unique(every, axis=0)) == 16
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_micro_steps_change_nothing():
   learner, params, batch = setting('disentangled')
@@ -257,6 +259,7 @@ def test_questions_about_pairs_are_refused():
     ReplacedTokenDetection(mlm=MaskedLM())
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_two_optimizers_are_a_generators_step_and_a_discriminators():
   """As get_decoupled_loss_fn in the released rtd_task.py has it: the generator learns its loss, the

@@ -58,6 +58,7 @@ def test_two_pairs_a_row_of_running_text_and_half_a_pair_literal():
   assert PAIRS.text_length(10) == 8
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_either_text_comes_first_half_of_the_time():
   swapped = arrange(dataclasses.replace(PAIRS, swapped=1.0))
@@ -76,6 +77,7 @@ def test_running_text_is_that_of_full_sentences():
   assert found['languages'].tolist() == [[1] * 10, [0] * 10, [1] * 10, [1] * 10]
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_masks_are_in_both_texts_and_languages_are_said_where_asked():
   objective = MaskedLM(pair=PAIRS, mask_rate=0.5, language_ids=True)

@@ -95,8 +95,8 @@ def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', ['crash', 'signal',
-                                 pytest.param('metrics', marks=pytest.mark.release)])
+@pytest.mark.parametrize('how', [
+    'signal', *(pytest.param(how, marks=pytest.mark.release) for how in ('crash', 'metrics'))])
 def test_an_interrupted_run_ends_with_the_same_bits(how, command, finished, tmp_path, monkeypatch):
   args = [*command, f'--output={tmp_path / "run"}']
   def disturbed(*arguments):
@@ -316,6 +316,7 @@ def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp
   assert same(run(parse(BERT_BASE, args)).params, finished[1].params)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path, monkeypatch,
                                                     capsys):
@@ -364,6 +365,7 @@ def test_a_run_is_evaluated_on_its_held_out_text_and_on_no_other(corpus, tmp_pat
   assert f'MLM loss: {result.heldout["mlm"]:.4f}' in told
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_run_on_all_of_its_text_has_no_held_out_metrics(corpus, tmp_path, capsys):
   args = ['--scale=test', f'--data.path={corpus}', '--data.prepare.heldout=0', '--mesh.data=1',
@@ -481,6 +483,7 @@ def test_bert_base_is_the_papers():
   assert config.objective.max_predictions(128) == 20 and config.objective.max_predictions(512) == 77
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_translations_beside_running_text(tmp_path, capsys):
   """XLM on a corpus of each of two languages and one of pairs: figures of each, in training and by

@@ -41,6 +41,7 @@ READ_BY = {
 STEPS = {'bert': 'tagging', 'roberta': 'classification', 'xlnet': 'answers', 'openai-gpt': 'choice',
          'gpt2': 'tagging',
          'glm': 'classification', 't5': 'answers', 'bart': 'choice'}
+MARKS = {'bert': [], 'gpt2': [pytest.mark.slow], 't5': [pytest.mark.slow]}
 
 
 @pytest.fixture(scope='module')
@@ -71,7 +72,7 @@ def assert_measured(config, figures):
 
 
 @pytest.mark.parametrize(('name', 'kind'), [
-    pytest.param(name, kind, marks=[pytest.mark.slow] * (name != 'bert'))
+    pytest.param(name, kind, marks=MARKS.get(name, [pytest.mark.slow, pytest.mark.release]))
     for name, kind in STEPS.items()])
 def test_two_steps(name, kind, home):
   config, mesh, learner, feed = ready(name, kind, home)

@@ -227,6 +227,7 @@ def learned(init: pathlib.Path, source: pathlib.Path, output: pathlib.Path,
   return plm_jax.load(output)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_run_on_an_elmo_of_allennlp(tmp_path):
   """Eight sentences are learned by heart, the ELMo stays as it was to the bit, and what has learned

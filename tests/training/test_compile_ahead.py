@@ -29,6 +29,7 @@ def test_a_vocabulary_is_known_before_it_is_trained(blanks):
   assert wordpiece.expected_vocab(2048, blanks) == trained.vocab
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_run_calls_the_programs_that_were_compiled_ahead(prepared, tmp_path, caplog):
   def run(name, ahead):

@@ -528,6 +528,7 @@ def test_disentangled_attention_with_it(position):
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(0.1, float(jnp.abs(theirs).max())))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_training_with_it_ends_alike(windows):
   """Fifty steps, without dropout of probabilities, whose bits are others there."""

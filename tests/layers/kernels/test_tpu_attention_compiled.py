@@ -21,7 +21,9 @@ CASES = [  # what is beside q, k and v; their shape
     ('nothing', (1, 2056, 2, 64)), ('nothing', (1, 4104, 2, 64))]
 
 
-@pytest.fixture(scope='module', params=['v3:2x2', 'v4:2x2x1', 'v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
+@pytest.fixture(scope='module', params=[
+    'v3:2x2', 'v5e:2x2', *(pytest.param(chips, marks=pytest.mark.release)
+                           for chips in ('v4:2x2x1', 'v5p:2x2x1', 'v6e:2x2'))])
 def mesh(request):
   pytest.importorskip('libtpu')
   device = topology_devices(request.param)[0]
