@@ -22,7 +22,7 @@ from plm_jax.tokenizers import (
   WordBPE,
   WordPiece,
   fairseq_sentencepiece,
-  raw_bytes,
+  is_configured,
 )
 from plm_jax.tokenizers import load as load_ours
 from plm_jax.tokenizers.byte_bpe import ALPHABET, add_special_tokens
@@ -63,9 +63,7 @@ def load_known_files(folder: pathlib.Path) -> Tokenizer | None:
   names = (TOKENIZER_JSON, 'vocab.txt', 'vocab.json')
   if any((folder / name).exists() for name in names) or list(folder.glob('*.model')):
     return load_ours(folder)
-  if raw_bytes.is_byt5_config(epath.Path(folder) / CONFIG_FILE):
-    return load_ours(folder)
-  return None
+  return load_ours(folder) if is_configured(epath.Path(folder)) else None
 
 
 def encode_with_special_tokens(folder: epath.PathLike, text: str) -> list[int] | None:

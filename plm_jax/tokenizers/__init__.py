@@ -1,6 +1,6 @@
 """Tokenizers: WordPiece, SentencePiece, byte-level BPE, BPE of words, bytes and whole words.
 
-`load` finds the kind of a tokenizer from its files. All implement `contract.Tokenizer`. Some are
+`load` finds the kind of a tokenizer from its files. All derive from `contract.Tokenizer`. Some are
 run by the `tokenizers` or `sentencepiece` library, and `huggingface` reads the tokenizer files of
 transformers.
 
@@ -11,6 +11,7 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.errors import parse_errors_as
 from plm_jax.storage import hub
+from plm_jax.tokenizers import raw_bytes
 from plm_jax.tokenizers.byte_bpe import ByteBPE, is_tokenizer_json, train_byte_bpe
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
@@ -32,7 +33,7 @@ from plm_jax.tokenizers.huggingface import (
     load_tokenizer_json,
     read_tokenizer_class,
 )
-from plm_jax.tokenizers.raw_bytes import ByteTokenizer, is_byt5_config
+from plm_jax.tokenizers.raw_bytes import ByteTokenizer
 from plm_jax.tokenizers.sentence_piece import (
     AlbertNormalization,
     Layout,
@@ -52,6 +53,8 @@ __all__ = [
     'train_wordpiece'
 ]
 
+CONFIGURED = {raw_bytes.HF_CLASS: ByteTokenizer.load}
+"""`tokenizer_class` of a CONFIG_FILE -> how it is loaded, for tokenizers without another file"""
 EXPECTED_FILES = (
     'a vocab.txt (WordPiece, or words), a vocab.json with merges.txt (BPE), a *.model '
     '(SentencePiece) or a tokenizer.json')
@@ -90,7 +93,7 @@ def load_file(file: epath.Path, text: BertNormalization | None) -> Tokenizer:
   The name and the content of the file determine its kind.
   """
   if file.name == CONFIG_FILE:
-    return ByteTokenizer.load(file)
+    return CONFIGURED.get(read_tokenizer_class(file.parent), ByteTokenizer.load)(file)
   if file.suffix == '.json':
     content = read_json(file)
     if is_tokenizer_json(content):
@@ -140,6 +143,11 @@ def find_vocabulary(folder: epath.Path) -> epath.Path:
     for name in ('tokenizer.json', 'vocab.txt', 'vocab.json'):
       if (place / name).exists():
         return place / name
-    if is_byt5_config(place / CONFIG_FILE):
+    if is_configured(place):
       return place / CONFIG_FILE
   raise MissingTokenizerError(f'no tokenizer in {folder}: expected {EXPECTED_FILES}.')
+
+
+def is_configured(folder: epath.Path) -> bool:
+  """Tell whether the configuration in a folder is a tokenizer without a vocabulary file."""
+  return (folder / CONFIG_FILE).exists() and read_tokenizer_class(folder) in CONFIGURED

@@ -27,7 +27,7 @@ from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -59,7 +59,7 @@ MAX_UNMERGED = 16  # tokens without a merge that a vocabulary of any size may ha
 FIRST_TOKENS, LAST_TOKEN = ('<s>', '<pad>', '</s>', '<unk>'), '<mask>'
 
 
-class ByteBPE(BaseTokenizer):
+class ByteBPE(Tokenizer):
   """Byte-level BPE: tokens are byte strings, merged pair by pair."""
 
   kind = 'byte_bpe'

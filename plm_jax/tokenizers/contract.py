@@ -1,11 +1,12 @@
-"""The tokenizer interface: special-token ids (`Vocab`) and the `Tokenizer` protocol."""
+"""The tokenizer interface: special-token ids (`Vocab`) and the base class `Tokenizer`."""
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
+import itertools
 import json
 import re
-from typing import Any, Protocol
+from typing import Any
 
 from etils import epath
 import numpy as np
@@ -82,14 +83,32 @@ def add_encoder_roles(roles: Mapping[str, Any]) -> dict[str, Any]:
   return {'pad': roles['eos'], **roles, 'cls': roles['bos'], 'sep': roles['eos']}
 
 
-class Tokenizer(Protocol):
-  """Text to token ids and back. Special tokens are never added: packing and objectives do that."""
+class Tokenizer(abc.ABC):
+  """Text to token ids and back. Special tokens are never added: packing and objectives do that.
 
-  kind: str
+  A tokenizer has `vocab` and `pieces`, and defines `encode_with_offsets`, `decode` and `_files`.
+  The other members have defaults, which are right where every token is text of its own.
+  """
+
+  kind = ''
   vocab: Vocab
-  pieces: list[str]  # tokens [V], for display
-  starts_word: np.ndarray  # bool [V], True where a token starts a word
-  keeps_leading_space: bool  # whether a space before a text changes the ids of its first word
+  pieces: list[str]
+  """tokens [V], for display"""
+  keeps_leading_space = True
+  """whether a space before a text changes the ids of its first word"""
+
+  @abc.abstractmethod
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode N texts: ids [T] uint32, ids per text [N], character offset of each id [T]."""
+
+  @abc.abstractmethod
+  def decode(self, ids: Iterable[int]) -> str:
+    """Decode ids into text, as close to the encoded text as the tokens allow."""
+
+  @abc.abstractmethod
+  def _files(self) -> dict[str, bytes]:
+    """Return the contents of the saved files by name, which are those of transformers."""
 
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Encode one text.
@@ -98,28 +117,27 @@ class Tokenizer(Protocol):
       text: any text.
       specials: whether the names of special tokens in it, such as '[MASK]', become those tokens. By
         default they are ordinary text.
-
-    Returns:
-      Token ids.
     """
-    ...
+    if not specials or not self.vocab.specials:
+      return self.encode_flat([text])[0].tolist()
+    ids = {self.pieces[i]: i for i in self.vocab.specials}
+    parts = re.split(f'({"|".join(map(re.escape, ids))})', text)
+    encoded = [[ids[part]] if part in ids else self.encode(part) for part in parts]
+    return [*itertools.chain.from_iterable(encoded)]
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Encode texts as `encode` does without `specials`, faster."""
-    ...
+    return split_by_length(*self.encode_flat(texts))
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode N texts into flat arrays, the fastest way: ids [T] uint32, ids per text [N]."""
-    ...
+    ids, lengths, _ = self.encode_with_offsets(texts)
+    return ids, lengths
 
-  def encode_with_offsets(
-      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encode like `encode_flat`, slower, with the character offset of each id in its text [T]."""
-    ...
-
-  def decode(self, ids: Iterable[int]) -> str:
-    """Decode ids into text, as close to the encoded text as the tokens allow."""
-    ...
+  @functools.cached_property
+  def starts_word(self) -> np.ndarray:
+    """Whether a token starts a word: bool [V]."""
+    return np.ones(len(self.pieces), bool)
 
   @property
   def byte_lengths(self) -> np.ndarray:
@@ -127,36 +145,9 @@ class Tokenizer(Protocol):
 
     A special token counts as one byte, the line break that it replaces.
     """
-    ...
-
-  @property
-  def hash(self) -> str:
-    """sha256 of the saved files, as hex."""
-    ...
-
-  def save(self, folder: epath.PathLike) -> None:
-    """Write the files that `load` reads to a folder, named as in transformers.
-
-    Raises:
-      TokenizerError: the folder cannot be written.
-    """
-    ...
-
-
-class BaseTokenizer(abc.ABC):
-  """Base class of tokenizers: batch encoding, hash and saving from `encode_flat` and `_files`."""
-
-  @abc.abstractmethod
-  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encode N texts into flat arrays: ids [T] uint32, ids per text [N]."""
-
-  @abc.abstractmethod
-  def _files(self) -> dict[str, bytes]:
-    """Return the contents of the saved files by name."""
-
-  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-    """Encode each text, without special tokens."""
-    return split_by_length(*self.encode_flat(texts))
+    lengths = np.array([len(piece.encode()) for piece in self.pieces])
+    lengths[list(self.vocab.specials)] = 1
+    return lengths
 
   @property
   def hash(self) -> str:
@@ -164,7 +155,7 @@ class BaseTokenizer(abc.ABC):
     return hash_files(self._files())
 
   def save(self, folder: epath.PathLike) -> None:
-    """Write the vocabulary and a `tokenizer_config.json`, which transformers understands too.
+    """Write the files that `load` reads to a folder.
 
     Each file is complete at any moment, also when others save the same tokenizer there.
 

@@ -15,7 +15,7 @@ from plm_jax import storage
 from plm_jax.errors import parse_errors_as
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -47,7 +47,7 @@ LAYOUT_BY_CLASS: dict[str, FairseqLayout] = {
 FIRST_TOKENS, MASK_TOKEN = ('<s>', '<pad>', '</s>', '<unk>'), '<mask>'
 
 
-class FairseqSentencePiece(BaseTokenizer):
+class FairseqSentencePiece(Tokenizer):
   """SentencePiece with fairseq's ids: <s> 0, <pad> 1, </s> 2, <unk> 3, tokens, languages, <mask>.
 
   With mBART's languages, an encoder input ends with </s> and its language, and a decoder output

@@ -9,7 +9,7 @@ from plm_jax.errors import parse_errors_as
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     MAX_EXTRA_TOKENS,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -24,7 +24,7 @@ HF_CLASS = 'ByT5Tokenizer'  # of transformers
 EXTRA_ID = re.compile(r'<extra_id_\d+>')
 
 
-class ByteTokenizer(BaseTokenizer):
+class ByteTokenizer(Tokenizer):
   """Tokenizer of UTF-8 bytes: byte b has the id 3 + b, and <extra_id_0>, <extra_id_1>, ... follow.
 
   The sentinels of pre-training are the last bytes, from 0xFF downwards, the first of which no text

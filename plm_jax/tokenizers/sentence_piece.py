@@ -19,7 +19,7 @@ from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
     MAX_EXTRA_TOKENS,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     config_bytes,
@@ -61,7 +61,7 @@ class AlbertNormalization:
     return normalizers.Sequence(steps)
 
 
-class SentencePiece(BaseTokenizer):
+class SentencePiece(Tokenizer):
   """Tokenizer of a SentencePiece model, unigram or BPE."""
 
   kind = 'sentencepiece'

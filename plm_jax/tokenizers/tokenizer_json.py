@@ -19,7 +19,7 @@ from plm_jax.tokenizers import byte_bpe, long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -46,7 +46,7 @@ KNOWN_PATTERNS = frozenset(byte_bpe.SPLIT_PATTERNS) | frozenset({
 NO_BORDERS = re.compile('(?!)')
 
 
-class TokenizerJson(BaseTokenizer):
+class TokenizerJson(Tokenizer):
   """Tokenizer of the `tokenizers` library from the content of a tokenizer.json."""
 
   def __init__(

@@ -4,6 +4,7 @@ Its vocabulary is a list of words by frequency, as in allenai/bilm-tf.
 """
 import collections
 from collections.abc import Iterable, Sequence
+import itertools
 import re
 
 from etils import epath
@@ -14,7 +15,7 @@ from plm_jax.errors import parse_errors_as
 from plm_jax.layers import char_ids
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     config_bytes,
@@ -34,7 +35,7 @@ WORDS_AND_PUNCTUATION = re.compile(
     rf"[^\w\s{unicode_words.INVISIBLE}]{COMBINING_MARKS}")
 
 
-class WordTokenizer(BaseTokenizer):
+class WordTokenizer(Tokenizer):
   """Whole-word tokenizer: a text is a sentence, with one id per word and one for its end.
 
   Words are separated by spaces; with `signs`, each punctuation mark is also a word. Words keep
@@ -67,7 +68,6 @@ class WordTokenizer(BaseTokenizer):
       raise TokenizerError(f'a list of words has {repeated!r} twice')
     self.vocab = Vocab(
         len(self.pieces), bos=SENTENCE_BEGIN, eos=SENTENCE_END, unk=UNKNOWN_WORD)
-    self.starts_word = np.ones(len(self.pieces), bool)
     self._word_pattern = SPACED_WORDS
     if signs:
       self._word_pattern = WORDS_AND_PUNCTUATION
@@ -102,12 +102,9 @@ class WordTokenizer(BaseTokenizer):
 
   @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    ids, lengths = [], []
-    for text in texts:
-      text_ids = self.encode(text)
-      ids += text_ids
-      lengths.append(len(text_ids))
-    return np.array(ids, np.uint32), np.array(lengths, np.int64)
+    encoded = [self.encode(text) for text in texts]
+    ids = np.array([*itertools.chain.from_iterable(encoded)], np.uint32)
+    return ids, np.array([*map(len, encoded)], np.int64)
 
   @reject_surrogates
   def encode_with_offsets(

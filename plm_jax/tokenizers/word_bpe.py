@@ -20,7 +20,7 @@ from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.byte_bpe import check_merges, parse_merges, read_merges_file
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     check_contiguous_ids,
@@ -39,7 +39,7 @@ SPECIALS = {'bos': '_start_', 'sep': '_delimiter_', 'cls': '_classify_'}
 NORMALIZATION = BertNormalization()
 
 
-class WordBPE(BaseTokenizer):
+class WordBPE(Tokenizer):
   """BPE within words (GPT): characters of a word, merged pair by pair."""
 
   kind = 'word_bpe'
@@ -62,7 +62,6 @@ class WordBPE(BaseTokenizer):
     self.vocab = Vocab(len(ids), unk=ids[UNKNOWN_TOKEN], **roles)
     self.pieces = sorted(ids, key=ids.__getitem__)
     # A token tells whether it ends a word, not whether it starts one: each counts as a word.
-    self.starts_word = np.ones(len(ids), bool)
     self._plain = assemble(ids, self.merges)
     self._cache = WordCache(self._encode_words, ASCII_PARTS)
 

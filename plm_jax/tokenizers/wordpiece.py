@@ -17,7 +17,7 @@ from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
-    BaseTokenizer,
+    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -58,7 +58,7 @@ class BertNormalization:
         lowercase=self.lowercase)
 
 
-class WordPiece(BaseTokenizer):
+class WordPiece(Tokenizer):
   """WordPiece: greedy longest match from the left within words.
 
   A word of more than 100 characters is [UNK], as in transformers.
