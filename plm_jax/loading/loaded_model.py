@@ -224,7 +224,7 @@ def load_model(
     return dataclasses.replace(
         loaded, task=decision.apply(folder, task), length=length, prompts=task.prompts,
         default_prompt=default)
-  return dataclasses.replace(loaded, starts_every_row=True)
+  return dataclasses.replace(loaded, starts_every_row=objective.starts_every_row)
 
 
 def load_imported(folder: epath.PathLike, root: epath.PathLike, sentence_vectors: Any,

@@ -292,6 +292,9 @@ class Objective(ValidatedConfig, abc.ABC):
 
   # Sizes of windows, batches and steps.
 
+  starts_every_row = True
+  """whether a sequence begins with the start token, also where its text begins inside a document"""
+
   def text_length(self, length: int) -> int:
     """Return the number of raw text tokens to cut for sequences of `length` tokens."""
     return length

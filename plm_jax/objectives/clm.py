@@ -18,10 +18,10 @@ from plm_jax.validation import intervals
 class CausalLM(Objective):
   """Causal language modeling (GPT: Radford et al. 2018, section 3.1) on packed documents.
 
-  A sequence begins with the start token, also where its text begins inside a document. Between two
-  documents the end of one is predicted and the start of the next is read, so that every token of
-  the text is predicted once. Start and end are the tokenizer's; those of GPT-2 are the same
-  token.
+  By default, a sequence begins with the start token, also where its text begins inside a document.
+  Between two documents the end of one is predicted and the start of the next is read, so that every
+  token of the text is predicted once. Start and end are the tokenizer's; those of GPT-2 are the
+  same token.
   """
 
   limits = intervals(loss_blocks='[1, inf)')
@@ -29,6 +29,9 @@ class CausalLM(Objective):
   isolated: bool = True
   """Whether documents of a sequence do not attend to each other, and positions restart with each.
   False: the sequence is one text (GPT-3)."""
+  starts_every_row: bool = True
+  """Whether every sequence begins with the start token. False: it begins with its text, whose first
+  token is read and not predicted, as in nanoGPT."""
   z_loss: float = 0.0
   """Factor of the z-loss: the squared log of the softmax denominator (Chowdhery et al. 2022,
   section 5: 1e-4)."""
@@ -51,6 +54,9 @@ class CausalLM(Objective):
   @property
   def layout(self) -> TextLayout:
     return TextLayout(separators=1)
+
+  def text_length(self, length):
+    return length if self.starts_every_row else length + 1
 
   def corrupt(self, key, windows, vocab):
     """Build inputs and shifted labels: tokens, segments, place, labels, weights [batch, length]."""
@@ -88,6 +94,12 @@ class CausalLM(Objective):
     documents = jnp.where(real, jax.lax.cummax(put(segments, 0)), 0)
     first = (at == 0) | (documents != jnp.roll(documents, 1))
     inputs = jnp.where(first, start, jnp.roll(labels, 1))
+    if not self.starts_every_row:
+      # The window has one token more. Its first token is the first input, and no label.
+      inputs, labels, real, documents, first = (
+          x[1:] for x in (inputs, labels, real, documents, first))
+      at = at[:-1]
+      first = first | (at == 0)
     if self.isolated:
       segments, position = documents, at - jax.lax.cummax(jnp.where(first, at, 0))
     else:

@@ -123,6 +123,10 @@ class Distillation(Objective):
   def lifecycle(self) -> ParameterLifecycle:
     return StudentParameters(self)
 
+  @property
+  def starts_every_row(self) -> bool:
+    return self.task.starts_every_row
+
   def text_length(self, length: int) -> int:
     return self.task.text_length(length)
 

@@ -219,10 +219,10 @@ def check_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
 def describe_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
   """Name the text of all corpora on which a run is evaluated, with its size."""
   names, tokens = {}, 0
-  for path, folder in zip(config.data.path, folders, strict=True):
+  for (path, heldout), folder in zip(config.data.corpora, folders, strict=True):
     meta = read_meta(folder)
-    if meta.heldout:
-      names[meta.heldout_text] = None
+    if meta.heldout:  # records of the same text may have been made from another path
+      names[heldout or meta.heldout_text] = None
     elif config.mode == 'evaluate':
       names[f'all of {path}'] = None
     else:

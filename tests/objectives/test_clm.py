@@ -42,6 +42,23 @@ def test_a_row_of_documents_that_see_each_other_is_one_text():
   np.testing.assert_array_equal(batch['place'][0], [0, 1, 2, 3, 4, 5, 6, 0])
 
 
+def test_a_row_may_begin_with_its_text():
+  """As in nanoGPT: of eight tokens, the first is read only, and seven are predicted."""
+  objective = CausalLM(starts_every_row=False)
+  assert objective.text_length(7) == 8
+  batch = rows(objective, TWO)
+  np.testing.assert_array_equal(batch['tokens'],
+                                [[5, 6, 2, 7, 8, 2, 0], [5, 6, 7, 8, 9, 10, 11], [0] * 7])
+  np.testing.assert_array_equal(batch['labels'],
+                                [[6, 1, 7, 8, 1, 9, 0], [6, 7, 8, 9, 10, 11, 12], [0] * 7])
+  np.testing.assert_array_equal(batch['segments'], [[1, 1, 2, 2, 2, 3, 0], [1] * 7, [0] * 7])
+  np.testing.assert_array_equal(batch['place'],
+                                [[0, 1, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 6], [0] * 7])
+  np.testing.assert_array_equal(batch['weights'], np.asarray(batch['segments']) > 0)
+  one_text = rows(CausalLM(isolated=False, starts_every_row=False), TWO)
+  np.testing.assert_array_equal(one_text['place'][0], [0, 1, 2, 3, 4, 5, 0])
+
+
 def test_a_row_without_room_loses_its_end():
   narrow = {name: x[:, :6] for name, x in WINDOWS.items()}
   batch = rows(CausalLM(), ONE, narrow)

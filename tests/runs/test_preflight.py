@@ -111,6 +111,8 @@ def test_a_held_out_text_next_to_finished_records_is_refused(split_records, tmp_
   config = parse_with(f'--data.path={tmp_path / "own"}', f'--data.heldout-path={valid}')
   preflight.check_heldout_paths(config)
   assert preflight.describe_heldout(config, [tmp_path / 'own']) == f'{valid} (12 tokens)'
+  moved = parse_with('--data.path=text.txt', '--data.heldout-path=moved.txt')  # records of a cache
+  assert preflight.describe_heldout(moved, [tmp_path / 'own']) == 'moved.txt (12 tokens)'
 
 
 def test_a_run_without_held_out_text_is_not_evaluated_and_cannot_select_a_checkpoint(

@@ -1,0 +1,1 @@
+"""Published results, repeated from the authors' text to the authors' number: see README.md."""

