@@ -240,7 +240,8 @@ def history(folder: Path) -> History:
 
 
 def export(
-    model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = ()) -> Exported:
+    model: Model, folder: Path, dtype: Dtype | None = None, labels: Sequence[str] = (),
+    average: int = 0) -> Exported:
   """Write a checkpoint that transformers loads, with its tokenizer; an ELMo is for AllenNLP.
 
   The export of a run gets a model card, README.md, with the training settings.
@@ -253,6 +254,7 @@ def export(
     folder: a folder that does not exist yet, or is empty
     dtype: dtype of the tensors; None: float32, or the dtype of a checkpoint
     labels: class names of the classification head, in order; none: those of the model
+    average: number of newest checkpoints of a run whose mean is written; 0: the best, or the newest
 
   Returns:
     What loads the checkpoint, and the heads that were left out.
@@ -264,10 +266,11 @@ def export(
   from plm_jax import conversion
   from plm_jax.layers.dense import count_parameters
   from plm_jax.report import model_card
-  if not isinstance(model, LoadedModel) and conversion.is_checkpoint(model):
+  if not isinstance(model, LoadedModel) and conversion.is_checkpoint(model) and not average:
     return convert(model, folder, dtype)
   # Parameters that are only written stay on the host.
-  trained = model if isinstance(model, LoadedModel) else loaded_model.load_model(model)
+  trained = model if isinstance(model, LoadedModel) else loaded_model.load_model(
+      model, average=average)
   params, lost = conversion.exportable_params(trained.family, trained.params)
   if labels and not {f'heads_{name}' for name in conversion.LABELED_HEADS} & params.keys():
     raise conversion.ConvertError('labels name the classes of a head, and none that has some is '

@@ -14,10 +14,11 @@ from plm_jax.storage import hub
 from plm_jax.training import vocabulary_expansion
 
 
-@command()
+@command(average='[0, inf)')
 def export_command(
     run: tyro.conf.Positional[str], out: tyro.conf.Positional[str] = '', output: str = '',
-    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False
+    dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', adapter: bool = False,
+    average: int = 0
 ) -> None:
   """Writes a checkpoint that transformers loads, with its tokenizer; or an adapter that peft loads.
 
@@ -29,6 +30,8 @@ def export_command(
     dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
     adapter: write only the adapter, without the base model, for peft; for runs with
       --tuning.adapter.kind
+    average: number of newest checkpoints of a run whose mean is written (checkpoint averaging);
+      --train.keep decides how many there are. 0: the best checkpoint, or the newest
   """
   out = options.choose_output(out, output)
   kind = None if dtype == 'same' else dtype
@@ -44,7 +47,7 @@ def export_command(
     print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
           f'base is the model that the run began with{model}')
     return
-  print_export(models.export(run, out, kind), out)
+  print_export(models.export(run, out, kind, average=average), out)
 
 
 def print_export(done: models.Exported, out: str) -> None:

@@ -13,7 +13,12 @@ import numpy as np
 
 from plm_jax import conversion, environment, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.checkpoints.restore import find_run_checkpoints, read_newest_meta, restore_params
+from plm_jax.checkpoints.restore import (
+  find_run_checkpoints,
+  read_newest_meta,
+  restore_mean_params,
+  restore_params,
+)
 from plm_jax.conversion import sentence_transformers, tokenizer_files
 from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
@@ -185,13 +190,15 @@ def has_shifted_targets(model: Any) -> bool:
 
 
 def load_model(
-    folder: epath.PathLike, mesh: Mesh | None = None, checkpoint: str = '') -> LoadedModel:
+    folder: epath.PathLike, mesh: Mesh | None = None, checkpoint: str = '', average: int = 0,
+) -> LoadedModel:
   """Load the newest parameters of the run in `folder`, or another library's checkpoint.
 
   Args:
     folder: that of the run or checkpoint, or the name of a model of the Hugging Face hub.
     mesh: devices that share the parameters. A host reads no more than its devices need.
     checkpoint: name of a checkpoint that the run has kept, such as chck_10M, instead of the newest.
+    average: number of newest checkpoints of the run whose mean is loaded instead; 0: no mean.
 
   Raises:
     CheckpointError: the run has no readable checkpoint.
@@ -201,15 +208,18 @@ def load_model(
     folder = hub.pin(name)
   sentence_vectors = sentence_transformers.read_folder(folder)
   if sentence_vectors or conversion.is_checkpoint(folder):
-    if checkpoint:
+    if checkpoint or average:
       raise CheckpointError(f'{folder} is not the folder of a run: it has no checkpoint '
-                            f'{checkpoint}')
+                            f'{checkpoint or "to average"}')
     root = sentence_vectors.root if sentence_vectors else folder
     return load_imported(folder, root, sentence_vectors, mesh)
   config, tokenizer, boxed = read_run(folder, checkpoint)
-  layout = None if mesh is None else shardings(boxed, mesh)
-  params = restore_params(
-      find_run_checkpoints(folder, name=checkpoint), nn.unbox(boxed), layout)
+  if average:
+    params = restore_mean_params(hub.find_folder(folder) / 'checkpoints', average, nn.unbox(boxed))
+  else:
+    layout = None if mesh is None else shardings(boxed, mesh)
+    params = restore_params(
+        find_run_checkpoints(folder, name=checkpoint), nn.unbox(boxed), layout)
   task, objective = config.objective, config.training_objective
   loaded = LoadedModel(
       config.family, config.model, objective.heads(config.model),

@@ -13,7 +13,7 @@ import tiny
 from plm_jax import sharding
 from plm_jax.checkpoints import checksums
 from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
-from plm_jax.checkpoints.restore import restore_params
+from plm_jax.checkpoints.restore import restore_mean_params, restore_params
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.training.step import TrainState, init_state
 
@@ -70,6 +70,18 @@ def test_parameters_alone(saved, state, learner, windows):
   spread = restore_params(saved, shapes.params, shardings.params)
   tiny.assert_same(spread, state.params)
   assert jax.tree.map(lambda x: x.sharding, spread) == shardings.params
+
+
+def test_the_mean_of_the_newest_checkpoints(tmp_path):
+  checkpoints = Checkpoints(tmp_path, keep=3)
+  for step in (2, 4, 10):
+    checkpoints.save(step, jax.device_put({'params': {'kernel': np.full(3, step, np.float32)}}), {})
+  checkpoints.close()
+  shapes = {'kernel': jax.ShapeDtypeStruct((3,), np.float32)}
+  assert restore_mean_params(tmp_path, 1, shapes)['kernel'].tolist() == [10] * 3
+  assert restore_mean_params(tmp_path, 2, shapes)['kernel'].tolist() == [7] * 3
+  with pytest.raises(CheckpointError, match='has 3 checkpoints, and 4 are to be averaged: train'):
+    restore_mean_params(tmp_path, 4, shapes)
 
 
 def test_of_a_mean_and_what_is_trained_others_read_the_mean(tmp_path):
