@@ -6,6 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.objectives import TextLayout
 from plm_jax.objectives.seq2seq import SequenceToSequence, content_weights
 from plm_jax.tokenizers.boundaries import delimiters
@@ -27,12 +28,11 @@ class TextToText(SequenceToSequence):
   decoder_length: int = 128
   """Length of the decoder's sequences in tokens, special tokens of targets included."""
   specials: Literal[1, 2] = 1
-  """Number of special tokens of each text: an end (T5, whose vocabulary has sentinels), or two
-  (BART, mBART)."""
+  """Number of special tokens of each text: an end (T5, Marian), or two (BART, mBART)."""
 
   @property
   def special_tokens(self) -> tuple[str, ...]:
-    return ('pad', 'eos', 'sentinel') if self.specials == 1 else ('pad', 'mask')
+    return ('pad', 'eos') if self.specials == 1 else ('pad', 'mask')
 
   @property
   def layout(self) -> TextLayout:
@@ -53,6 +53,10 @@ class TextToText(SequenceToSequence):
       labels, weights, content [batch, decoder_length].
     """
     del key
+    before, after, _ = delimiters(vocab)
+    if len(before + after) != self.specials:
+      raise ConfigError(f'{name_field("objective.specials")} is {self.specials}, and texts of this '
+                        f'tokenizer have {len(before + after)} special tokens around them')
     def build(tokens, segments, sentences):
       return self.build_row(tokens, segments, sentences, vocab)
     return jax.vmap(build)(windows['tokens'], windows['segments'], windows['sentences'])

@@ -27,7 +27,8 @@ def end_of_text_id(vocab) -> int:
 def delimiters(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int, ...], int]:
   """Return the special tokens around a text, and the decoder's start token.
 
-  T5, whose vocabulary has sentinels: the end token after the text; the decoder starts with padding.
+  T5 and Marian, whose vocabularies have sentinels or no start token: the end token after the text;
+  the decoder starts with padding.
   mBART, whose vocabulary has languages: the end token and the text's language after the text; the
   decoder starts with the language of the target. Others as BART: start and end tokens around the
   text; the decoder starts with the end token.
@@ -45,6 +46,7 @@ def delimiters(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int
   first, end = boundary_ids(vocab)
   if vocab.source >= 0:
     return (), (end, vocab.target if written else vocab.source), vocab.target
-  if vocab.sentinel >= 0:
+  starts = vocab.bos >= 0 or vocab.cls >= 0
+  if vocab.sentinel >= 0 or (vocab.pad >= 0 and not starts):
     return (), (end,), vocab.pad
   return (first,), (end,), end

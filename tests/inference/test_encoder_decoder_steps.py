@@ -187,6 +187,7 @@ def test_a_bias_of_logits_is_not_trained():
 
 def test_what_stands_around_a_text():
   assert delimiters(Vocab(40, pad=0, eos=1, unk=2, sentinel=39)) == ((), (1,), 0)  # T5
+  assert delimiters(Vocab(40, pad=0, eos=1, unk=2)) == ((), (1,), 0)  # Marian
   assert delimiters(Vocab(40, cls=0, bos=0, pad=1, sep=2, eos=2)) == ((0,), (2,), 2)  # BART
   with pytest.raises(ValueError, match='needs a token that ends a text'):
     delimiters(Vocab(40, pad=0))

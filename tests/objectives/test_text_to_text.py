@@ -5,6 +5,7 @@ import pytest
 import tiny
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
+from plm_jax.errors import ConfigError
 from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.tokenizers.contract import Vocab
@@ -41,6 +42,14 @@ def test_examples_of_a_row_as_t5_has_them():
       'decoder_tokens': [0, 5, 6, 0, 10], 'decoder_segments': [1, 1, 1, 2, 2],
       'decoder_place': [0, 1, 2, 0, 1],
       'labels': [5, 6, 1, 10, 1], 'weights': [1.0] * 5, 'content': [1.0, 1.0, 0.0, 1.0, 0.0]}
+
+
+def test_a_vocabulary_without_sentinels_and_start_is_marians():
+  marian = Vocab(size=50, pad=0, eos=1, unk=2)
+  assert TextToText().special_tokens == ('pad', 'eos')
+  assert rows(WINDOWS, marian) == rows(WINDOWS, T5)
+  with pytest.raises(ConfigError, match='specials is 1, and texts of this tokenizer have 2'):
+    rows(WINDOWS, BART)
 
 
 def test_an_example_as_bart_has_it():
