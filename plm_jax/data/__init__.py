@@ -17,7 +17,7 @@ From text to token records (`prepare`)
 
     prepare, prepare_config, finalize, journal
                        the work in one process, its options, its end, and how it resumes
-    encode, sentence_splitting, word_segmentation, worker_pool
+    encode, sentence_splitting, word_segmentation
                        tokenization in worker processes, and which documents are held out
     tokenizer_fit      checks of a tokenizer on a text
     parallel_prepare, parallel_stages, beam

@@ -19,7 +19,7 @@ import sysconfig
 import warnings
 
 from plm_jax import storage
-from plm_jax.data import worker_pool
+from plm_jax.distributed import worker_pool
 from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 

@@ -19,9 +19,10 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import lines, sources, worker_pool
+from plm_jax.data import lines, sources
 from plm_jax.data.document_formats import Document, TextReadConfig
 from plm_jax.data.lines import SourceError
+from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError
 from plm_jax.storage import lock
 from plm_jax.storage.digests import compute_digest

@@ -31,7 +31,6 @@ from plm_jax.data import (
   tokenizer_fit,
   window_counts,
   word_segmentation,
-  worker_pool,
 )
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.document_formats import Document
@@ -40,6 +39,7 @@ from plm_jax.data.lines import SourceError
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.source_files import EXPECTED_SOURCE
 from plm_jax.data.window_rules import WindowRule
+from plm_jax.distributed import worker_pool
 from plm_jax.errors import add_advice, name_field, print_line
 from plm_jax.progress import is_terminal
 from plm_jax.storage import lock

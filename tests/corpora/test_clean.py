@@ -14,8 +14,9 @@ from plm_jax.corpora import disk_tables, filter_documents
 from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.disk_tables import PLACE_DTYPE, SPAN_DTYPE, DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.data import sources, worker_pool
+from plm_jax.data import sources
 from plm_jax.data.lines import SourceError
+from plm_jax.distributed import worker_pool
 from plm_jax.validation import ConfigError
 
 RNG = np.random.default_rng(0)
