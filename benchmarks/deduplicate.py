@@ -120,7 +120,7 @@ def ours(file: str) -> dict:
   from benchmarks.prepare import cpu_seconds
   from plm_jax.corpora.clean import clean
   from plm_jax.corpora.filter_documents import CleanConfig
-  from plm_jax.data import lines
+  from plm_jax.sources import lines
 
   with tempfile.TemporaryDirectory() as scratch:
     began, used = time.perf_counter(), cpu_seconds()

@@ -11,7 +11,7 @@ LEVELS = (
     ('validation', 'progress', 'truncation', 'storage'),
     ('sharding', 'distributed', 'versions'),
     ('layers', 'metrics', 'checkpoints'),
-    ('tokenizers', 'optim', 'architectures'),
+    ('tokenizers', 'optim', 'architectures', 'sources'),
     ('models', 'data'),
     ('objectives',),
     ('conversion',),

@@ -22,9 +22,9 @@ from etils import epath
 
 from plm_jax import storage
 from plm_jax.data import sources
-from plm_jax.data.document_formats import TextReadConfig
 from plm_jax.data.records import RecordsError
 from plm_jax.errors import ConfigError
+from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.validation import ValidatedConfig
 
 TrackName = Literal['none', 'strict-small', 'strict', 'multilingual']

@@ -11,13 +11,13 @@ from plm_jax.api.similarity import encode
 from plm_jax.cli import inputs, output_files, partial_output, work_identity
 from plm_jax.cli.inputs import display_name, load_on_mesh
 from plm_jax.cli.options import command
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig
+from plm_jax.sources.lines import SourceError
 from plm_jax.storage import bucket_check
 from plm_jax.tasks.document_windows import WindowPooling
 from plm_jax.validation import ValidatedConfig, intervals

@@ -15,8 +15,8 @@ import zipfile
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks.outputs import prediction_fields
 
 if TYPE_CHECKING:

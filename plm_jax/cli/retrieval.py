@@ -9,7 +9,7 @@ from plm_jax.api import retrieval
 from plm_jax.api.retrieval import MiningConfig
 from plm_jax.cli import inputs, output_files
 from plm_jax.cli.options import command
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 

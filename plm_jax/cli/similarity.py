@@ -11,8 +11,8 @@ from plm_jax import progress, storage
 from plm_jax.api import retrieval, similarity, transfer
 from plm_jax.cli import inputs, options, output_files, partial_output, work_identity
 from plm_jax.cli.options import command
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
+from plm_jax.sources.lines import SourceError
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 

@@ -11,13 +11,13 @@ from plm_jax.cli import options
 from plm_jax.cli.flags import name_flags
 from plm_jax.cli.options import command
 from plm_jax.config import serialization
-from plm_jax.data.lines import ReadStats, read_lines
 from plm_jax.errors import ConfigError
 from plm_jax.inference.samples import GenerationSample
 from plm_jax.recipes import word_vectors
 from plm_jax.report import html
 from plm_jax.report.environment import print_on_leader, run_environment
 from plm_jax.runs.conclude import print_headline
+from plm_jax.sources.lines import ReadStats, read_lines
 from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.word_vectors import (
   classifier,

@@ -11,7 +11,7 @@ from plm_jax import storage
 from plm_jax.corpora import disk_tables, duplicates, filter_documents
 from plm_jax.corpora.clean_report import REPEATED_SPAN, CleanReport
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
-from plm_jax.data.document_formats import Document
+from plm_jax.sources.document_formats import Document
 
 
 class FilteredBatch(NamedTuple):

@@ -29,20 +29,20 @@ from plm_jax.corpora.contamination import EvaluationNgrams
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
 from plm_jax.data import encode, parallel_stages
-from plm_jax.data.document_formats import Document
-from plm_jax.data.lines import SourceError
 from plm_jax.data.parallel_stages import (
-    PartSummary,
-    PieceKey,
-    Runner,
-    RunStages,
-    TextPiece,
-    load_arrays,
-    map_ahead,
-    piece_path,
-    read_fields,
-    store_arrays,
+  PartSummary,
+  PieceKey,
+  Runner,
+  RunStages,
+  TextPiece,
+  load_arrays,
+  map_ahead,
+  piece_path,
+  read_fields,
+  store_arrays,
 )
+from plm_jax.sources.document_formats import Document
+from plm_jax.sources.lines import SourceError
 from plm_jax.storage import lock
 
 PIECE_CHARACTERS = 1 << 23  # a worker has a piece in memory

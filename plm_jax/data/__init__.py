@@ -4,12 +4,8 @@ Reading text
 
     sources            a source string -> documents
     source_files       files, folders and globs of a source
-    document_formats   formats of text files
-    lines              lines of files, compressed or not
-    table_rows         rows of tables
-    charsets           character encodings
-    mediawiki, warc, tfds, builtin_corpus, builtin_tasks
-                       particular formats and sources
+    builtin_corpus, builtin_tasks
+                       built-in text and labeled rows
     labeled_files, conll, text_to_text_tasks
                        labeled rows of tasks, and tasks as text to text
 
@@ -31,5 +27,5 @@ From token records to batches
     pipeline           batches, data mixtures and prefetching
     bucketing          batches of texts of similar length, for inference
 
-Imports tokenizers, storage, errors and validation. It knows neither models nor objectives.
+Imports sources, tokenizers, storage, errors and validation. It knows neither models nor objectives.
 """

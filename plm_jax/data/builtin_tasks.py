@@ -26,7 +26,7 @@ import zlib
 
 from plm_jax.data import builtin_corpus, sentence_splitting
 from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.unicode_words import split_words
 
 PACKAGES = ('flax', 'jax', 'numpy', 'optax', 'scipy')  # those that are always installed

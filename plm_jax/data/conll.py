@@ -14,8 +14,8 @@ import itertools
 import re
 from typing import NamedTuple
 
-from plm_jax.data.lines import OnError, ReadStats, SourceError, report_problem
 from plm_jax.errors import add_advice, name_field
+from plm_jax.sources.lines import OnError, ReadStats, SourceError, report_problem
 
 HEAD_LINES = 200  # by which the number of columns is determined
 DOCUMENT_START = re.compile('-DOCSTART-|# ?newdoc|# ?begin document')

@@ -18,9 +18,9 @@ import numpy as np
 
 from plm_jax import tokenizers
 from plm_jax.data import records, sentence_splitting, word_segmentation
-from plm_jax.data.document_formats import Document
 from plm_jax.data.word_segmentation import SegmenterName, SegmentFunction
 from plm_jax.distributed import worker_pool
+from plm_jax.sources.document_formats import Document
 from plm_jax.storage.digests import hash64
 
 SentenceRule = Literal['split', 'clauses', 'line', 'none']

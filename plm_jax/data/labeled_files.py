@@ -20,9 +20,11 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import conll, tfds
+from plm_jax.data import conll
 from plm_jax.data.conll import FileLayout
-from plm_jax.data.lines import (
+from plm_jax.data.source_files import file_length, find_files
+from plm_jax.sources import tfds
+from plm_jax.sources.lines import (
   OnError,
   ReadStats,
   SourceError,
@@ -32,8 +34,7 @@ from plm_jax.data.lines import (
   open_text_file,
   parse_json_line,
 )
-from plm_jax.data.source_files import file_length, find_files
-from plm_jax.data.table_rows import check_header, name_columns, read_parquet, read_table
+from plm_jax.sources.table_rows import check_header, name_columns, read_parquet, read_table
 
 SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, '
                      '.parquet, or tfds:NAME:SPLIT')

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from plm_jax.data import labeled_files
 from plm_jax.data.conll import FileLayout
-from plm_jax.data.document_formats import Document, TextReadConfig
 from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.data.lines import OnError, ReadStats, SourceError, report_problem
+from plm_jax.sources.document_formats import Document, TextReadConfig
+from plm_jax.sources.lines import OnError, ReadStats, SourceError, report_problem
 
 TASK_PREFIX = 'task:'
 

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from plm_jax import storage, unicode_words
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import add_advice, name_field
+from plm_jax.sources.lines import SourceError
 from plm_jax.storage.digests import compute_digest
 
 SegmenterKind = Literal['none', 'jieba', 'spaces', 'words']

@@ -20,10 +20,10 @@ import numpy as np
 
 from plm_jax.data import labeled_files as rows_lib
 from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.evaluation.scoring import ContinuationScore, Scorer
 from plm_jax.inference.prompts import fill_template
+from plm_jax.sources.lines import SourceError
 from plm_jax.validation import ValidatedConfig, intervals
 
 Normalization = Literal['sum', 'token', 'byte', 'calibrated']

@@ -12,7 +12,7 @@ from scipy import special
 
 from plm_jax import environment
 from plm_jax.data import labeled_files
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 
 ChanceComparison = Literal['above', 'below', 'unsure']
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from plm_jax import progress
 from plm_jax.data import text_to_text_tasks as examples_lib
-from plm_jax.data.lines import SourceError
 from plm_jax.data.text_to_text_tasks import TextTask, TextToTextExample
 from plm_jax.errors import ConfigError
 from plm_jax.inference import generate
@@ -24,6 +23,7 @@ from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.metrics import generation as metrics
 from plm_jax.metrics import tasks as labels
+from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers.boundaries import delimiters
 from plm_jax.validation import ValidatedConfig, intervals
 

@@ -18,9 +18,9 @@ import re
 from typing import Any, NamedTuple
 import unicodedata
 
-from plm_jax.data.document_formats import describe_type
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import name_field
+from plm_jax.sources.document_formats import describe_type
+from plm_jax.sources.lines import SourceError
 
 WHOLE_NUMBER = re.compile('[0-9]{1,9}')
 # No leading zeros, as in codes: 007.

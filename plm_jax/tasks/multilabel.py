@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.data.lines import SourceError
 from plm_jax.metrics import multilabel as metrics
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD, MULTILABEL_METRICS, Tuning
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.calibration import Decisions
 from plm_jax.tasks.class_names import (

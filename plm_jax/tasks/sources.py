@@ -14,9 +14,12 @@ import dataclasses
 import itertools
 from typing import Any, Literal, NamedTuple
 
-from plm_jax.data import builtin_tasks, charsets, labeled_files, tfds
+from plm_jax.data import builtin_tasks, labeled_files
 from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.data.lines import (
+from plm_jax.data.source_files import find_files
+from plm_jax.errors import ConfigError, add_advice, name_field
+from plm_jax.sources import charsets, tfds
+from plm_jax.sources.lines import (
   OnError,
   ReadStats,
   SourceError,
@@ -24,8 +27,6 @@ from plm_jax.data.lines import (
   read_lines,
   report_problem,
 )
-from plm_jax.data.source_files import find_files
-from plm_jax.errors import ConfigError, add_advice, name_field
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import Classes, get_classes, is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data.lines import ReadStats, SourceError, read_lines
+from plm_jax.sources.lines import ReadStats, SourceError, read_lines
 from plm_jax.validation import ValidatedConfig, intervals
 from plm_jax.word_vectors import fasttext_bin, losses
 from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel

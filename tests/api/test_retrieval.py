@@ -11,9 +11,9 @@ import plm_jax
 from plm_jax.api import retrieval
 from plm_jax.api.retrieval import MiningConfig
 from plm_jax.cli import commands
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.inference.static_vectors import StaticVectors
+from plm_jax.sources.lines import SourceError
 
 
 def drawn(seed, words=12, pairs=30):

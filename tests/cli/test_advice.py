@@ -11,8 +11,8 @@ from plm_jax import errors, validation
 from plm_jax.cli import catalog, commands, finetune, vectors
 from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import FinetuneRun, PretrainRun
-from plm_jax.data.lines import ReadStats, SourceError, report_problem
 from plm_jax.errors import add_advice, name_field
+from plm_jax.sources.lines import ReadStats, SourceError, report_problem
 
 READING = 'on_error', 'text_field', 'documents', 'encoding', 'columns.first', 'column'
 # they read their arguments themselves

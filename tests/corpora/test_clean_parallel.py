@@ -21,7 +21,7 @@ from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.data import encode
 from plm_jax.data.beam import make_runner
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 
 
 @pytest.fixture(scope='module')

@@ -176,7 +176,7 @@ def test_rules_that_are_not_known():
 
 
 def test_evaluation_sets_of_every_kind_can_be_in_one_list(tmp_path, monkeypatch):
-  monkeypatch.setattr('plm_jax.data.tfds.iterate_examples',
+  monkeypatch.setattr('plm_jax.sources.tfds.iterate_examples',
                       lambda source: [{'text': f'rows of {source}'}])
   (tmp_path / 'May, 2019.tsv').write_text('sentence\tlabel\na fine film\t1\n')
   (tmp_path / 'rows.jsonl').write_text('{"text": "a row"}\n')

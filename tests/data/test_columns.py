@@ -6,7 +6,7 @@ import pytest
 
 from plm_jax.data.conll import FileLayout
 from plm_jax.data.labeled_files import iterate_rows, to_json_value
-from plm_jax.data.lines import ReadStats, SourceError
+from plm_jax.sources.lines import ReadStats, SourceError
 
 CONLL = '''-DOCSTART- -X- -X- O
 

@@ -8,10 +8,10 @@ import mutate
 import pytest
 
 from plm_jax.data import labeled_files, prepare, sources
-from plm_jax.data.document_formats import TextReadConfig
-from plm_jax.data.lines import ReadStats
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import UserError
+from plm_jax.sources.document_formats import TextReadConfig
+from plm_jax.sources.lines import ReadStats
 
 TEXT = ''.join(f'Sentence {n} of a text. It goes on\u2026\nand “on”.\n\n' for n in range(40))
 LINES = ''.join(

@@ -13,10 +13,11 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import tokenizers
-from plm_jax.data import document_formats, encode, parallel_prepare, prepare, records, sources
-from plm_jax.data.document_formats import TextReadConfig, split_exactly
+from plm_jax.data import encode, parallel_prepare, prepare, records, sources
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.windows import Windows
+from plm_jax.sources import document_formats
+from plm_jax.sources.document_formats import TextReadConfig, split_exactly
 
 DOCUMENTS = (
     'def f(x):\n    if x:\n        return 1\n\n\n    return 2',

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from plm_jax.data import labeled_files
-from plm_jax.data.lines import ReadStats, SourceError
-from plm_jax.data.table_rows import looks_quoted, read_cells
+from plm_jax.sources.lines import ReadStats, SourceError
+from plm_jax.sources.table_rows import looks_quoted, read_cells
 
 
 def read(path, content, stats):

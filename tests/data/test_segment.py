@@ -5,9 +5,9 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.data import encode, records, sources, word_segmentation
-from plm_jax.data.document_formats import Document
-from plm_jax.data.lines import SourceError
 from plm_jax.data.prepare_config import TextConfig
+from plm_jax.sources.document_formats import Document
+from plm_jax.sources.lines import SourceError
 
 TEXTS = ['我们喜欢北京的春天。他们在New York学习自然语言处理！', '“真的？”她问。中国文字很有趣，不是吗',
          '2021年３月，café 关了。']

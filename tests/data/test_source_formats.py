@@ -9,9 +9,9 @@ import mutate
 import pytest
 
 from plm_jax.data import sources
-from plm_jax.data.document_formats import TextReadConfig
-from plm_jax.data.lines import ReadStats, SourceError
 from plm_jax.errors import UserError
+from plm_jax.sources.document_formats import TextReadConfig
+from plm_jax.sources.lines import ReadStats, SourceError
 
 
 def read(source, stats=None, **reading):

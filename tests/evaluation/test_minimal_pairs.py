@@ -17,12 +17,12 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli import commands
 from plm_jax.cli.minimal_pairs import table_lines
 from plm_jax.config.run import ConfigError
-from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import minimal_pairs, pseudo_likelihood
 from plm_jax.evaluation.minimal_pairs import JudgedPair, MinimalPair, PairAccuracy
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading import loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 BLIMP = pathlib.Path(__file__).parents[1] / 'fixtures' / 'blimp.jsonl'

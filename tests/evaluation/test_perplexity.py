@@ -11,11 +11,11 @@ import pytest
 
 from plm_jax import conversion
 from plm_jax.config.run import ConfigError
-from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import scoring
 from plm_jax.evaluation.perplexity import perplexity, read_texts
 from plm_jax.evaluation.scoring import Scorer
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers import train_byte_bpe
 from plm_jax.tokenizers.contract import Vocab
 from tests.evaluation.test_scoring import Letters

@@ -14,12 +14,12 @@ import plm_jax
 from plm_jax.cli import commands
 from plm_jax.cli import probing as drawing
 from plm_jax.config.run import ConfigError
-from plm_jax.data.lines import SourceError
 from plm_jax.evaluation import attention_maps, probing
 from plm_jax.evaluation.attention_maps import HeadStatistics
 from plm_jax.evaluation.probing import LayerProbe, ProbeConfig, TaggedSentences
 from plm_jax.inference import encode, token_features
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 SENTENCES = [('a', 'quickish', 'fox'), ('the', 'lazy', 'dog', 'jumps'), ('foxes',)]

@@ -4,8 +4,8 @@ import pytest
 from experiments.babylm import tracks
 from experiments.babylm.tracks import TextSize, TrackConfig, check_budget, check_track, count_text
 from plm_jax import storage
-from plm_jax.data.document_formats import TextReadConfig
 from plm_jax.errors import ConfigError
+from plm_jax.sources.document_formats import TextReadConfig
 
 MULTILINGUAL = TrackConfig('multilingual', ('eng', 'nld', 'zho'))
 

@@ -10,9 +10,9 @@ import tokenizers
 
 from experiments.babylm import zero_shot
 from experiments.babylm.zero_shot import RankedItem, RankedResult, ScoredPart
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import Scorer
+from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 TEXT = "It's a café. They can't fly, said the bird — can the bird fly? naïve 文本"

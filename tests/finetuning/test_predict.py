@@ -6,10 +6,10 @@ import pytest
 import tuned
 
 import plm_jax
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
 from plm_jax.metrics.tag_schemes import find_chunks
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import sources, tagging_format
 from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.example_formats import CLASSIFICATION

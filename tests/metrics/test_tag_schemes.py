@@ -4,8 +4,8 @@ import json
 import pytest
 
 from plm_jax.config.run import ConfigError
-from plm_jax.data.lines import SourceError
 from plm_jax.metrics import tag_schemes, tasks
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks.sources import read_sources
 from plm_jax.tasks.token_classification import TaggingTask
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from plm_jax.config.run import ConfigError
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import labeled_data
 from plm_jax.tasks.class_names import Classes, name_classes
 from plm_jax.tasks.row_readers import Columns

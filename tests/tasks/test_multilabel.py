@@ -11,12 +11,12 @@ import tuned
 
 import plm_jax
 from plm_jax import conversion
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError, UserError, write_plain
 from plm_jax.finetuning.predict import predict
 from plm_jax.loading import decision
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import baselines
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.examples import Example

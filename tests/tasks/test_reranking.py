@@ -11,10 +11,10 @@ import pytest
 import tuned
 
 import plm_jax
-from plm_jax.data.lines import SourceError
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
 from plm_jax.report import error_analysis
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import baselines, ranking_losses
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.examples import Example

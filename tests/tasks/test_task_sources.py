@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.tasks.examples import Answer, Example
 from plm_jax.tasks.row_readers import Columns
 from plm_jax.tasks.sources import ReadReport, SourceConfig, read_chunks, read_sources

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plm_jax.cli import commands
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.word_vectors import classifier, fasttext_bin
 from plm_jax.word_vectors.classifier import ClassifierConfig
 from plm_jax.word_vectors.subwords import Subwords

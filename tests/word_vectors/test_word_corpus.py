@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scripts_text import NAMES, SOLID, sentences
 
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.word_vectors import word_corpus
 from plm_jax.word_vectors.vectors import WordVectors
 from plm_jax.word_vectors.word_corpus import WordsConfig

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from plm_jax.data.lines import SourceError
+from plm_jax.sources.lines import SourceError
 from plm_jax.word_vectors import WordVectors, evaluation, glove
 from plm_jax.word_vectors.vectors import WordError
 from plm_jax.word_vectors.word_corpus import Sentences

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.data.lines import (
+from plm_jax.errors import add_advice, name_field, parse_errors_as
+from plm_jax.sources.lines import (
   MAX_LINE,
   OnError,
   ReadStats,
@@ -20,7 +21,6 @@ from plm_jax.data.lines import (
   report_problem,
   strip_line_end,
 )
-from plm_jax.errors import add_advice, name_field, parse_errors_as
 
 BOM = '\ufeff'
 PARQUET_ROWS = 256  # read at once: documents, each of some megabytes at most

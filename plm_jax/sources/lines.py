@@ -14,8 +14,8 @@ import zlib
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.data import charsets
 from plm_jax.errors import UserError, add_advice, name_field
+from plm_jax.sources import charsets
 
 OnError = Literal['refuse', 'skip']
 MAX_LINE = 1 << 24  # bytes; a longer line is no line of text, and memory is bounded

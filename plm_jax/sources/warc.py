@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import re
 from typing import Any
 
-from plm_jax.data.lines import (
+from plm_jax.sources.lines import (
   ReadStats,
   SourceError,
   TextFile,

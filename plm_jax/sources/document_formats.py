@@ -9,8 +9,9 @@ import re
 from typing import Any, Literal, NamedTuple
 
 from plm_jax import storage
-from plm_jax.data import mediawiki, warc
-from plm_jax.data.lines import (
+from plm_jax.errors import add_advice, name_field
+from plm_jax.sources import mediawiki, warc
+from plm_jax.sources.lines import (
   OnError,
   ReadStats,
   SourceError,
@@ -22,8 +23,7 @@ from plm_jax.data.lines import (
   report_problem,
   strip_line_end,
 )
-from plm_jax.data.table_rows import name_columns, read_table
-from plm_jax.errors import add_advice, name_field
+from plm_jax.sources.table_rows import name_columns, read_table
 
 Division = Literal['auto', 'blank-lines', 'lines', 'files']
 MAX_DOCUMENT = 1 << 22  # characters; a longer document is split into several

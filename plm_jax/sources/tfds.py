@@ -10,9 +10,9 @@ import urllib.parse
 
 from etils import epath
 
-from plm_jax.data.document_formats import Document, TextReadConfig, split_text
-from plm_jax.data.lines import ReadStats, SourceError, decode_line
 from plm_jax.errors import UserError, describe_error
+from plm_jax.sources.document_formats import Document, TextReadConfig, split_text
+from plm_jax.sources.lines import ReadStats, SourceError, decode_line
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 20.0, 60.0
 """Seconds for a server to accept a connection, and to send the next bytes."""

@@ -9,7 +9,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
-from plm_jax.data.lines import ReadStats, SourceError, TextFile, archive_errors, report_problem
+from plm_jax.sources.lines import ReadStats, SourceError, TextFile, archive_errors, report_problem
 
 HIDDEN_ELEMENTS = frozenset([  # whose contents are no running text
     'ref', 'references', 'table', 'gallery', 'math', 'chem', 'ce', 'score', 'timeline', 'source',
