@@ -140,7 +140,7 @@ def kind_of(name: pathlib.Path) -> str:
 
 def first_lines(data: str, scratch: pathlib.Path) -> str:
   """Write the first documents of a source, at least 400,000 characters if it has them; return the path."""
-  from plm_jax.data import sources
+  from plm_jax.sources import sources
   text, size = [], 0
   for document in sources.read_documents(data):
     text.append('\n'.join(document.paragraphs))

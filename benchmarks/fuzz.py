@@ -111,7 +111,7 @@ def load() -> None:
 
 def lay(ground: pathlib.Path) -> None:
   """Create the intact inputs: text, records, runs, and checkpoints in other libraries' formats."""
-  from plm_jax.data import builtin_corpus
+  from plm_jax.sources import builtin_corpus
   shutil.rmtree(ground, ignore_errors=True)
   ground.mkdir(parents=True)
   text = pathlib.Path(builtin_corpus.corpus_path()).read_text()[:400_000].rpartition('\n\n')[0]

@@ -6,7 +6,7 @@
         --task summarize dialogsum_train.jsonl dialogsum_dev.jsonl 0.3
 
 Both runs are t5_small_tasks at --scale=laptop with the same tokenizer, examples, order and steps. --task takes the name
-of a task (plm_jax/data/text_to_text_tasks.py), its training file, its evaluation file, and its share of the examples.
+of a task (plm_jax/sources/text_to_text_tasks.py), its training file, its evaluation file, and its share of the examples.
 """
 import argparse
 import collections
@@ -15,12 +15,12 @@ import dataclasses
 from benchmarks.side_by_side import machine
 from plm_jax import recipes
 from plm_jax.config.run import Phase
-from plm_jax.data import text_to_text_tasks
 from plm_jax.evaluation import text_to_text
 from plm_jax.evaluation.text_to_text import ReadingConfig, TextPrediction
 from plm_jax.loading import loaded_model
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.runs.run import run
+from plm_jax.sources import text_to_text_tasks
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import plm_jax
-from plm_jax.data import builtin_corpus
+from plm_jax.sources import builtin_corpus
 
 SENTENCE = ('The function returns the sum of all values in the array. The shape of the array is the same as before, '
             'and the type of the values does not change.')  # your own sentence, with words that are not too rare

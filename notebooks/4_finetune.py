@@ -62,7 +62,7 @@ bert = plm_jax.train('bert_base', scale=SCALE, output='runs/first_bert', data={'
 # ## Look at the examples
 
 # %%
-from plm_jax.data import builtin_tasks as every_machine
+from plm_jax.sources import builtin_tasks as every_machine
 
 some = [row.columns for row in every_machine.builtin_rows('embedded:classification:dev')]
 print(len(some), 'paragraphs to be measured on, such as')

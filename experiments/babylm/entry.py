@@ -52,7 +52,6 @@ from plm_jax.cli import run as run_command
 from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, PretrainRun
-from plm_jax.data import source_files, sources
 from plm_jax.evaluation import minimal_pairs
 from plm_jax.loading import loaded_model
 from plm_jax.loading.loaded_model import LoadedModel
@@ -64,6 +63,7 @@ from plm_jax.report.environment import print_on_leader
 from plm_jax.report.html import el
 from plm_jax.runs import run
 from plm_jax.runs.pretrain import prepare_corpora
+from plm_jax.sources import source_files, sources
 from plm_jax.storage import bucket_check
 from plm_jax.storage.lock import Lock
 from plm_jax.tasks.registry import TASKS

@@ -21,9 +21,9 @@ from typing import Literal, NamedTuple
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.data import sources
 from plm_jax.data.records import RecordsError
 from plm_jax.errors import ConfigError
+from plm_jax.sources import sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.validation import ValidatedConfig
 

@@ -27,12 +27,12 @@ import numpy as np
 from scipy import stats
 
 from plm_jax import storage, truncation
-from plm_jax.data import labeled_files
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation import pseudo_likelihood, scoring
 from plm_jax.evaluation.pseudo_likelihood import PseudoScorer
 from plm_jax.evaluation.scoring import Scorer, Span
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
+from plm_jax.sources import labeled_files
 from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers import ByteBPE, Tokenizer
 from plm_jax.truncation import Truncation

@@ -30,7 +30,7 @@ from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun
-from plm_jax.data import sources, tokenizer_fit
+from plm_jax.data import tokenizer_fit
 from plm_jax.data.records import read_meta, token_dtype
 from plm_jax.distributed import hosts, machine
 from plm_jax.distributed.machine import Machine
@@ -40,6 +40,7 @@ from plm_jax.recipes import Recipe
 from plm_jax.report.hints import MANY_EPOCHS
 from plm_jax.runs import preflight, run
 from plm_jax.sharding import count_batch_shards
+from plm_jax.sources import sources
 from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import feed, train

@@ -8,8 +8,8 @@ from plm_jax.api import models
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.conversion import peft
-from plm_jax.data import sources
 from plm_jax.loading.loaded_model import read_adapter_run
+from plm_jax.sources import sources
 from plm_jax.storage import hub
 from plm_jax.training import vocabulary_expansion
 

@@ -13,12 +13,12 @@ from plm_jax import environment, errors, streams, validation
 from plm_jax.cli import options, sweep
 from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import ConfigError, FinetuneRun, check
-from plm_jax.data.source_files import split_names
 from plm_jax.finetuning.word_vectors import load_vectors_once
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import InitialModel
 from plm_jax.report.environment import print_on_leader
 from plm_jax.runs import run as runs
+from plm_jax.sources.source_files import split_names
 from plm_jax.tasks.elmo import RecurrentTask
 from plm_jax.tasks.embedding_losses import LOSSES
 from plm_jax.tasks.ranking_losses import RANKING_LOSSES

@@ -10,12 +10,11 @@ import jax
 
 from plm_jax import storage
 from plm_jax.api import models
-from plm_jax.data import sources
-from plm_jax.data.source_files import find_files
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.sources import charsets
+from plm_jax.sources import charsets, sources
 from plm_jax.sources.lines import OnError, ReadStats, SourceError, decode_line, read_lines
+from plm_jax.sources.source_files import find_files
 
 CHUNK_ROWS, CPU_CHUNK_ROWS = 4096, 1024
 """rows that are in memory together; on a CPU, where results of a chunk take longer"""

@@ -7,11 +7,11 @@ from plm_jax import storage
 from plm_jax.api import knowledge as known
 from plm_jax.cli import inputs
 from plm_jax.cli.options import command
-from plm_jax.data import sources
 from plm_jax.evaluation.token_losses import LossBin
 from plm_jax.report import html
 from plm_jax.report.html import el
 from plm_jax.sharding import MeshConfig
+from plm_jax.sources import sources
 from plm_jax.storage import bucket_check
 
 

@@ -20,13 +20,13 @@ from plm_jax.cli.inputs import (
 )
 from plm_jax.cli.options import command
 from plm_jax.conversion import is_checkpoint
-from plm_jax.data import sources as raw
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.loading.loaded_model import LoadedModel, read_config
 from plm_jax.progress import Progress
 from plm_jax.sharding import MeshConfig
 from plm_jax.sources import charsets
+from plm_jax.sources import sources as raw
 from plm_jax.sources.lines import OnError, ReadStats
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources

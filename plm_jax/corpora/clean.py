@@ -30,14 +30,14 @@ from plm_jax.corpora.batches import FilteredBatch, KeptDocument
 from plm_jax.corpora.clean_report import CleanReport
 from plm_jax.corpora.disk_tables import DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
-from plm_jax.data import encode, sources
-from plm_jax.data.source_files import content_digest, map_in_threads
+from plm_jax.data import encode
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError, name_field, print_line
 from plm_jax.progress import is_terminal
-from plm_jax.sources import charsets, lines
+from plm_jax.sources import charsets, lines, sources
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.source_files import content_digest, map_in_threads
 from plm_jax.storage import journal as journal_file
 from plm_jax.storage import lock
 from plm_jax.storage.digests import compute_digest

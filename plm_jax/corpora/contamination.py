@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.corpora import word_hashes
-from plm_jax.data import labeled_files, sources, text_to_text_tasks
-from plm_jax.data.source_files import find_files, split_names
-from plm_jax.data.text_to_text_tasks import TASK_PREFIX
+from plm_jax.sources import labeled_files, sources, text_to_text_tasks
+from plm_jax.sources.source_files import find_files, split_names
+from plm_jax.sources.text_to_text_tasks import TASK_PREFIX
 
 
 class EvaluationNgrams(NamedTuple):

@@ -22,9 +22,8 @@ from plm_jax.corpora import contamination, filters, word_hashes
 from plm_jax.corpora.contamination import EvaluationNgrams
 from plm_jax.corpora.filters import FilterConfig
 from plm_jax.corpora.minhash import MinHash
-from plm_jax.data import sentence_splitting
 from plm_jax.errors import ConfigError, name_field
-from plm_jax.sources import charsets, document_formats, lines
+from plm_jax.sources import charsets, document_formats, lines, sentence_splitting
 from plm_jax.storage.digests import hash64
 from plm_jax.validation import intervals
 

@@ -1,7 +1,7 @@
 """Rule-based filters of lines and documents: C4 (Raffel et al. 2020, section 2.2) and MassiveText.
 
 MassiveText's (Rae et al. 2021, appendix A.1) are in `quality`. Sentences are those of
-`data.sentence_splitting`.
+`sources.sentence_splitting`.
 """
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ import unicodedata
 
 from plm_jax import storage, unicode_words
 from plm_jax.corpora import quality, word_hashes
-from plm_jax.data import sentence_splitting
 from plm_jax.errors import ConfigError, name_field
+from plm_jax.sources import sentence_splitting
 from plm_jax.validation import ValidatedConfig, intervals
 
 LanguageIdentifier = Callable[[str], Mapping[str, float]]

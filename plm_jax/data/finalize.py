@@ -8,12 +8,12 @@ import time
 from etils import epath
 
 from plm_jax import tokenizers
-from plm_jax.data import journal, records, sources, tokenizer_fit, window_counts
+from plm_jax.data import journal, records, tokenizer_fit, window_counts
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import name_field, print_line, warn
-from plm_jax.sources import document_formats, lines
+from plm_jax.sources import document_formats, lines, sources
 from plm_jax.sources.lines import SourceError, describe_skipped
 from plm_jax.storage import journal as journal_file
 from plm_jax.tokenizers.wordpiece import is_chinese

@@ -21,7 +21,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, finalize, parallel_stages, records, sources
+from plm_jax.data import encode, finalize, parallel_stages, records
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.encode import SplitBounds
 from plm_jax.data.journal import PendingShard, PrepareJournal
@@ -39,7 +39,7 @@ from plm_jax.data.parallel_stages import (
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.records import SPLITS, RecordsError
 from plm_jax.data.window_rules import WindowRule
-from plm_jax.sources import lines
+from plm_jax.sources import lines, sources
 from plm_jax.storage import lock
 
 PIECE_CHARACTERS = 1 << 23  # a worker has a few pieces in memory

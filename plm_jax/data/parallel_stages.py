@@ -19,10 +19,9 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import sources
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError
-from plm_jax.sources import lines
+from plm_jax.sources import lines, sources
 from plm_jax.sources.document_formats import Document, TextReadConfig
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage import lock

@@ -22,26 +22,18 @@ import numpy as np
 import tqdm
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import (
-  encode,
-  finalize,
-  records,
-  sources,
-  tokenizer_fit,
-  window_counts,
-  word_segmentation,
-)
+from plm_jax.data import encode, finalize, records, tokenizer_fit, window_counts, word_segmentation
 from plm_jax.data import journal as journal_lib
 from plm_jax.data.journal import PendingShard, PrepareJournal
 from plm_jax.data.prepare_config import PrepareConfig
-from plm_jax.data.source_files import EXPECTED_SOURCE
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import add_advice, name_field, print_line
 from plm_jax.progress import is_terminal
-from plm_jax.sources import lines
+from plm_jax.sources import lines, sources
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.source_files import EXPECTED_SOURCE
 from plm_jax.storage import lock
 from plm_jax.storage.digests import digest_json
 from plm_jax.tokenizers import sentence_piece, wordpiece

@@ -4,9 +4,9 @@ from typing import Literal, get_args
 
 from plm_jax import tokenizers
 from plm_jax.data import encode, word_segmentation
-from plm_jax.data.text_to_text_tasks import TASK_PREFIX
 from plm_jax.errors import name_field
 from plm_jax.sources import charsets, document_formats, lines
+from plm_jax.sources.text_to_text_tasks import TASK_PREFIX
 from plm_jax.validation import ValidatedConfig, intervals
 
 # Options of training a tokenizer, which have no effect on a finished one.

@@ -18,11 +18,11 @@ import zlib
 
 import numpy as np
 
-from plm_jax.data import labeled_files as rows_lib
-from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.evaluation.scoring import ContinuationScore, Scorer
 from plm_jax.inference.prompts import fill_template
+from plm_jax.sources import labeled_files as rows_lib
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import SourceError
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -107,7 +107,7 @@ class FewShotTask(abc.ABC):
   separator: str = '\n\n'
   """separator between examples"""
   data: str = ''
-  """default source of the questions, as for `data.labeled_files`"""
+  """default source of the questions, as for `sources.labeled_files`"""
   pool: str = ''
   """default source of the few-shot examples"""
   suppressed_words: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from scipy import special
 
 from plm_jax import environment
-from plm_jax.data import labeled_files
+from plm_jax.sources import labeled_files
 from plm_jax.sources.lines import SourceError
 
 ChanceComparison = Literal['above', 'below', 'unsure']
@@ -83,7 +83,7 @@ class PairAccuracy:
 
 
 def read_pairs(source: str, limit: int = 0) -> Iterator[MinimalPair]:
-  """Read the pairs of a source of rows (`data.labeled_files`).
+  """Read the pairs of a source of rows (`sources.labeled_files`).
 
   limit: maximum number of pairs per paradigm; 0: all.
 

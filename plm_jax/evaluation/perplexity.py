@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import dataclasses
 import math
 
-from plm_jax.data import sources
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import Scorer, Span, strided_spans
+from plm_jax.sources import sources
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import short_repr
 
@@ -123,5 +123,5 @@ def text_after_first_token(tokenizer: Tokenizer, text: str) -> str:
 
 
 def read_texts(source: str) -> list[str]:
-  """Read the texts of files (`data.sources.texts`). Raises SourceError."""
+  """Read the texts of files (`sources.sources.read_texts`). Raises SourceError."""
   return list(sources.read_texts(source))

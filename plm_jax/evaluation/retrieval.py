@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import labeled_files
-from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.metrics.ranking import ranking_metrics
+from plm_jax.sources import labeled_files
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import SourceError
 
 COMPRESSIONS = ('', '.gz', '.xz')

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax import progress
-from plm_jax.data import text_to_text_tasks as examples_lib
-from plm_jax.data.text_to_text_tasks import TextTask, TextToTextExample
 from plm_jax.errors import ConfigError
 from plm_jax.inference import generate
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.metrics import generation as metrics
 from plm_jax.metrics import tasks as labels
+from plm_jax.sources import text_to_text_tasks as examples_lib
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.text_to_text_tasks import TextTask, TextToTextExample
 from plm_jax.tokenizers.boundaries import delimiters
 from plm_jax.validation import ValidatedConfig, intervals
 

@@ -17,7 +17,7 @@ from plm_jax.validation import intervals
 class TextToText(SequenceToSequence):
   """Text-to-text learning (T5: Raffel et al. 2020, section 3) on packed examples.
 
-  Examples (`data.text_to_text_tasks`) of one sequence do not attend to each other. Inputs and
+  Examples (`sources.text_to_text_tasks`) of one sequence do not attend to each other. Inputs and
   targets end with the end token; text that is too long for its row is truncated before it, as
   released. The decoder starts each target with padding (T5). Or all texts begin with the start
   token, and the decoder with the end token (BART).

@@ -10,7 +10,6 @@ import jax
 from plm_jax import environment, truncation
 from plm_jax.config import serialization
 from plm_jax.config.run import PretrainRun, RunConfig
-from plm_jax.data import builtin_corpus
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.distributed import hosts
@@ -29,6 +28,7 @@ from plm_jax.report.environment import run_environment
 from plm_jax.report.html import el
 from plm_jax.report.model_card import describe_size
 from plm_jax.runs.development import analyze_development
+from plm_jax.sources import builtin_corpus
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import run_metrics
 from plm_jax.training.compile_ahead import CompileAhead

@@ -1,11 +1,17 @@
-"""Text sources: formats and character encodings of text, tables and data sets.
+"""Text sources: which files there are, and their documents or labeled rows.
 
+    sources            a source string -> documents
+    source_files       files, folders and globs of a source
     document_formats   formats of text files
     lines              lines of files, compressed or not
     table_rows         rows of tables
     charsets           character encodings
-    mediawiki, warc, tfds
+    mediawiki, warc, tfds, builtin_corpus, builtin_tasks
                        particular formats and sources
+    labeled_files, conll, text_to_text_tasks
+                       labeled rows of tasks, and tasks as text to text
+    sentence_splitting
+                       sentences of paragraphs
 
-Imports storage and errors. It knows neither tokenizers nor kinds of tasks.
+Imports storage, distributed and errors. It knows neither tokenizers nor kinds of tasks.
 """

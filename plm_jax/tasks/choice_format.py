@@ -5,8 +5,8 @@ import itertools
 import re
 from typing import Any, NamedTuple
 
-from plm_jax.data import labeled_files
-from plm_jax.data.labeled_files import LabeledRow
+from plm_jax.sources import labeled_files
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample

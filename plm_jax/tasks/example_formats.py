@@ -9,8 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.conll import FileLayout
-from plm_jax.data.labeled_files import LabeledRow
 from plm_jax.errors import ConfigError, add_advice, name_field
 from plm_jax.metrics.tasks import (
   AnswerScript,
@@ -19,6 +17,8 @@ from plm_jax.metrics.tasks import (
   confusion_matrix,
   per_class_scores,
 )
+from plm_jax.sources.conll import FileLayout
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
 from plm_jax.tasks.examples import Example, are_texts, input_parts

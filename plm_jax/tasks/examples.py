@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from plm_jax.data.labeled_files import is_valid_text
+from plm_jax.sources.labeled_files import is_valid_text
 from plm_jax.storage.digests import start_digest
 
 

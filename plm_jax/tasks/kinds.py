@@ -5,7 +5,7 @@ kinds:
 
     tasks/hyperparameters    KIND_SETTINGS and the functions of families: published settings
     tasks/baselines          MAJORITY_BASELINES and SIMPLE_BASELINES: without, there are none
-    data/builtin_tasks       MAKERS: built-in examples
+    sources/builtin_tasks    MAKERS: built-in examples
     report/error_analysis    CARDS: drawing of a mistake that is no single label
     report/baselines         suggest_improvements: suggestions for one kind
     recipes/finetune         shrink_run: fields that depend on the size of the model

@@ -195,7 +195,7 @@ VECTORS = {
     'simcse_nli': TaskSpec('embedding', Columns(label=LABEL), RELATIONS, ('spearman',), data=SNLI,
                            dev_sources=STS_DEV),
 }
-# Built-in tasks, for trials: `data.builtin_tasks`.
+# Built-in tasks, for trials: `sources.builtin_tasks`.
 EMBEDDED = {
     'embedded_classification': TaskSpec(
         'classification', data=('embedded:classification',), splits=('dev',)),

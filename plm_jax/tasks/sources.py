@@ -3,8 +3,8 @@
     found = read_sources('classification', ['reviews.tsv'], Columns(label='stars'))
     found.examples[0].texts, found.labels[found.examples[0].label], found.report.lines()
 
-A source is what `data.labeled_files` reads: .jsonl, .tsv, .csv, .conll, .conllu or SQuAD's .json,
-plain, .gz or .xz, or .parquet, several separated by commas or a glob; or tfds:NAME:SPLIT; or
+A source is what `sources.labeled_files` reads: .jsonl, .tsv, .csv, .conll, .conllu or SQuAD's
+.json, plain, .gz or .xz, or .parquet, several separated by commas or a glob; or tfds:NAME:SPLIT; or
 embedded:KIND and embedded:KIND:dev, which are built in. For tagging, any other file and a .tsv hold
 one word per line; IOB1 tags are converted to BIO. For embedding, a .txt holds one text per line.
 """
@@ -14,11 +14,9 @@ import dataclasses
 import itertools
 from typing import Any, Literal, NamedTuple
 
-from plm_jax.data import builtin_tasks, labeled_files
-from plm_jax.data.labeled_files import LabeledRow
-from plm_jax.data.source_files import find_files
 from plm_jax.errors import ConfigError, add_advice, name_field
-from plm_jax.sources import charsets, tfds
+from plm_jax.sources import builtin_tasks, charsets, labeled_files, tfds
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import (
   OnError,
   ReadStats,
@@ -27,6 +25,7 @@ from plm_jax.sources.lines import (
   read_lines,
   report_problem,
 )
+from plm_jax.sources.source_files import find_files
 from plm_jax.tasks import row_readers
 from plm_jax.tasks.class_names import Classes, get_classes, is_missing
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample

@@ -14,12 +14,13 @@ import numpy as np
 from plm_jax import sharding
 from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import Phase, PretrainRun
-from plm_jax.data import sources, token_counts, window_counts
+from plm_jax.data import token_counts, window_counts
 from plm_jax.data.mixtures import MixtureSchedule, MixtureShares
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.errors import name_field, warn
+from plm_jax.sources import sources
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.evaluate import make_evaluator
 from plm_jax.training.step import Learner

@@ -13,8 +13,8 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data.labeled_files import parse_number
 from plm_jax.metrics.tasks import spearman
+from plm_jax.sources.labeled_files import parse_number
 from plm_jax.sources.lines import ReadStats, SourceError, read_lines
 from plm_jax.word_vectors.vectors import WordVectors, three_cos_mul
 

@@ -14,8 +14,8 @@ from plm_jax.corpora import disk_tables, filter_documents
 from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.disk_tables import PLACE_DTYPE, SPAN_DTYPE, DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.data import sources
 from plm_jax.distributed import worker_pool
+from plm_jax.sources import sources
 from plm_jax.sources.lines import SourceError
 from plm_jax.validation import ConfigError
 

@@ -4,8 +4,8 @@ import lzma
 
 import pytest
 
-from plm_jax.data.conll import FileLayout
-from plm_jax.data.labeled_files import iterate_rows, to_json_value
+from plm_jax.sources.conll import FileLayout
+from plm_jax.sources.labeled_files import iterate_rows, to_json_value
 from plm_jax.sources.lines import ReadStats, SourceError
 
 CONLL = '''-DOCSTART- -X- -X- O

@@ -7,9 +7,10 @@ import lzma
 import mutate
 import pytest
 
-from plm_jax.data import labeled_files, prepare, sources
+from plm_jax.data import prepare
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import UserError
+from plm_jax.sources import labeled_files, sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats
 

@@ -13,10 +13,10 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import tokenizers
-from plm_jax.data import encode, parallel_prepare, prepare, records, sources
+from plm_jax.data import encode, parallel_prepare, prepare, records
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.windows import Windows
-from plm_jax.sources import document_formats
+from plm_jax.sources import document_formats, sources
 from plm_jax.sources.document_formats import TextReadConfig, split_exactly
 
 DOCUMENTS = (
@@ -135,7 +135,7 @@ def test_marked_up_files_keep_the_lines_of_their_documents(tmp_path):
 
 def test_the_built_in_corpus_keeps_its_documents(tmp_path, monkeypatch):
   (tmp_path / 'embedded.txt').write_text('A one.\nA two.\n\nB.\n\n')
-  monkeypatch.setattr('plm_jax.data.builtin_corpus.corpus_path',
+  monkeypatch.setattr('plm_jax.sources.builtin_corpus.corpus_path',
                       lambda: str(tmp_path / 'embedded.txt'))
   config = PrepareConfig(sentences='none').read_config
   assert [document.paragraphs for document in sources.read_documents('embedded', config)] == [

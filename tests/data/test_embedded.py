@@ -1,6 +1,6 @@
 import pytest
 
-from plm_jax.data import builtin_corpus
+from plm_jax.sources import builtin_corpus
 
 MODULE = '''"""Tools for wide arrays.
 

@@ -3,11 +3,11 @@ import json
 
 import pytest
 
-from plm_jax.data import text_to_text_tasks
-from plm_jax.data.labeled_files import LabeledRow, read_rows
-from plm_jax.data.sources import read_documents
+from plm_jax.sources import text_to_text_tasks
 from plm_jax.sources.document_formats import TextReadConfig
+from plm_jax.sources.labeled_files import LabeledRow, read_rows
 from plm_jax.sources.lines import ReadStats, SourceError
+from plm_jax.sources.sources import read_documents
 
 
 def read(name, **columns):

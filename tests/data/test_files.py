@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from plm_jax.data.source_files import expand_glob, find_files, split_names
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.source_files import expand_glob, find_files, split_names
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from plm_jax.data import labeled_files
+from plm_jax.sources import labeled_files
 from plm_jax.sources.lines import ReadStats, SourceError
 from plm_jax.sources.table_rows import looks_quoted, read_cells
 

@@ -13,11 +13,11 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, parallel_prepare, parallel_stages, prepare, records, sources
+from plm_jax.data import encode, parallel_prepare, parallel_stages, prepare, records
 from plm_jax.data.beam import BeamError, make_runner
 from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.data.window_rules import WindowRule
-from plm_jax.sources import document_formats
+from plm_jax.sources import document_formats, sources
 
 RULES = WindowRule('document', 20), WindowRule('sentences', 33), WindowRule('examples', 20, (6, 1))
 WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house',

@@ -1,6 +1,6 @@
 import pytest
 
-from plm_jax.data import sentence_splitting
+from plm_jax.sources import sentence_splitting
 
 
 @pytest.mark.parametrize(('text', 'expected'), [

@@ -8,8 +8,8 @@ import sys
 import mutate
 import pytest
 
-from plm_jax.data import sources
 from plm_jax.errors import UserError
+from plm_jax.sources import sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats, SourceError
 

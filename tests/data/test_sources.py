@@ -11,8 +11,7 @@ import pytest
 from plm_jax import validation
 from plm_jax.cli.flags import name_flags
 from plm_jax.config.run import PretrainRun
-from plm_jax.data import builtin_corpus, sources
-from plm_jax.sources import document_formats, lines, tfds
+from plm_jax.sources import builtin_corpus, document_formats, lines, sources, tfds
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats, SourceError
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from plm_jax.config.run import ConfigError
-from plm_jax.data.labeled_files import LabeledRow, to_json_value
 from plm_jax.evaluation import few_shot
 from plm_jax.evaluation.few_shot import TASKS, FewShotExample
 from plm_jax.evaluation.scoring import ContinuationScore, Scorer
+from plm_jax.sources.labeled_files import LabeledRow, to_json_value
 from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers.contract import Vocab
 

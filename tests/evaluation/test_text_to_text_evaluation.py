@@ -8,7 +8,6 @@ import tiny
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.config.run import ConfigError
-from plm_jax.data.text_to_text_tasks import TextToTextExample, parse_task
 from plm_jax.evaluation import text_to_text
 from plm_jax.evaluation.text_to_text import ReadingConfig, TextPrediction
 from plm_jax.inference import generate
@@ -17,6 +16,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.text_to_text_tasks import TextToTextExample, parse_task
 from plm_jax.tokenizers import raw_bytes
 
 

@@ -390,7 +390,7 @@ def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, mu
 
 @pytest.mark.slow
 def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, client):
-  client.ask('from plm_jax.data import sources')
+  client.ask('from plm_jax.sources import sources')
   text = b'A line of text.\nAnd one more.\n\n' * 10_000
   bucket.put('text/a.txt', text)
   bucket.put('text/b.txt.gz', gzip.compress(text[:62_000]))

@@ -20,10 +20,8 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.data import conll
-from plm_jax.data.conll import FileLayout
-from plm_jax.data.source_files import file_length, find_files
-from plm_jax.sources import tfds
+from plm_jax.sources import conll, tfds
+from plm_jax.sources.conll import FileLayout
 from plm_jax.sources.lines import (
   OnError,
   ReadStats,
@@ -34,6 +32,7 @@ from plm_jax.sources.lines import (
   open_text_file,
   parse_json_line,
 )
+from plm_jax.sources.source_files import file_length, find_files
 from plm_jax.sources.table_rows import check_header, name_columns, read_parquet, read_table
 
 SUPPORTED_FORMATS = ('.jsonl, .tsv, .csv, .conll, .conllu or SQuAD\'s .json, plain, .gz or .xz, '

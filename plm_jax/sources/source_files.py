@@ -19,7 +19,7 @@ from typing import TypeVar
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.data import builtin_corpus
+from plm_jax.sources import builtin_corpus
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage import hub_files
 from plm_jax.storage.digests import compute_digest, digest_file

@@ -23,8 +23,10 @@ import re
 from etils import epath
 
 from plm_jax import storage, unicode_words
-from plm_jax.data import text_to_text_tasks
-from plm_jax.data.source_files import (
+from plm_jax.sources import document_formats, text_to_text_tasks, tfds
+from plm_jax.sources.document_formats import Document, TextReadConfig
+from plm_jax.sources.lines import ReadStats, SourceError, open_text_file
+from plm_jax.sources.source_files import (
   content_digest,
   file_length,
   file_version,
@@ -32,11 +34,8 @@ from plm_jax.data.source_files import (
   map_in_threads,
   split_source,
 )
-from plm_jax.data.text_to_text_tasks import TASK_PREFIX, strip_task
-from plm_jax.sources import document_formats, tfds
-from plm_jax.sources.document_formats import Document, TextReadConfig
-from plm_jax.sources.lines import ReadStats, SourceError, open_text_file
 from plm_jax.sources.table_rows import read_parquet
+from plm_jax.sources.text_to_text_tasks import TASK_PREFIX, strip_task
 from plm_jax.storage.digests import compute_digest, start_digest
 
 NOTE_BYTES = 64 << 20  # of text from which on its digest is cached; others take no time

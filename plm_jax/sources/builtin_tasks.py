@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import warnings
 import zlib
 
-from plm_jax.data import builtin_corpus, sentence_splitting
-from plm_jax.data.labeled_files import LabeledRow
+from plm_jax.sources import builtin_corpus, sentence_splitting
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import SourceError
 from plm_jax.unicode_words import split_words
 

@@ -15,10 +15,10 @@ import dataclasses
 import re
 from typing import Any, NamedTuple
 
-from plm_jax.data import labeled_files
-from plm_jax.data.conll import FileLayout
-from plm_jax.data.labeled_files import LabeledRow
+from plm_jax.sources import labeled_files
+from plm_jax.sources.conll import FileLayout
 from plm_jax.sources.document_formats import Document, TextReadConfig
+from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import OnError, ReadStats, SourceError, report_problem
 
 TASK_PREFIX = 'task:'
