@@ -30,9 +30,9 @@ from plm_jax import tokenizers
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.cli import verify
 from plm_jax.data import records
-from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.windows import Windows
 from plm_jax.errors import UserError
+from plm_jax.preparation.prepare import PrepareConfig, prepare
 
 
 def main() -> None:

@@ -28,12 +28,12 @@ import transformers
 
 import plm_jax
 from plm_jax import errors, recipes, validation
-from plm_jax.data.prepare import train_tokenizer
-from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.inference import generate
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.models.families import BATCH_FIELDS
+from plm_jax.preparation.prepare import train_tokenizer
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.tokenizers.sentence_piece import BYTE_TOKEN
 
 NAMES = ('gpt', 'gpt2_small', 'gpt2_chinese', 'gpt3_small', 'llama_7b', 'llama2_7b', 'llama3_8b', 'palm_8b', 'glm_base',

@@ -171,7 +171,7 @@ def prepare_ratio(text: pathlib.Path, tokenizer: pathlib.Path) -> float:
   """Return the CPU time of `tokenizers` on the lines of a text divided by that of `prepare`."""
   import tokenizers
 
-  from plm_jax.data.prepare import PrepareConfig, prepare
+  from plm_jax.preparation.prepare import PrepareConfig, prepare
 
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'
   library = tokenizers.Tokenizer.from_file(str(tokenizer / 'tokenizer.json'))

@@ -20,7 +20,8 @@ WORDS = 5000
 # Uses several workers although the text is short.
 COMMAND = '''
 import sys
-from plm_jax.data import prepare, window_rules
+from plm_jax.preparation import prepare
+from plm_jax.data import window_rules
 from plm_jax.distributed import worker_pool
 if __name__ == '__main__':
   worker_pool.BYTES_PER_WORKER = 1

@@ -50,7 +50,7 @@ def main() -> None:
 
 def prepared(text: str):
   """Prepare the records of the text in the cache, unless they are there; return their folder and tokenizer."""
-  from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
+  from plm_jax.preparation.prepare import PrepareConfig, prepare, records_folder
   from plm_jax.tokenizers import load
 
   config = PrepareConfig(source=text, sample=10_000_000)

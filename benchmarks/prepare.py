@@ -90,14 +90,14 @@ def measure(contestant: str, text: str, vocabulary: pathlib.Path, processes: int
 
 def vocabulary(text: str, folder: pathlib.Path, processes: int) -> dict:
   del processes
-  from plm_jax.data.prepare import PrepareConfig, train_tokenizer
+  from plm_jax.preparation.prepare import PrepareConfig, train_tokenizer
 
   train_tokenizer(PrepareConfig(source=text, sample=10_000_000)).save(folder)
   return {}
 
 
 def ours(text: str, vocabulary: pathlib.Path, processes: int) -> dict[str, float]:
-  from plm_jax.data.prepare import PrepareConfig, prepare
+  from plm_jax.preparation.prepare import PrepareConfig, prepare
 
   with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
     began, used = time.perf_counter(), cpu_seconds()

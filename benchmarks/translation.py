@@ -133,10 +133,10 @@ def pairs(folder: str, name: str, limit: int) -> list[tuple[str, str]]:
 def prepared(args):
   """Return the run config, its token records and its tokenizer."""
   from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
-  from plm_jax.data.prepare_config import TextConfig
   from plm_jax.models import transformer
   from plm_jax.objectives.text_to_text import TextToText
   from plm_jax.optim.optimizers import AdamW
+  from plm_jax.preparation.prepare_config import TextConfig
   from plm_jax.runs.pretrain import prepare_corpora
 
   model = transformer.make_config(args.layers, args.width, args.heads, 4 * args.width, dropout=args.dropout)

@@ -26,8 +26,8 @@ from plm_jax.cli.help import as_sentence
 from plm_jax.cli.signatures import describe_choice
 from plm_jax.config.run import FinetuneRun, Model, Objectives, PretrainRun, Tasks
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.validation import Choice
 from plm_jax.word_vectors.train import VectorRun
 

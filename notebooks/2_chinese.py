@@ -54,7 +54,7 @@ from IPython.display import HTML
 import matplotlib.pyplot as plt
 
 import plm_jax
-from plm_jax.data.word_segmentation import make_segmenter
+from plm_jax.preparation.word_segmentation import make_segmenter
 from plm_jax.tokenizers import load
 
 # %% [markdown]

@@ -8,7 +8,7 @@ import random
 
 
 class Shuffled:
-  """A `plm_jax.data.parallel_stages.Runner` in memory; collections are lists."""
+  """A `plm_jax.preparation.parallel_stages.Runner` in memory; collections are lists."""
 
   def __init__(self, seed=0):
     self.draw = random.Random(seed)

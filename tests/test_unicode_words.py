@@ -9,7 +9,7 @@ from scripts_text import sentences as sentences_of
 from plm_jax import unicode_words
 from plm_jax.corpora import filter_documents, filters, quality, word_hashes
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.data import word_segmentation
+from plm_jax.preparation import word_segmentation
 from plm_jax.sources import sentence_splitting
 from plm_jax.tokenizers import train_sentencepiece
 from plm_jax.tokenizers import whole_words as word_lists

@@ -36,8 +36,8 @@ def prepare(
     scale: scale of the run that will read the records: it sets the vocabulary size
     beam: options of Apache Beam, which then does the work: '--runner=FlinkRunner', ...; none: this
       machine does it
-    **options: fields of `plm_jax.data.prepare_config.PrepareConfig` to override: vocab, tokenizer,
-      kind, ...
+    **options: fields of `plm_jax.preparation.prepare_config.PrepareConfig` to override: vocab,
+      tokenizer, kind, ...
 
   Returns:
     The folder.
@@ -48,12 +48,12 @@ def prepare(
     BeamError: Beam is not installed, or its pipeline has failed.
   """
   from plm_jax.config.run import PretrainRun
-  from plm_jax.data import prepare as preparation
-  from plm_jax.data.prepare_config import PrepareConfig
+  from plm_jax.preparation import prepare as preparation
+  from plm_jax.preparation.prepare_config import PrepareConfig
   writing = None
   if beam:
-    from plm_jax.data import beam as beam_lib
-    from plm_jax.data import parallel_prepare
+    from plm_jax.preparation import beam as beam_lib
+    from plm_jax.preparation import parallel_prepare
     writing = functools.partial(parallel_prepare.prepare_in_parallel, beam_lib.make_runner(beam))
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   # Windows are counted for the sequence lengths of the recipe.
@@ -96,7 +96,7 @@ def clean(
   working = None
   if beam:
     from plm_jax.corpora import clean_parallel as parallel_cleaning
-    from plm_jax.data import beam as beam_lib
+    from plm_jax.preparation import beam as beam_lib
     working = functools.partial(parallel_cleaning.clean_with_runner, beam_lib.make_runner(beam))
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   config = validation.with_overrides(CleanConfig(), parse_rules(rules) | options)
@@ -141,7 +141,7 @@ def recipe_settings(name: str, scale: Scale) -> dict[str, Any]:
   if not name:
     return {}
   from plm_jax.api.models import recipe
-  from plm_jax.data.prepare_config import TextConfig
+  from plm_jax.preparation.prepare_config import TextConfig
   config = recipe(name, scale)
   settings = {'vocab': config.model.vocab}
   for field in dataclasses.fields(TextConfig):

@@ -30,12 +30,12 @@ from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun
-from plm_jax.data import tokenizer_fit
 from plm_jax.data.records import read_meta, token_dtype
 from plm_jax.distributed import hosts, machine
 from plm_jax.distributed.machine import Machine
 from plm_jax.errors import UserError
 from plm_jax.loading.loaded_model import find_tokenizer
+from plm_jax.preparation import tokenizer_fit
 from plm_jax.recipes import Recipe
 from plm_jax.report.hints import MANY_EPOCHS
 from plm_jax.runs import preflight, run

@@ -10,13 +10,13 @@ from plm_jax.cli import options
 from plm_jax.cli.flags import flag_name, name_flags
 from plm_jax.cli.options import command
 from plm_jax.config.run import Scale
-from plm_jax.data.prepare_config import (
+from plm_jax.data.windows import Assembly, Windows
+from plm_jax.preparation.prepare_config import (
   TOKENIZER_OPTIONS,
   PrepareConfig,
   TextConfig,
   heldout_problem,
 )
-from plm_jax.data.windows import Assembly, Windows
 
 
 @command(vocab=PrepareConfig.limits['vocab'])

@@ -18,7 +18,6 @@ from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
 from plm_jax.config.mask_rates import check_mask_rates, set_mask_rate
 from plm_jax.data.mixtures import CYCLE_SLOTS
-from plm_jax.data.prepare_config import TextConfig, heldout_problem
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
 from plm_jax.errors import ConfigError, name_field
@@ -39,6 +38,7 @@ from plm_jax.objectives.span_corruption import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.optim.optimizers import AdamW, OptimConfig
 from plm_jax.optim.tuning import TuningConfig
+from plm_jax.preparation.prepare_config import TextConfig, heldout_problem
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.kinds import Tasks
 from plm_jax.tasks.labeled_data import LabeledConfig

@@ -2,20 +2,20 @@
 
 A dataclass is written with its class under 'is', and the whole with a format number:
 
-    {"format": 7, "is": "plm_jax.config.run:PretrainRun", "name": "bert_base", ...}
+    {"format": 8, "is": "plm_jax.config.run:PretrainRun", "name": "bert_base", ...}
 
 A choice of several kinds is written with its base class and its kind:
 
     {"is": "plm_jax.optim.optimizers:OptimConfig", "kind": "adamw", "peak": 0.0001, ...}
 
-plm_jax 0.1.0 wrote `FIRST_FORMAT`. A file with an older format number than `FORMAT` is migrated
-before it is read, one format after another, by `MIGRATIONS`. Add the next format number when you
-move or rename a class or a field, or add a field whose default differs from earlier behavior. An
-entry maps the class, as the previous format names it, to a function of its saved fields ('is' among
-them), which returns the fields of the new format. Values inside have been migrated already. To
-change OptimConfig and others:
+`FIRST_FORMAT` is the oldest format that is read. A file with an older format number than `FORMAT`
+is migrated before it is read, one format after another, by `MIGRATIONS`. Add the next format number
+when you move or rename a class or a field, or add a field whose default differs from earlier
+behavior. An entry maps the class, as the previous format names it, to a function of its saved
+fields ('is' among them), which returns the fields of the new format. Values inside have been
+migrated already. To change OptimConfig and others:
 
-    8: {'plm_jax.optim.optimizers:OptimConfig': add_fields(heads='apart'),
+    9: {'plm_jax.optim.optimizers:OptimConfig': add_fields(heads='apart'),
         'plm_jax.objectives.plm:PermutationLM':
             rename_class('plm_jax.objectives.permutation:PermutationLM'),
         'plm_jax.objectives.mlm:MaskedLM': rename_fields(rate='mask_rate')},
@@ -53,8 +53,11 @@ def rename_fields(**names: str) -> Migration:
 
 
 FIRST_FORMAT = 7
-"""the format of plm_jax 0.1.0"""
-MIGRATIONS: Mapping[int, Mapping[str, Migration]] = {}
+"""the oldest format that is read"""
+MIGRATIONS: Mapping[int, Mapping[str, Migration]] = {
+    8: {'plm_jax.data.prepare_config:TextConfig':
+            rename_class('plm_jax.preparation.prepare_config:TextConfig')},
+}
 FORMAT = max(MIGRATIONS, default=FIRST_FORMAT)
 
 

@@ -30,9 +30,9 @@ from plm_jax.corpora.batches import FilteredBatch, KeptDocument
 from plm_jax.corpora.clean_report import CleanReport
 from plm_jax.corpora.disk_tables import DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
-from plm_jax.data import encode
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError, name_field, print_line
+from plm_jax.preparation import encode
 from plm_jax.progress import is_terminal
 from plm_jax.sources import charsets, lines, sources
 from plm_jax.sources.document_formats import Document

@@ -10,7 +10,7 @@ The documents are the same byte for byte.
 
 `duplicate_stages` has the stages between plan_shards and write_shard. A shard is the content of one
 output file, and its end depends on everything before it. So one worker counts, with a few numbers
-per million characters. `data.parallel_stages` describes stages and what runs them.
+per million characters. `preparation.parallel_stages` describes stages and what runs them.
 """
 from collections.abc import Iterable, Iterator
 import dataclasses
@@ -28,8 +28,8 @@ from plm_jax.corpora.clean_report import CleanReport
 from plm_jax.corpora.contamination import EvaluationNgrams
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
-from plm_jax.data import encode, parallel_stages
-from plm_jax.data.parallel_stages import (
+from plm_jax.preparation import encode, parallel_stages
+from plm_jax.preparation.parallel_stages import (
   PartSummary,
   PieceKey,
   Runner,

@@ -28,7 +28,7 @@ from plm_jax.corpora.disk_tables import PLACE_DTYPE
 from plm_jax.corpora.duplicates import EXACT, KEPT, NEAR
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.corpora.minhash import MinHash
-from plm_jax.data.parallel_stages import PieceKey, Runner, load_arrays, piece_path
+from plm_jax.preparation.parallel_stages import PieceKey, Runner, load_arrays, piece_path
 
 # Arrays of a piece, see `batches.FilteredBatch`.
 ARRAY_NAMES = 'exact', 'sketches', 'bands', 'spans'

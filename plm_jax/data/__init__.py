@@ -1,22 +1,12 @@
-"""Data: token records, windows, and the input pipeline.
+"""Data: from token records to batches.
 
-From text to token records (`prepare`)
-
-    prepare, prepare_config, finalize, journal
-                       the work in one process, its options, its end, and how it resumes
-    encode, word_segmentation
-                       tokenization in worker processes, and which documents are held out
-    tokenizer_fit      checks of a tokenizer on a text
-    parallel_prepare, parallel_stages, beam
-                       the same work on many machines
-
-From token records to batches
-
-    records, shards                           files of token records
+    records, shards    files of token records
+    token_counts       frequencies of tokens in them
     window_rules, window_counts, window_offsets, windows
                        packing strategies, and the windows that they make
-    pipeline           batches, data mixtures and prefetching
+    pipeline, mixtures
+                       batches, data mixtures and prefetching
     bucketing          batches of texts of similar length, for inference
 
-Imports sources, tokenizers, storage, errors and validation. It knows neither models nor objectives.
+Imports storage and errors. It knows neither text nor tokenizers, models or objectives.
 """

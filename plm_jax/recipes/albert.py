@@ -20,11 +20,11 @@ characters. Give --segmenter=jieba to `prepare`, so that n-grams consist of word
 not describe its training run; this recipe uses the settings of base.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import albert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import SentenceOrder
 from plm_jax.optim.optimizers import Lamb
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

@@ -26,10 +26,10 @@ RoBERTa's and BART's text has no line breaks: as in fairseq, each line is encode
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, TextInfilling
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

@@ -24,11 +24,11 @@ CPT itself, an encoder with two shallow decoders that MLM and this objective sha
 """
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, WordMasking
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

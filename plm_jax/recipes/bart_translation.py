@@ -28,10 +28,10 @@ first stage are the original Transformer's, and label smoothing is that of the p
 (section 5.3).
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bart
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

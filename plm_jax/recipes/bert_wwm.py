@@ -40,11 +40,11 @@ README of ymcui/MacBERT gives none and no training code was released.
 import dataclasses
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence, SentenceOrder
 from plm_jax.optim.optimizers import AdamW, Lamb
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

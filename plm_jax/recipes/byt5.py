@@ -15,9 +15,9 @@ Documents keep their blank lines, indentation and line ends (--data.prepare.sent
 of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers, SpanCorruption
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.mt5 import MT5Size
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.recipes.t5 import OPTIM

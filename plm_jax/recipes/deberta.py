@@ -13,11 +13,11 @@ one n-gram of up to three words in each of successive windows. Sequences are pac
 released code, but documents in one sequence do not attend to each other here.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import deberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

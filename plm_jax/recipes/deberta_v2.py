@@ -12,9 +12,9 @@ xxlarge. It gives no schedule for xlarge; this recipe uses that of xxlarge. The 
 and CC-News, 160 GB. Masking and packing follow version 1.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import deberta_v2
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.deberta import MASKS
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

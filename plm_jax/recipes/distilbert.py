@@ -37,13 +37,13 @@ import dataclasses
 
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import bert, distilbert, gpt2, roberta
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

@@ -22,10 +22,10 @@ run would otherwise see none.
 import dataclasses
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.optim.optimizers import Adagrad
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.sharding import MeshConfig
 

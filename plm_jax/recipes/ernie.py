@@ -16,10 +16,10 @@ the dialogues of Tieba and their embedding of the speaker. The paper gives neith
 steps nor the learning rate: those of BERT are an assumption.
 """
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import ernie
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

@@ -40,11 +40,11 @@ sequences per GPU and no number of GPUs: the batch size of large is an assumptio
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

@@ -17,10 +17,10 @@ Here the tokenizer ignores white space and accents, too, so blank lines and inde
 out.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig

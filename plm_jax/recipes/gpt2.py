@@ -28,10 +28,10 @@ character has tokens: byte-level BPE and LLaMA's SentencePiece give the text bac
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes import llama
 from plm_jax.recipes.bert import limit_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeSize

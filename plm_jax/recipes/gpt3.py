@@ -23,10 +23,10 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig

@@ -34,10 +34,10 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.optim.optimizers import Lamb, OptimConfig
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

@@ -21,10 +21,10 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig

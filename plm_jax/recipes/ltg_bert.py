@@ -24,11 +24,11 @@ BabyLM evaluates minimal pairs (BLiMP and its supplement, in JSON Lines) and fin
 """
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import ltg_bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import Lamb
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

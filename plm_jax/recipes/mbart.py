@@ -28,10 +28,10 @@ Its 500,000 steps, and the batch size and learning rate of mbart_large, are an a
 """
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import mbart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, TextInfilling
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

@@ -39,10 +39,10 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.masked_diffusion import MaskedDiffusion
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.gpt_bert import make_optimizer
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale

@@ -42,13 +42,13 @@ from typing import Any, Literal
 
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.optim.optimizers import StableAdamW
 from plm_jax.optim.tuning import TuningConfig
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig

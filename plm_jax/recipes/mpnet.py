@@ -20,10 +20,10 @@ special tokens: give the released tokenizer with --tokenizer to `prepare`. A new
 BPE, because padding has the id 1 in this model.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import mpnet
 from plm_jax.objectives.masked_permuted import MaskedPermutedLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

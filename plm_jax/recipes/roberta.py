@@ -34,11 +34,11 @@ give --train.phases.0.batch.
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

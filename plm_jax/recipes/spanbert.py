@@ -18,10 +18,10 @@ also the default of the released code. As in the released code, random tokens ar
 text, and weight decay applies to all parameters.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import spanbert
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

@@ -23,10 +23,10 @@ line breaks and indentation are left out. byt5_small and others learn them.
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
 from plm_jax.optim.optimizers import Adafactor
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig

@@ -39,12 +39,12 @@ latter with 4,000 tokens per GPU. Here --data.weights sets the share of each cor
 follows the sizes of the corpora.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import xlm
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.objectives.translation_rows import Translations
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

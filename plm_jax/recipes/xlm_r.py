@@ -19,11 +19,11 @@ Neither the paper nor examples/xlmr of fairseq gives a learning rate or a warmup
 warmup, masking and optimizer of RoBERTa are an assumption.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import xlm_roberta
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.roberta import RoBERTaSize
 from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig

@@ -24,10 +24,10 @@ import dataclasses
 
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
-from plm_jax.data.prepare_config import TextConfig
 from plm_jax.models import xlnet
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeSize
 from plm_jax.recipes.scale_presets import apply_scale
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from plm_jax import unicode_words
 from plm_jax.config.run import PretrainRun
-from plm_jax.data import records, tokenizer_fit
+from plm_jax.data import records
 from plm_jax.data.windows import Windows
 from plm_jax.errors import name_field
 from plm_jax.objectives import metric_names
+from plm_jax.preparation import tokenizer_fit
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.wordpiece import is_chinese
 

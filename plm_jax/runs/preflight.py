@@ -16,13 +16,13 @@ from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_free_space
 from plm_jax.config.run import ConfigError, PretrainRun, RunConfig
 from plm_jax.data import records
-from plm_jax.data.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.data.records import read_meta
 from plm_jax.errors import name_field, warn
 from plm_jax.inference import fill_mask
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.objectives import CARRY
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
+from plm_jax.preparation.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.sharding import check_batch, make_mesh
 from plm_jax.tokenizers import Tokenizer, load
 from plm_jax.training.feed import corpus_names

@@ -8,12 +8,12 @@ from jax.experimental import multihost_utils
 
 from plm_jax import storage
 from plm_jax.config.run import PretrainRun
-from plm_jax.data.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.data.records import RecordsError, read_meta
 from plm_jax.distributed import hosts
 from plm_jax.errors import Caller
 from plm_jax.layers.dense import count_parameters
 from plm_jax.loading.loaded_model import LoadedModel, find_tokenizer
+from plm_jax.preparation.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.recipes.scale_presets import describe_duration
 from plm_jax.report import hints
 from plm_jax.report.environment import print_on_leader

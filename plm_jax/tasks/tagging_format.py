@@ -7,10 +7,10 @@ import re
 from typing import Any, cast
 
 from plm_jax import unicode_words
-from plm_jax.data import tokenizer_fit
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics import tag_schemes
 from plm_jax.metrics import tasks as metrics
+from plm_jax.preparation import tokenizer_fit
 from plm_jax.sources.conll import FileLayout
 from plm_jax.sources.labeled_files import is_valid_text
 from plm_jax.sources.lines import SourceError

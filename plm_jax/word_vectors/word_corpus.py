@@ -12,8 +12,8 @@ import google_crc32c
 import numpy as np
 
 from plm_jax import storage, unicode_words
-from plm_jax.data import tokenizer_fit, word_segmentation
 from plm_jax.errors import name_field
+from plm_jax.preparation import tokenizer_fit, word_segmentation
 from plm_jax.sources import sources
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage.digests import compute_digest

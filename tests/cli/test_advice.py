@@ -109,7 +109,7 @@ def test_warnings_and_lines_are_for_people(capsys):
     log.handlers.clear()
     errors.show_warnings()
     errors.show_warnings()
-    logging.getLogger('plm_jax.data.finalize').warning('%d lines were left out', 2)
+    logging.getLogger('plm_jax.preparation.finalize').warning('%d lines were left out', 2)
     assert capsys.readouterr().err == 'warning: 2 lines were left out\n'
     text = f'50% of it: {name_field("train.keep")}=2'
     with name_flags():

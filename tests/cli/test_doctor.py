@@ -20,10 +20,10 @@ from plm_jax.cli.run import parse
 from plm_jax.compile.report import CompileReport
 from plm_jax.config import serialization
 from plm_jax.config.run import Phase
-from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.records import read_meta
 from plm_jax.distributed import machine
 from plm_jax.distributed.machine import AcceleratorError, Machine
+from plm_jax.preparation.prepare import PrepareConfig, prepare
 from plm_jax.runs import preflight
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import load

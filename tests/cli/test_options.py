@@ -20,13 +20,13 @@ from plm_jax.config.run import ConfigError
 from plm_jax.corpora import clean as cleaning
 from plm_jax.corpora import clean_parallel as parallel_cleaning
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.data import beam, parallel_prepare
-from plm_jax.data import prepare as preparation
-from plm_jax.data.prepare_config import PrepareConfig, TextConfig
 from plm_jax.errors import UserError
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation import beam, parallel_prepare
+from plm_jax.preparation import prepare as preparation
+from plm_jax.preparation.prepare_config import PrepareConfig, TextConfig
 from plm_jax.sharding import MeshConfig
 
 RECIPES = [recipes.find_recipe(name) for name in (

@@ -14,7 +14,6 @@ from plm_jax.config.run import (
   check,
 )
 from plm_jax.config.serialization import FORMAT, dump, from_json, to_json, to_plain
-from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.models import bert, t5
 from plm_jax.objectives.denoising import DenoisingAutoencoder
@@ -23,6 +22,7 @@ from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.recipes.recipe_size import batch_size_ramp
 
 TINY = PretrainRun('tiny', optim=AdamW(warmup=2),

@@ -10,8 +10,8 @@ from plm_jax.cli.inputs import read_text_lines
 from plm_jax.cli.predict import PredictConfig
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.data import prepare
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.preparation import prepare
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import charsets, labeled_files, sources
 from plm_jax.sources.conll import FileLayout
 from plm_jax.sources.document_formats import TextReadConfig

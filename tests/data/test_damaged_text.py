@@ -7,9 +7,9 @@ import lzma
 import mutate
 import pytest
 
-from plm_jax.data import prepare
-from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import UserError
+from plm_jax.preparation import prepare
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import labeled_files, sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats

@@ -13,9 +13,10 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import tokenizers
-from plm_jax.data import encode, parallel_prepare, prepare, records
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data import records
 from plm_jax.data.windows import Windows
+from plm_jax.preparation import encode, parallel_prepare, prepare
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import document_formats, sources
 from plm_jax.sources.document_formats import TextReadConfig, split_exactly
 

@@ -13,10 +13,11 @@ import pytest
 from shuffled import Shuffled
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, parallel_prepare, parallel_stages, prepare, records
-from plm_jax.data.beam import BeamError, make_runner
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data import records
 from plm_jax.data.window_rules import WindowRule
+from plm_jax.preparation import encode, parallel_prepare, parallel_stages, prepare
+from plm_jax.preparation.beam import BeamError, make_runner
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import document_formats, sources
 
 RULES = WindowRule('document', 20), WindowRule('sentences', 33), WindowRule('examples', 20, (6, 1))

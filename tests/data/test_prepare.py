@@ -13,12 +13,13 @@ import pytest
 
 from benchmarks import kill_prepare
 from plm_jax import errors, storage, tokenizers
-from plm_jax.data import encode, prepare, records
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data import records
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.windows import Windows
 from plm_jax.distributed import worker_pool as workers_lib
+from plm_jax.preparation import encode, prepare
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import sources
 from plm_jax.sources.document_formats import Document
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.data import encode, records, word_segmentation
-from plm_jax.data.prepare_config import TextConfig
+from plm_jax.data import records
+from plm_jax.preparation import encode, word_segmentation
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.sources import sources
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError

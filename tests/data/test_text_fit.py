@@ -10,9 +10,9 @@ from scripts_text import DECOMPOSED, NAMES, SOLID, documents, sentences
 from plm_jax import tokenizers, validation
 from plm_jax.cli.flags import write_flags
 from plm_jax.config.run import PretrainRun
-from plm_jax.data import prepare, prepare_config, tokenizer_fit
-from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import ConfigError
+from plm_jax.preparation import prepare, prepare_config, tokenizer_fit
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.tokenizers import BertNormalization, TokenizerError
 
 LOSE = {*NAMES} - {'korean', 'korean nfd', 'chinese'}  # marks, where accents are stripped

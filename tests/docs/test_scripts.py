@@ -6,8 +6,8 @@ import pytest
 from scripts_text import SOLID, documents
 
 from plm_jax.corpora import word_hashes as compared
-from plm_jax.data import tokenizer_fit
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.preparation import tokenizer_fit
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.tokenizers import BertNormalization
 from plm_jax.unicode_words import split_words
 from plm_jax.word_vectors import word_corpus

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.data import encode, records
+from plm_jax.data import records
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.objectives.sbo import SpanBoundary
+from plm_jax.preparation import encode
 from plm_jax.sources.document_formats import Document
 from plm_jax.tokenizers import train_wordpiece
 

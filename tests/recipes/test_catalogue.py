@@ -18,7 +18,7 @@ from plm_jax.cli.run import parse, start
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError
-from plm_jax.data import prepare as preparation
+from plm_jax.preparation import prepare as preparation
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.registry import TASKS
 

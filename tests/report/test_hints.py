@@ -6,7 +6,7 @@ import pytest
 from plm_jax import recipes, validation
 from plm_jax.cli.flags import write_flags
 from plm_jax.config.run import PretrainRun
-from plm_jax.data.prepare import PrepareConfig, prepare
+from plm_jax.preparation.prepare import PrepareConfig, prepare
 from plm_jax.report import hints
 from plm_jax.tokenizers import train_wordpiece
 

@@ -9,8 +9,8 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli.flags import write_flags
 from plm_jax.cli.run import parse
 from plm_jax.config.run import ConfigError, Phase, TrainConfig
-from plm_jax.data.prepare import PrepareConfig, prepare
-from plm_jax.data.prepare_config import TextConfig
+from plm_jax.preparation.prepare import PrepareConfig, prepare
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.report import hints
 from plm_jax.runs import conclude, preflight
 from plm_jax.tokenizers import load, train_wordpiece

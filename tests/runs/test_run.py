@@ -20,10 +20,10 @@ from plm_jax.cli import commands as cli
 from plm_jax.cli import finetune, vectors
 from plm_jax.cli.run import main, parse
 from plm_jax.config import run as config_lib
-from plm_jax.data.prepare import PrepareConfig, prepare
 from plm_jax.data.shards import Shards
 from plm_jax.inference import fill_mask
 from plm_jax.loading import loaded_model
+from plm_jax.preparation.prepare import PrepareConfig, prepare
 from plm_jax.runs import pretrain
 from plm_jax.runs import run as run_lib
 from plm_jax.runs.pretrain import prepare_corpora

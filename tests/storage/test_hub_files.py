@@ -10,9 +10,9 @@ import pytest
 
 from plm_jax import storage
 from plm_jax.api import corpus
-from plm_jax.data.prepare import prepare
-from plm_jax.data.prepare_config import PrepareConfig
 from plm_jax.errors import UserError
+from plm_jax.preparation.prepare import prepare
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import source_files, sources
 from plm_jax.storage import hub_files
 

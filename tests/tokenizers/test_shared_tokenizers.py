@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.data import word_segmentation
+from plm_jax.preparation import word_segmentation
 from plm_jax.tokenizers import word_cache
 from tests.tokenizers.kinds import KINDS, some_texts
 

@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.config.run import Phase
-from plm_jax.data.prepare_config import TextConfig
+from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes import elmo
 from plm_jax.runs.run import run
 

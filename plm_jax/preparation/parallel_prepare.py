@@ -21,11 +21,14 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, finalize, parallel_stages, records
-from plm_jax.data import journal as journal_lib
-from plm_jax.data.encode import SplitBounds
-from plm_jax.data.journal import PendingShard, PrepareJournal
-from plm_jax.data.parallel_stages import (
+from plm_jax.data import records
+from plm_jax.data.records import SPLITS, RecordsError
+from plm_jax.data.window_rules import WindowRule
+from plm_jax.preparation import encode, finalize, parallel_stages
+from plm_jax.preparation import journal as journal_lib
+from plm_jax.preparation.encode import SplitBounds
+from plm_jax.preparation.journal import PendingShard, PrepareJournal
+from plm_jax.preparation.parallel_stages import (
   PartSummary,
   PieceKey,
   Runner,
@@ -36,9 +39,7 @@ from plm_jax.data.parallel_stages import (
   piece_path,
   store_arrays,
 )
-from plm_jax.data.prepare_config import PrepareConfig
-from plm_jax.data.records import SPLITS, RecordsError
-from plm_jax.data.window_rules import WindowRule
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import lines, sources
 from plm_jax.storage import lock
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from plm_jax import storage, tokenizers
 from plm_jax.data import records
-from plm_jax.data.encode import SplitBounds
 from plm_jax.data.window_rules import WindowRule
+from plm_jax.preparation.encode import SplitBounds
 from plm_jax.storage import journal as journal_file
 
 FORMAT = 2  # raise it when documents are found or split by another rule: work then starts over

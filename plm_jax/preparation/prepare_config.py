@@ -3,8 +3,8 @@ import dataclasses
 from typing import Literal, get_args
 
 from plm_jax import tokenizers
-from plm_jax.data import encode, word_segmentation
 from plm_jax.errors import name_field
+from plm_jax.preparation import encode, word_segmentation
 from plm_jax.sources import charsets, document_formats, lines
 from plm_jax.sources.text_to_text_tasks import TASK_PREFIX
 from plm_jax.validation import ValidatedConfig, intervals

@@ -8,11 +8,12 @@ import time
 from etils import epath
 
 from plm_jax import tokenizers
-from plm_jax.data import journal, records, tokenizer_fit, window_counts
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data import records, window_counts
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import name_field, print_line, warn
+from plm_jax.preparation import journal, tokenizer_fit
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import document_formats, lines, sources
 from plm_jax.sources.lines import SourceError, describe_skipped
 from plm_jax.storage import journal as journal_file

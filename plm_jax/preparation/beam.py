@@ -7,8 +7,8 @@ import functools
 import logging
 from typing import Any
 
-from plm_jax.data.parallel_stages import Runner, RunStages
 from plm_jax.errors import UserError, describe_error
+from plm_jax.preparation.parallel_stages import Runner, RunStages
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import unicodedata
 from tokenizers import pre_tokenizers
 
 from plm_jax import tokenizers, unicode_words
-from plm_jax.data import prepare_config
-from plm_jax.data.prepare_config import PrepareConfig, TextConfig
 from plm_jax.errors import add_advice, name_field, warn
+from plm_jax.preparation import prepare_config
+from plm_jax.preparation.prepare_config import PrepareConfig, TextConfig
 from plm_jax.tokenizers.sentence_piece import AlbertNormalization
 from plm_jax.tokenizers.wordpiece import MAX_WORD_LENGTH, BertNormalization
 

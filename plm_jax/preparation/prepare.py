@@ -22,13 +22,14 @@ import numpy as np
 import tqdm
 
 from plm_jax import storage, tokenizers
-from plm_jax.data import encode, finalize, records, tokenizer_fit, window_counts, word_segmentation
-from plm_jax.data import journal as journal_lib
-from plm_jax.data.journal import PendingShard, PrepareJournal
-from plm_jax.data.prepare_config import PrepareConfig
+from plm_jax.data import records, window_counts
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import add_advice, name_field, print_line
+from plm_jax.preparation import encode, finalize, tokenizer_fit, word_segmentation
+from plm_jax.preparation import journal as journal_lib
+from plm_jax.preparation.journal import PendingShard, PrepareJournal
+from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.progress import is_terminal
 from plm_jax.sources import lines, sources
 from plm_jax.sources.document_formats import Document

@@ -17,9 +17,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from plm_jax import tokenizers
-from plm_jax.data import records, word_segmentation
-from plm_jax.data.word_segmentation import SegmenterName, SegmentFunction
+from plm_jax.data import records
 from plm_jax.distributed import worker_pool
+from plm_jax.preparation import word_segmentation
+from plm_jax.preparation.word_segmentation import SegmenterName, SegmentFunction
 from plm_jax.sources import sentence_splitting
 from plm_jax.sources.document_formats import Document
 from plm_jax.storage.digests import hash64
