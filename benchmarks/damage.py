@@ -140,9 +140,9 @@ def kind_of(name: pathlib.Path) -> str:
 
 def first_lines(data: str, scratch: pathlib.Path) -> str:
   """Write the first documents of a source, at least 400,000 characters if it has them; return the path."""
-  from plm_jax.sources import sources
+  from plm_jax.sources import text_sources
   text, size = [], 0
-  for document in sources.read_documents(data):
+  for document in text_sources.read_documents(data):
     text.append('\n'.join(document.paragraphs))
     size += len(text[-1])
     if size > 400_000:

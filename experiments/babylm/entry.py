@@ -63,7 +63,7 @@ from plm_jax.report.environment import print_on_leader
 from plm_jax.report.html import el
 from plm_jax.runs import run
 from plm_jax.runs.pretrain import prepare_corpora
-from plm_jax.sources import source_files, sources
+from plm_jax.sources import source_files, text_sources
 from plm_jax.storage import bucket_check
 from plm_jax.storage.lock import Lock
 from plm_jax.tasks.registry import TASKS
@@ -322,7 +322,7 @@ def clean_text(source: str, out: str) -> dict[str, Any]:
   found = corpus.clean(source, out, duplicates='exact')
   print(found)
   words = 0
-  for document in sources.read_documents(out):
+  for document in text_sources.read_documents(out):
     words += sum(len(paragraph.split()) for paragraph in document.paragraphs)
   print_on_leader(f'{words:,} words')
   duplicates = sum(found.dropped.values())

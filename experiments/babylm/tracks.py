@@ -23,7 +23,7 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.data.records import RecordsError
 from plm_jax.errors import ConfigError
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.validation import ValidatedConfig
 
@@ -134,7 +134,7 @@ def count_text(source: str, config: TextReadConfig, folder: epath.Path, digest: 
   """Count the words and bytes of a text, or read the stored counts.
 
   Args:
-    source: the text, as for `sources.read_documents`.
+    source: the text, as for `text_sources.read_documents`.
     config: how it is read.
     folder: of its token records, in which the counts are stored.
     digest: `RecordsMeta.content_digest` of these records.
@@ -142,7 +142,7 @@ def count_text(source: str, config: TextReadConfig, folder: epath.Path, digest: 
   if found := read_text_size(folder, digest):
     return found
   words = size = 0
-  for document in sources.read_documents(source, config):
+  for document in text_sources.read_documents(source, config):
     for paragraph in document.paragraphs:
       words += len(paragraph.split())
       size += len(paragraph.encode()) + 1

@@ -40,7 +40,7 @@ from plm_jax.recipes import Recipe
 from plm_jax.report.hints import MANY_EPOCHS
 from plm_jax.runs import preflight, run
 from plm_jax.sharding import count_batch_shards
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import feed, train
@@ -391,14 +391,14 @@ def check_records(config: PretrainRun) -> CheckResult:
 def check_text(config: PretrainRun, path: str, tokenizer: Tokenizer | None) -> str:
   """Check that a text has documents; return a warning if the tokenizer drops its accents, or ''."""
   text = config.data.prepare
-  if next(sources.read_documents(path, text.read_config), None) is None:
-    raise sources.SourceError(f'{path} holds no documents: nothing to learn from')
+  if next(text_sources.read_documents(path, text.read_config), None) is None:
+    raise text_sources.SourceError(f'{path} holds no documents: nothing to learn from')
   if tokenizer:
     rules = getattr(tokenizer, 'text', None)
   else:
     rules = tokenizer_fit.normalization_rules(text)
   paragraphs = []
-  documents = sources.read_documents(path, text.read_config)
+  documents = text_sources.read_documents(path, text.read_config)
   for document in itertools.islice(documents, tokenizer_fit.MAX_PARAGRAPHS):
     paragraphs += [each[:tokenizer_fit.MAX_CHARACTERS] for each in document.paragraphs[:10]]
   return tokenizer_fit.accent_warning(text, rules, paragraphs, tokenizer is not None)
@@ -432,7 +432,7 @@ def estimate_epochs(config: PretrainRun, paths: Sequence[str]) -> dict[str, floa
 def estimate_tokens(config: PretrainRun, path: str) -> int:
   """Estimate the number of tokens of a text from its size; 0 if that is unknown."""
   characters = 1 if config.data.prepare.kind == 'bytes' else CHARACTERS_PER_TOKEN
-  return sources.estimate_characters(path) // characters
+  return text_sources.estimate_characters(path) // characters
 
 
 def load_given_tokenizer(config: PretrainRun) -> Tokenizer | None:

@@ -9,7 +9,7 @@ from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.conversion import peft
 from plm_jax.loading.loaded_model import read_adapter_run
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.storage import hub
 from plm_jax.training import vocabulary_expansion
 
@@ -102,7 +102,8 @@ def expand_vocab_command(
   out = options.choose_output(out, output)
   trained = models.load(run)
   tokenizer = vocabulary_expansion.require_wordpiece(trained)
-  found = vocabulary_expansion.find_new_words(sources.read_texts(text), tokenizer, words, least)
+  found = vocabulary_expansion.find_new_words(
+      text_sources.read_texts(text), tokenizer, words, least)
   grown = vocabulary_expansion.expand_vocabulary(trained, found)
   models.export(grown, out)
   listed = ', '.join(found[:5]) + (', ...' if len(found) > 5 else '')

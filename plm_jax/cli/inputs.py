@@ -12,7 +12,7 @@ from plm_jax import storage
 from plm_jax.api import models
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.sources import charsets, sources
+from plm_jax.sources import charsets, text_sources
 from plm_jax.sources.lines import OnError, ReadStats, SourceError, decode_line, read_lines
 from plm_jax.sources.source_files import find_files
 
@@ -82,7 +82,7 @@ def read_text_arguments(given: Sequence[str], limit: int) -> list[str]:
     if one == '-':
       found += itertools.islice(read_input_lines(), limit)
     elif is_source(one):
-      found += itertools.islice(sources.read_texts(one), limit)
+      found += itertools.islice(text_sources.read_texts(one), limit)
     else:
       found.append(one)
   return found
@@ -92,7 +92,7 @@ def read_line_arguments(given: Sequence[str], limit: int) -> list[str]:
   """Return the lines of arguments: up to `limit` of a file or of standard input, others as they
   are."""
   def nonempty_lines(file):
-    for text in sources.read_texts(file):
+    for text in text_sources.read_texts(file):
       yield from filter(str.strip, text.splitlines())
 
   found = []

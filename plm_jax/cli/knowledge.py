@@ -11,7 +11,7 @@ from plm_jax.evaluation.token_losses import LossBin
 from plm_jax.report import html
 from plm_jax.report.html import el
 from plm_jax.sharding import MeshConfig
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.storage import bucket_check
 
 
@@ -35,7 +35,7 @@ def losses_command(
   trained = inputs.load_on_mesh(run, mesh)
   counted: list[str] = []
   for source in corpus:
-    counted += sources.read_texts(source)
+    counted += text_sources.read_texts(source)
   frequency, position = known.losses(trained, inputs.read_text_arguments(texts, limit), counted)
   where = 'the corpus' if corpus else 'these texts'
   tables = {f'met in {where}, times': frequency, 'tokens before it': position}

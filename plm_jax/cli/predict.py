@@ -25,8 +25,7 @@ from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.loading.loaded_model import LoadedModel, read_config
 from plm_jax.progress import Progress
 from plm_jax.sharding import MeshConfig
-from plm_jax.sources import charsets
-from plm_jax.sources import sources as raw
+from plm_jax.sources import charsets, text_sources
 from plm_jax.sources.lines import OnError, ReadStats
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
@@ -210,7 +209,7 @@ def answer_command(
   if context == '-':
     text = sys.stdin.read()
   elif is_source(context):
-    text = '\n\n'.join(raw.read_texts(context))
+    text = '\n\n'.join(text_sources.read_texts(context))
   answers = transfer.answer(trained, questions, text, batch)
   for question, found in zip(questions, answers, strict=True):
     print(question)

@@ -11,7 +11,7 @@ import plm_jax
 from plm_jax import errors, storage
 from plm_jax.cli import inputs
 from plm_jax.config import serialization
-from plm_jax.sources import sources as text_sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.source_files import file_version, find_files
 from plm_jax.storage.digests import digest_json, start_digest
 

@@ -34,7 +34,7 @@ from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError, name_field, print_line
 from plm_jax.preparation import encode
 from plm_jax.progress import is_terminal
-from plm_jax.sources import charsets, lines, sources
+from plm_jax.sources import charsets, lines, text_sources
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
 from plm_jax.sources.source_files import content_digest, map_in_threads
@@ -133,7 +133,7 @@ def filter_all(
     SourceError: the source has no documents.
   """
   config, tally = examiner.config, lines.ReadStats()
-  parts = sources.read_parts(source, config.reading, tally)
+  parts = text_sources.read_parts(source, config.reading, tally)
   read = read_units(parts, journal.documents)
   tables = open_tables(work, config)
   for name, table in tables.items():
@@ -141,7 +141,7 @@ def filter_all(
   file = filtered_file(work, len(journal.firsts) - 1)
   file.unlink(missing_ok=True)
   size = documents = 0
-  total = sources.source_bytes(source)
+  total = text_sources.source_bytes(source)
   workers = worker_pool.count_workers(config.workers, total)
   progress = tqdm.tqdm(
       total=total, unit='B', unit_scale=True, desc='clean', disable=not is_terminal())
@@ -296,7 +296,7 @@ def check_output(output: epath.PathLike, source: str) -> epath.Path:
   with storage.io_errors_as(output, 'read', CleanError):
     if output.exists() and not output.is_dir():
       raise CleanError(f'{output} is a file, expected a folder for the documents')
-  for text in sources.source_folders(source):
+  for text in text_sources.source_folders(source):
     if text == output or text in output.parents:
       raise CleanError(f'{output} lies in {text}: what is written would be read again')
   return output
@@ -368,4 +368,4 @@ def fingerprint(examiner: DocumentFilter, source: str) -> str:
   fields = [FORMAT, config, examiner.rule_filter.bad_words, model]
   return compute_digest(
       json.dumps(fields, sort_keys=True), examiner.evaluation.ngrams.tobytes(),
-      sources.fingerprint(source))
+      text_sources.fingerprint(source))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.corpora import word_hashes
-from plm_jax.sources import labeled_files, sources, text_to_text_tasks
+from plm_jax.sources import labeled_files, text_sources, text_to_text_tasks
 from plm_jax.sources.source_files import find_files, split_names
 from plm_jax.sources.text_to_text_tasks import TASK_PREFIX
 
@@ -70,7 +70,7 @@ def evaluation_texts(source: str) -> Iterator[str]:
           for row in labeled_files.iterate_rows(str(file)):
             yield from iterate_strings(row.columns)
         else:
-          for document in sources.read_documents(str(file)):
+          for document in text_sources.read_documents(str(file)):
             yield '\n'.join(document.paragraphs)
 
 

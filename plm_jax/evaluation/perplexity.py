@@ -15,7 +15,7 @@ import math
 
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.scoring import Scorer, Span, strided_spans
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import short_repr
 
@@ -123,5 +123,5 @@ def text_after_first_token(tokenizer: Tokenizer, text: str) -> str:
 
 
 def read_texts(source: str) -> list[str]:
-  """Read the texts of files (`sources.sources.read_texts`). Raises SourceError."""
-  return list(sources.read_texts(source))
+  """Read the texts of files (`text_sources.read_texts`). Raises SourceError."""
+  return list(text_sources.read_texts(source))

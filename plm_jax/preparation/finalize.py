@@ -14,7 +14,7 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import name_field, print_line, warn
 from plm_jax.preparation import journal, tokenizer_fit
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import document_formats, lines, sources
+from plm_jax.sources import document_formats, lines, text_sources
 from plm_jax.sources.lines import SourceError, describe_skipped
 from plm_jax.storage import journal as journal_file
 from plm_jax.tokenizers.wordpiece import is_chinese
@@ -160,7 +160,7 @@ def first_paragraphs(config: PrepareConfig, documents: int) -> list[str]:
   """Return the beginnings of paragraphs of the first documents."""
   found = []
   for document in itertools.islice(
-      sources.read_documents(config.source, config.read_config), documents):
+      text_sources.read_documents(config.source, config.read_config), documents):
     found.extend(paragraph[:1000] for paragraph in document.paragraphs[:5])
   return found
 

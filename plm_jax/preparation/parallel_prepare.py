@@ -40,7 +40,7 @@ from plm_jax.preparation.parallel_stages import (
   store_arrays,
 )
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import lines, sources
+from plm_jax.sources import lines, text_sources
 from plm_jax.storage import lock
 
 PIECE_CHARACTERS = 1 << 23  # a worker has a few pieces in memory
@@ -57,7 +57,7 @@ class PrepareJob:
   bounds: SplitBounds
   rules: tuple[WindowRule, ...]
   characters: int  # per piece
-  source_parts: int  # of `sources.list_parts`; later parts are of the held-out text
+  source_parts: int  # of `text_sources.list_parts`; later parts are of the held-out text
 
 
 class EncodedPiece(NamedTuple):
@@ -106,7 +106,7 @@ def prepare_in_parallel(
       folder, finalize.PIECES_PREFIX, FORMAT, journal.source, tokenizer.hash, PIECE_CHARACTERS)
   tokenizer.save(pieces / 'tokenizer')
   bounds = find_bounds(config, tokenizer)
-  source_parts = len(sources.list_parts(config.source))
+  source_parts = len(text_sources.list_parts(config.source))
   job = PrepareJob(
       config, folder, pieces, bounds, tuple(rules), PIECE_CHARACTERS, source_parts)
   found = parallel_stages.run_stages(
@@ -137,7 +137,7 @@ def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> Split
   bounds = SplitBounds()
   if not config.heldout_share:
     return bounds
-  documents = sources.read_documents(config.source, config.read_config)
+  documents = text_sources.read_documents(config.source, config.read_config)
   for unit in encode.batch_documents(documents):
     encoded = encode.encode_documents(unit, tokenizer, *config.encode_arguments)
     bounds = encode.update_bounds(bounds, encoded, config.min_sentences)

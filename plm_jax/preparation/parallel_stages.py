@@ -21,7 +21,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError
-from plm_jax.sources import lines, sources
+from plm_jax.sources import lines, text_sources
 from plm_jax.sources.document_formats import Document, TextReadConfig
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage import lock
@@ -69,7 +69,7 @@ RunStages = Callable[[Callable[[Runner], None]], None]
 
 
 class SourcePart(NamedTuple):
-  """A part of a source that can be read separately, see `sources.list_parts`."""
+  """A part of a source that can be read separately, see `text_sources.list_parts`."""
 
   number: int
   name: str
@@ -171,7 +171,7 @@ def read_sources(
   """
   parts: list[SourcePart] = []
   for text in texts:
-    names = sources.list_parts(text)
+    names = text_sources.list_parts(text)
     for name in names:
       parts.append(SourcePart(len(parts), name, len(names) == 1))
   return runner.flat_map(functools.partial(read_part, config, cut), runner.create(parts))
@@ -181,7 +181,7 @@ def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
               ) -> Iterator[TextPiece | PartSummary]:
   """Yield the pieces of a part of the source, and a summary at the end."""
   stats = lines.ReadStats()
-  documents = sources.read_part_documents(part.name, config, stats, part.alone)
+  documents = text_sources.read_part_documents(part.name, config, stats, part.alone)
   try:
     for number, unit in enumerate(cut(documents)):
       yield TextPiece((part.number, number), unit)

@@ -31,7 +31,7 @@ from plm_jax.preparation import journal as journal_lib
 from plm_jax.preparation.journal import PendingShard, PrepareJournal
 from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.progress import is_terminal
-from plm_jax.sources import lines, sources
+from plm_jax.sources import lines, text_sources
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
 from plm_jax.sources.source_files import EXPECTED_SOURCE
@@ -65,7 +65,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
   word_segmentation.load_segmenter(config.segmenter)
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   source = fingerprint(config, tokenizer)
-  if config.source.startswith(sources.TASK_PREFIX):
+  if config.source.startswith(text_sources.TASK_PREFIX):
     counted = 'examples', 'pairs'
   else:
     counted = 'document', 'sentences'
@@ -84,7 +84,7 @@ def prepare_folder(
   """Lock the folder, and prepare records in it. source: fingerprint; others: see `prepare`."""
   stats = lines.ReadStats()
   for text in config.texts:
-    if next(sources.read_documents(text, config.read_config, stats), None) is None:
+    if next(text_sources.read_documents(text, config.read_config, stats), None) is None:
       why = lines.describe_skipped(stats) or ': nothing to prepare'
       raise SourceError(f'{text} holds no documents{why}')
   if stats.line_divided:
@@ -128,7 +128,7 @@ def check_folder(folder: epath.PathLike, texts: Sequence[str]) -> epath.Path:
   with storage.io_errors_as(folder, 'read', records.RecordsError):
     if folder.exists() and not folder.is_dir():
       raise records.RecordsError(f'{folder} is a file, expected a folder for the records')
-  for text in itertools.chain.from_iterable(map(sources.source_folders, texts)):
+  for text in itertools.chain.from_iterable(map(text_sources.source_folders, texts)):
     if text in (folder, *folder.parents):
       raise records.RecordsError(
           f'{folder} lies in {text}: records among the text would be read as text')
@@ -197,7 +197,7 @@ def write_records(
   """
   read_stats, start_time = lines.ReadStats(), time.monotonic()
   remaining = itertools.islice(read_splits(config, read_stats), journal.documents, None)
-  sizes = [sources.source_bytes(text) for text in config.texts]
+  sizes = [text_sources.source_bytes(text) for text in config.texts]
   total = None if None in sizes else sum(filter(None, sizes))
   workers = worker_pool.count_workers(config.workers, total)
   stats = finalize.PrepareStats(read_stats, start_time, workers=workers)
@@ -245,10 +245,10 @@ def read_splits(config: PrepareConfig, stats: lines.ReadStats
 
   The split is None where the hash of the document decides.
   """
-  for document in sources.read_documents(config.source, config.read_config, stats):
+  for document in text_sources.read_documents(config.source, config.read_config, stats):
     yield None, document
   if config.heldout_path:
-    for document in sources.read_documents(config.heldout_path, config.read_config, stats):
+    for document in text_sources.read_documents(config.heldout_path, config.read_config, stats):
       yield 'heldout', document
 
 
@@ -307,7 +307,7 @@ def sample_paragraphs(config: PrepareConfig) -> Iterator[str]:
   are random but always the same. Randomness among neighbors ensures that no language or speaker of
   an alternating text is missed.
   """
-  size, total = sources.estimate_characters(config.source), 0
+  size, total = text_sources.estimate_characters(config.source), 0
   surely_all = 0 < size * MAX_EXPANSION <= config.sample
   if config.sample < ALL_CHARACTERS and not surely_all:
     total = sum(map(len, read_paragraphs(config)))
@@ -326,7 +326,7 @@ def sample_paragraphs(config: PrepareConfig) -> Iterator[str]:
 
 def read_paragraphs(config: PrepareConfig) -> Iterator[str]:
   """Yield all paragraphs of the source."""
-  for document in sources.read_documents(config.source, config.read_config):
+  for document in text_sources.read_documents(config.source, config.read_config):
     yield from document.paragraphs
 
 
@@ -354,10 +354,10 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -
                   'sentinels'):
       settings.pop(field, None)
     settings['tokenizer'] = tokenizer.hash
-  settings['source'] = sources.fingerprint(config.source)
+  settings['source'] = text_sources.fingerprint(config.source)
   del settings['heldout_path']
   if config.heldout_path:
-    settings['heldout'] = sources.fingerprint(config.heldout_path)
+    settings['heldout'] = text_sources.fingerprint(config.heldout_path)
   return digest_json(settings)
 
 
@@ -370,5 +370,5 @@ def check_fingerprint(folder: epath.Path, found: str, expected: str) -> None:
 
 
 ALL_CHARACTERS = 10 ** 12  # a sample of this size is all of any text
-MAX_EXPANSION = 25  # a compressed file has at most so many times the estimate of `sources`
+MAX_EXPANSION = 25  # a compressed file has at most so many times the estimate of `text_sources`
 SAMPLE_PART = 10_000  # characters of a paragraph that are sampled together

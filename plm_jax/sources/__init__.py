@@ -1,6 +1,6 @@
 """Text sources: which files there are, and their documents or labeled rows.
 
-    sources            a source string -> documents
+    text_sources       a source string -> documents
     source_files       files, folders and globs of a source
     document_formats   formats of text files
     lines              lines of files, compressed or not

@@ -2,7 +2,7 @@
 
 Docstrings are read from source files; nothing is imported. Code, tables, headings and markup are
 removed, the rest reads as prose, and a paragraph that occurs in many places is kept once. The
-result is a text file in the format of `sources`, made once and stored in the cache folder
+result is a text file in the format of `text_sources`, made once and stored in the cache folder
 ($PLM_JAX_CACHE, else ~/.cache/plm_jax).
 """
 import ast

@@ -20,7 +20,7 @@ from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.errors import name_field, warn
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.evaluate import make_evaluator
 from plm_jax.training.step import Learner
@@ -357,7 +357,7 @@ def corpus_names(config: PretrainRun) -> tuple[str, ...]:
   pair = getattr(objective, 'pair', None)
   names = getattr(objective, 'languages', ()) or getattr(pair, 'languages', ())
   if len(names) != len(config.data.path):
-    names = tuple(sources.short_name(path) for path in config.data.path)
+    names = tuple(text_sources.short_name(path) for path in config.data.path)
   repeats = [names[:number].count(name) for number, name in enumerate(names)]
   return tuple(f'{name}-{number + 1}' if number else name
                for name, number in zip(names, repeats, strict=True))

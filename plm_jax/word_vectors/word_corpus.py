@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax import storage, unicode_words
 from plm_jax.errors import name_field
 from plm_jax.preparation import tokenizer_fit, word_segmentation
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
@@ -137,7 +137,7 @@ def iterate_sentences(
   """
   split = make_splitter(config)
   for source in texts:
-    for document in sources.read_documents(source):
+    for document in text_sources.read_documents(source):
       paragraphs = document.paragraphs
       if seen:
         paragraphs = seen.watch(paragraphs)
@@ -181,7 +181,7 @@ def prepare_corpus(config: WordsConfig) -> WordCorpus:
 def corpus_fingerprint(config: WordsConfig) -> str:
   """Return a name that changes with the text and with the configuration."""
   parts = [repr(config)]
-  parts += [sources.fingerprint(path) for path in (*config.path, *config.heldout_path)]
+  parts += [text_sources.fingerprint(path) for path in (*config.path, *config.heldout_path)]
   if config.split == 'letters':
     parts.append('words with marks')  # other rules than those of corpora made by earlier versions
   return compute_digest('\n'.join(parts))[:32]

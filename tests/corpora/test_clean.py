@@ -15,7 +15,7 @@ from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.disk_tables import PLACE_DTYPE, SPAN_DTYPE, DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.distributed import worker_pool
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.lines import SourceError
 from plm_jax.validation import ConfigError
 
@@ -76,8 +76,8 @@ def test_reasons_add_up(tmp_path):
                             'repeated span': 1}
   assert report.lines == {'no terminal punctuation': 1, 'repeated span': 6}
   assert kept(tmp_path / 'out') == ['\n'.join(lines), 'It was late in the year.']
-  assert [document.paragraphs for document in sources.read_documents(str(tmp_path / 'out'))] == [
-      lines, ['It was late in the year.']]
+  documents = text_sources.read_documents(str(tmp_path / 'out'))
+  assert [document.paragraphs for document in documents] == [lines, ['It was late in the year.']]
   shown = [json.loads(line) for line in (tmp_path / 'out/_dropped.jsonl').read_text().splitlines()]
   assert [(one['reason'], one['where'].rpartition(':')[2]) for one in shown] == [
       ('no line left', '4'), ('evaluation', '5'), ('exact duplicate', '3'), ('repeated span', '6')]

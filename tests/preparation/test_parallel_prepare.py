@@ -18,7 +18,7 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.preparation import encode, parallel_prepare, parallel_stages, prepare
 from plm_jax.preparation.beam import BeamError, make_runner
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import document_formats, sources
+from plm_jax.sources import document_formats, text_sources
 
 RULES = WindowRule('document', 20), WindowRule('sentences', 33), WindowRule('examples', 20, (6, 1))
 WORDS = ['the', 'a', 'cat', 'dog', 'mat', 'sat', 'ran', 'on', 'in', 'of', 'big', 'small', 'house',
@@ -155,7 +155,7 @@ def test_damaged_text_is_the_error_that_it_is_for_one_process_and_leaves_nothing
     config, corpus, tmp_path):
   said = []
   for run in None, by(Shuffled()):
-    with pytest.raises(sources.SourceError) as error:
+    with pytest.raises(text_sources.SourceError) as error:
       prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0), tmp_path / 'out',
                       (), run)
     said.append(str(error.value))
@@ -168,7 +168,7 @@ def test_damaged_text_is_the_error_that_it_is_for_one_process_and_leaves_nothing
 @pytest.mark.parametrize('text', ['', '\x01\x02\n'])
 def test_text_without_a_token_leaves_nothing_behind(vocab, tmp_path, text):
   (tmp_path / 'a.txt').write_text(text)
-  with pytest.raises(sources.SourceError, match='holds no'):
+  with pytest.raises(text_sources.SourceError, match='holds no'):
     prepare.prepare(PrepareConfig(f'{vocab}', source=f'{tmp_path}/a.txt'), tmp_path / 'out', (),
                     by(Shuffled()))
   assert not (tmp_path / 'out').exists()
@@ -213,7 +213,7 @@ def test_workers_that_see_another_disk_are_found(config, tmp_path):
 def test_a_bucket_that_fails_is_the_runners_to_try_again(tmp_path, monkeypatch):
   def denied(*_):
     raise storage.StorageError('gs://bucket/a: no answer') from OSError('no answer')
-  monkeypatch.setattr(sources, 'open_text_file', denied)
+  monkeypatch.setattr(text_sources, 'open_text_file', denied)
   part = parallel_stages.SourcePart(0, str(tmp_path / 'a.txt'), True)
   config = document_formats.TextReadConfig()
   with pytest.raises(storage.StorageError):
@@ -233,7 +233,7 @@ def test_beam_itself_writes_what_one_process_writes(config, tmp_path):
   prepare.prepare(config, tmp_path / 'one', RULES)
   prepare.prepare(config, tmp_path / 'many', RULES, by(make_runner(['--runner=DirectRunner'])))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
-  with pytest.raises(sources.SourceError, match=r'b\.jsonl\.gz:1: not JSON'):
+  with pytest.raises(text_sources.SourceError, match=r'b\.jsonl\.gz:1: not JSON'):
     prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0),
                     tmp_path / 'refused', (),
                     by(make_runner(['--runner=DirectRunner'])))

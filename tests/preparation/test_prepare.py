@@ -20,7 +20,7 @@ from plm_jax.data.windows import Windows
 from plm_jax.distributed import worker_pool as workers_lib
 from plm_jax.preparation import encode, prepare
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.document_formats import Document
 
 RULES = WindowRule('document', 20), WindowRule('sentences', 33)
@@ -191,7 +191,8 @@ def test_held_out_examples_of_a_task(tmp_path):
 
 def test_a_held_out_text_without_a_token_is_refused(config, heldout, tmp_path):
   heldout.write_text('\x01')
-  with pytest.raises(sources.SourceError, match='holds no text: none of its documents has a token'):
+  message = 'holds no text: none of its documents has a token'
+  with pytest.raises(text_sources.SourceError, match=message):
     prepare.prepare(replace(config, heldout=0.0, heldout_path=str(heldout)), tmp_path / 'out')
 
 
@@ -404,7 +405,7 @@ def test_tiny_corpora(text, heldout, expected, vocab, tmp_path):
 ])
 def test_bad_text_leaves_nothing_behind(content, on_error, message, vocab, tmp_path):
   (tmp_path / 'a.txt').write_bytes(content)
-  with pytest.raises(sources.SourceError, match=message):
+  with pytest.raises(text_sources.SourceError, match=message):
     prepare_text(tmp_path, vocab, on_error=on_error)
   assert not (tmp_path / 'out').exists()
 
@@ -604,7 +605,7 @@ def test_folders_and_texts_that_cannot_be(config, corpus, tmp_path):
   for folder in ('', ' '):
     with pytest.raises(records.RecordsError, match='no folder for the records is given'):
       prepare.prepare(config, folder)
-  with pytest.raises(sources.SourceError, match='no text is given'):
+  with pytest.raises(text_sources.SourceError, match='no text is given'):
     prepare.prepare(replace(config, source=' '), tmp_path)
   (tmp_path / 'text').mkdir()
   (tmp_path / 'text/a.txt').write_bytes(corpus.read_bytes())
@@ -638,7 +639,7 @@ def test_examples_without_tokens_on_a_side_are_left_out_and_named(tmp_path, capl
 
 def test_identical_documents_come_in_units_and_still_two_are_told_apart(tmp_path, vocab):
   unit = ['The cat sat on the mat.'] * 10
-  found = list(encode.batch_documents(sources.Document(unit, 'x') for _ in range(100)))
+  found = list(encode.batch_documents(text_sources.Document(unit, 'x') for _ in range(100)))
   assert max(map(len, found)) == 3  # of UNIT characters, and no more
   (tmp_path / 'a.txt').write_text('The cat sat on the mat.\n\n' * 100 + 'A dog.\n')
   meta = prepare_text(tmp_path, vocab)
@@ -684,7 +685,7 @@ def die():
 def test_sentences_encoded_a_few_at_a_time_are_those_encoded_at_once(corpus, vocab, monkeypatch,
                                                                      segmenter):
   tokenizer = tokenizers.load(vocab)
-  unit = [*sources.read_documents(str(corpus)), Document([], '')]
+  unit = [*text_sources.read_documents(str(corpus)), Document([], '')]
   at_once = encode.encode_documents(unit, tokenizer, 'split', segmenter)
   monkeypatch.setattr(encode, 'BATCH_CHARACTERS', 50)
   for one, other in zip(at_once, encode.encode_documents(unit, tokenizer, 'split', segmenter),

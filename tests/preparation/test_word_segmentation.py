@@ -7,7 +7,7 @@ from plm_jax import tokenizers
 from plm_jax.data import records
 from plm_jax.preparation import encode, word_segmentation
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
 
@@ -96,7 +96,7 @@ def test_jieba_marks_words_of_its_dictionary():
 
 def test_without_jieba_the_extra_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, 'jieba', None)
-  with pytest.raises(sources.SourceError, match=r'plm_jax\[zh\]'):
+  with pytest.raises(text_sources.SourceError, match=r'plm_jax\[zh\]'):
     word_segmentation.make_segmenter('jieba')
 
 

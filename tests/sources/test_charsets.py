@@ -12,7 +12,7 @@ from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.preparation import prepare
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import charsets, labeled_files, sources
+from plm_jax.sources import charsets, labeled_files, text_sources
 from plm_jax.sources.conll import FileLayout
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats, SourceError
@@ -40,14 +40,14 @@ def test_a_text_of_another_encoding_is_named_and_read_with_the_option(tmp_path, 
   name = encoding.replace('_', '-')
   with pytest.raises(SourceError, match=f'--encoding={name}\\b'), name_flags(
       validation.field_paths(PrepareConfig)):
-    list(sources.read_documents(str(path)))
+    list(text_sources.read_documents(str(path)))
   with pytest.raises(SourceError, match=r'convert it to UTF-8 \(iconv -f '), name_flags(()):
-    list(sources.read_documents(str(path)))
+    list(text_sources.read_documents(str(path)))
   found = [document.paragraphs
-           for document in sources.read_documents(str(path), TextReadConfig(encoding=name))]
+           for document in text_sources.read_documents(str(path), TextReadConfig(encoding=name))]
   assert found == [[part] for part in text.strip().split('\n\n')]
   (tmp_path / 'a.txt.gz').write_bytes(gzip.compress(text.encode(encoding)))
-  assert [one.paragraphs for one in sources.read_documents(f'{path}.gz',
+  assert [one.paragraphs for one in text_sources.read_documents(f'{path}.gz',
                                                            TextReadConfig(
                                                                encoding=encoding))] == found
 
@@ -60,9 +60,9 @@ def test_utf_16_is_named_where_characters_end_in_a_zero_byte(tmp_path, order):
   path.write_bytes(('这是一个普通的句子\u3000它有一个空格。\n\n' * 40).encode(f'utf-16-{order}'))
   for on_error in 'refuse', 'skip':
     with pytest.raises(SourceError, match=f'give encoding=utf-16-{order}'):
-      list(sources.read_documents(str(path), TextReadConfig(on_error)))
+      list(text_sources.read_documents(str(path), TextReadConfig(on_error)))
   path.write_bytes(b'\x1b[1mNorth\x1b[0m \x1b$ is a prompt\n')
-  assert len(list(sources.read_documents(str(path)))) == 1
+  assert len(list(text_sources.read_documents(str(path)))) == 1
 
 
 def test_utf_16_with_a_mark_and_ascii_text_in_utf_16(tmp_path):
@@ -91,7 +91,7 @@ def test_a_zero_byte_and_a_bad_byte_are_no_reason_to_name_an_encoding(tmp_path):
 def test_bytes_that_are_not_of_the_encoding_are_those_of_one_line(tmp_path):
   path, stats = tmp_path / 'a.txt', ReadStats()
   path.write_bytes('один\n'.encode('cp1251') + b'\x98\n' + 'два\n'.encode('cp1251'))
-  found = list(sources.read_documents(str(path),
+  found = list(text_sources.read_documents(str(path),
                                       TextReadConfig('skip', division='lines', encoding='cp1251'),
                                       stats))
   assert [document.paragraphs for document in found] == [['один'], ['два']]
@@ -143,7 +143,7 @@ def test_an_unknown_encoding_is_refused(config):
 
 
 def test_the_encoding_is_part_of_the_fingerprint_of_records(monkeypatch):
-  monkeypatch.setattr(sources, 'fingerprint', lambda source: 'x')
+  monkeypatch.setattr(text_sources, 'fingerprint', lambda source: 'x')
   config = PrepareConfig(source='embedded', kind='bytes')
   assert prepare.fingerprint(config, None) != prepare.fingerprint(
       dataclasses.replace(config, encoding='cp1251'), None)

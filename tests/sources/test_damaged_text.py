@@ -10,7 +10,7 @@ import pytest
 from plm_jax.errors import UserError
 from plm_jax.preparation import prepare
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import labeled_files, sources
+from plm_jax.sources import labeled_files, text_sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats
 
@@ -55,9 +55,9 @@ def test_reading(tmp_path, name, on_error):
     stats = ReadStats()
 
     def read(stats=stats):
-      for document in sources.read_documents(str(path), TextReadConfig(on_error), stats):
+      for document in text_sources.read_documents(str(path), TextReadConfig(on_error), stats):
         '\n'.join(document.paragraphs).encode()
-      sources.fingerprint(str(path))
+      text_sources.fingerprint(str(path))
 
     outcomes.append(tried(read, path))
     assert len(stats.examples) == min(10, stats.skipped)
@@ -74,7 +74,7 @@ def test_rows(tmp_path, name, task):
   for content in damaged:
     path.write_bytes(content)
     tried(lambda: list(labeled_files.iterate_rows(str(path), 'skip')), path)
-    tried(lambda: list(sources.read_documents(f'task:{task}:{path}')), path)
+    tried(lambda: list(text_sources.read_documents(f'task:{task}:{path}')), path)
 
 
 @pytest.mark.parametrize('name', ['a.txt', 'a.jsonl.gz', 'a.tsv'])

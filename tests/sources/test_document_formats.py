@@ -17,7 +17,7 @@ from plm_jax.data import records
 from plm_jax.data.windows import Windows
 from plm_jax.preparation import encode, parallel_prepare, prepare
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import document_formats, sources
+from plm_jax.sources import document_formats, text_sources
 from plm_jax.sources.document_formats import TextReadConfig, split_exactly
 
 DOCUMENTS = (
@@ -110,7 +110,7 @@ def test_a_single_file_is_one_document_with_every_character(text, tmp_path):
   (tmp_path / 'a.txt.gz').write_bytes(gzip.compress(text.encode('utf-16')))
   for name, encoding in (('a.txt', 'utf-8'), ('a.txt.gz', 'utf-16')):
     config = TextReadConfig(division='files', encoding=encoding, exact=True)
-    found = list(sources.read_documents(str(tmp_path / name), config))
+    found = list(text_sources.read_documents(str(tmp_path / name), config))
     assert [document.paragraphs for document in found] == [[text.removeprefix('\ufeff')]]
 
 
@@ -119,7 +119,7 @@ def test_blank_lines_divide_exact_text_where_the_user_asks_for_it(tmp_path):
   def read(documents):
     config = PrepareConfig(sentences='none', documents=documents).read_config
     return [document.paragraphs[0]
-            for document in sources.read_documents(str(tmp_path / 'a.txt'), config)]
+            for document in text_sources.read_documents(str(tmp_path / 'a.txt'), config)]
   assert read('blank-lines') == ['  A\n\tb  ', 'C\n    d', 'e']
   assert read('lines') == ['  A', '\tb  ', 'C', '    d', 'e']
   assert read('auto') == read('files') == ['\n\n  A\n\tb  \n \n\nC\n    d\r\n\r\n\r\ne']
@@ -130,7 +130,7 @@ def test_marked_up_files_keep_the_lines_of_their_documents(tmp_path):
       '<doc id="1">\nA title\n\n  verse\n\n\nend\n</doc>\n\n<doc id="2">\nB\n</doc>\n')
   config = TextReadConfig(exact=True)
   found = [document.paragraphs
-           for document in sources.read_documents(str(tmp_path / 'wiki'), config)]
+           for document in text_sources.read_documents(str(tmp_path / 'wiki'), config)]
   assert found == [['A title\n\n  verse\n\n\nend'], ['B']]
 
 
@@ -139,7 +139,7 @@ def test_the_built_in_corpus_keeps_its_documents(tmp_path, monkeypatch):
   monkeypatch.setattr('plm_jax.sources.builtin_corpus.corpus_path',
                       lambda: str(tmp_path / 'embedded.txt'))
   config = PrepareConfig(sentences='none').read_config
-  assert [document.paragraphs for document in sources.read_documents('embedded', config)] == [
+  assert [document.paragraphs for document in text_sources.read_documents('embedded', config)] == [
       ['A one.\nA two.'], ['B.']]
 
 
@@ -229,8 +229,8 @@ def test_texts_to_evaluate_keep_every_character(tmp_path):
   for n, text in enumerate(DOCUMENTS):
     (tmp_path / f'{n:02}.txt').write_bytes(text.encode())
   (tmp_path / 'z.jsonl').write_text('\n'.join(json.dumps({'text': text}) for text in DOCUMENTS))
-  assert list(sources.read_texts(str(tmp_path))) == [*DOCUMENTS, *DOCUMENTS]
-  assert list(sources.read_texts(str(epath.Path(tmp_path) / '04.txt'))) == [DOCUMENTS[4]]
+  assert list(text_sources.read_texts(str(tmp_path))) == [*DOCUMENTS, *DOCUMENTS]
+  assert list(text_sources.read_texts(str(epath.Path(tmp_path) / '04.txt'))) == [DOCUMENTS[4]]
 
 
 def test_a_single_small_document_says_how_to_divide_it(tmp_path):

@@ -9,14 +9,14 @@ import mutate
 import pytest
 
 from plm_jax.errors import UserError
-from plm_jax.sources import sources
+from plm_jax.sources import text_sources
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats, SourceError
 
 
 def read(source, stats=None, **reading):
-  return [document.paragraphs
-          for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
+  documents = text_sources.read_documents(str(source), TextReadConfig(**reading), stats)
+  return [document.paragraphs for document in documents]
 
 
 def record(text, kind='conversion', length=None):
@@ -38,9 +38,9 @@ WET = INFO + record('Home\n\nOne page.\nMore.\n') + record('WARC/1.0\r\n四。')
 def test_wet(tmp_path, name, content):
   (tmp_path / name).write_bytes(content)
   assert read(tmp_path) == [['Home', 'One page.', 'More.'], ['WARC/1.0', '四。']]
-  assert [document.where for document in sources.read_documents(str(tmp_path))] == [
+  assert [document.where for document in text_sources.read_documents(str(tmp_path))] == [
       f'{tmp_path / name}[2]', f'{tmp_path / name}[3]']
-  assert len(list(sources.read_texts(str(tmp_path / name)))) == 2
+  assert len(list(text_sources.read_texts(str(tmp_path / name)))) == 2
 
 
 @pytest.mark.parametrize(('content', 'message', 'left'), [
@@ -125,7 +125,7 @@ def test_dumps(tmp_path, name):
   assert read(tmp_path) == [[
       'Albedo is a fraction of sunlight that is diffusely', 'reflected. It is 5\xa0%  at most.',
       'A second paragraph', 'and a page, .'], ['四是一个数字。']]
-  assert [document.where for document in sources.read_documents(str(tmp_path))] == [
+  assert [document.where for document in text_sources.read_documents(str(tmp_path))] == [
       f'{tmp_path / name}[Albedo]', f'{tmp_path / name}[四]']
 
 
@@ -175,7 +175,7 @@ def test_parquet(tmp_path):
   assert stats.skipped == 1 and "x_00000.parquet[1]: the field 'text' is null" in stats.examples[0]
   assert read(tmp_path, field='other') == [['x'], ['y'], ['z']]
   with pytest.raises(SourceError, match=r'x_00000\.parquet\[1\]'):
-    list(sources.read_texts(str(tmp_path / '*.parquet')))
+    list(text_sources.read_texts(str(tmp_path / '*.parquet')))
   with pytest.raises(SourceError,
                      match=r"has no column 'body', only text, id, other\. text_field=NAME"):
     read(tmp_path, field='body')

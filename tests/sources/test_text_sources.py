@@ -11,7 +11,7 @@ import pytest
 from plm_jax import validation
 from plm_jax.cli.flags import name_flags
 from plm_jax.config.run import PretrainRun
-from plm_jax.sources import builtin_corpus, document_formats, lines, sources, tfds
+from plm_jax.sources import builtin_corpus, document_formats, lines, text_sources, tfds
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.lines import ReadStats, SourceError
 
@@ -21,8 +21,8 @@ DOCUMENTS = [['One.', 'Two\x0b\x85 end.'], ['Three.\u2028Four.']]
 
 
 def read(source, stats=None, **reading):
-  return [document.paragraphs
-          for document in sources.read_documents(str(source), TextReadConfig(**reading), stats)]
+  documents = text_sources.read_documents(str(source), TextReadConfig(**reading), stats)
+  return [document.paragraphs for document in documents]
 
 
 @pytest.mark.parametrize(('name', 'pack'), [
@@ -34,7 +34,7 @@ def test_text(tmp_path, name, pack):
   path = tmp_path / name
   path.write_bytes(pack(TEXT.encode()))
   assert read(path) == DOCUMENTS
-  assert [document.where for document in sources.read_documents(str(path))] == [
+  assert [document.where for document in text_sources.read_documents(str(path))] == [
       f'{path}:1', f'{path}:6']
 
 
@@ -54,7 +54,7 @@ def test_many_files_in_order(tmp_path):
   assert read(tmp_path / '*.txt') == [['a.txt'], ['b.txt']]
   assert read(tmp_path / '**/c.*') == [['sub/c.txt']]
   assert read(f'{tmp_path}/b.txt, {tmp_path}/sub') == [['b.txt'], ['sub/c.txt']]
-  assert sources.source_bytes(str(tmp_path)) == len('a.txtb.txtsub/c.txt')
+  assert text_sources.source_bytes(str(tmp_path)) == len('a.txtb.txtsub/c.txt')
 
 
 def test_embedded(tmp_path, monkeypatch):
@@ -136,10 +136,10 @@ def test_bytes_read_reach_the_size(tmp_path):
   (tmp_path / 'a.txt').write_text('x\n' * 5000)
   (tmp_path / 'b.txt.gz').write_bytes(gzip.compress(b'y\n\n' * 5000))
   stats, seen = ReadStats(), []
-  for _ in sources.read_documents(str(tmp_path), stats=stats):
+  for _ in text_sources.read_documents(str(tmp_path), stats=stats):
     seen.append(stats.bytes)
   assert seen == sorted(seen)
-  assert stats.bytes == sources.source_bytes(str(tmp_path))
+  assert stats.bytes == text_sources.source_bytes(str(tmp_path))
 
 
 def test_fingerprint_follows_content(tmp_path):
@@ -147,7 +147,7 @@ def test_fingerprint_follows_content(tmp_path):
   found = []
   for text in ('one', 'two', 'two', 'twoo'):
     path.write_text(text)
-    found.append(sources.fingerprint(str(path)))
+    found.append(text_sources.fingerprint(str(path)))
   assert found[1] == found[2]
   assert len(set(found)) == 3
 
@@ -171,7 +171,8 @@ def test_tfds(tmp_path):
   assert documents == read(f'tfds:{folder}:train')
   assert read(f'tfds:{folder}:test') == [['Other.']]
   assert len(read(f'tfds:{folder}:train[:34%]+test')) == 2
-  assert sources.fingerprint(f'tfds:{folder}') != sources.fingerprint(f'tfds:{folder}:test')
+  fingerprints = [text_sources.fingerprint(f'tfds:{folder}{split}') for split in ('', ':test')]
+  assert fingerprints[0] != fingerprints[1]
   with pytest.raises(SourceError, match=r'tfds:.*nosuch'):
     read(f'tfds:{folder}:nosuch')
   with pytest.raises(SourceError, match=r"has no feature 'body', only \['text'\]"):
@@ -316,23 +317,23 @@ def test_pipes_and_commas_are_refused(tmp_path):
 def test_an_edit_of_equal_size_in_the_middle_is_noticed(tmp_path):
   path = tmp_path / 'a.txt'
   path.write_text('x' * 300_000)
-  before = sources.fingerprint(str(path))
+  before = text_sources.fingerprint(str(path))
   path.write_text('x' * 150_000 + 'y' + 'x' * 149_999)
-  assert sources.fingerprint(str(path)) != before
+  assert text_sources.fingerprint(str(path)) != before
 
 
 def test_what_is_known_of_a_large_text_is_noted(tmp_path, monkeypatch):
   path = tmp_path / 'a.txt'
   path.write_text('x' * 1000)
-  expected = sources.fingerprint(str(path))
-  monkeypatch.setattr(sources, 'NOTE_BYTES', 0)
+  expected = text_sources.fingerprint(str(path))
+  monkeypatch.setattr(text_sources, 'NOTE_BYTES', 0)
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
-  assert sources.fingerprint(str(path)) == expected
+  assert text_sources.fingerprint(str(path)) == expected
   with monkeypatch.context() as patch:
-    patch.setattr(sources, 'content_digest', lambda file: 1 / 0)
-    assert sources.fingerprint(str(path)) == expected
+    patch.setattr(text_sources, 'content_digest', lambda file: 1 / 0)
+    assert text_sources.fingerprint(str(path)) == expected
   path.write_text('y' * 1000)
-  assert sources.fingerprint(str(path)) != expected
+  assert text_sources.fingerprint(str(path)) != expected
 
 
 def test_what_tfds_raises_is_one_line(tmp_path, monkeypatch):
@@ -350,7 +351,7 @@ def test_whole_texts(tmp_path):
   for name, content in (('a.txt', 'One.\n\n Two.\n'), ('b.JSONL', '{"text": "Three.\\nFour."}\n'),
                         ('c_00', WIKI)):
     (tmp_path / name).write_text(content)
-  assert list(sources.read_texts(str(tmp_path))) == [
+  assert list(text_sources.read_texts(str(tmp_path))) == [
       'One.\n\n Two.\n', 'Three.\nFour.', 'Anarchism\n\nIt is a <b>movement</b>.\nMore.\n',
       'Albedo\n\nA fraction.']
 
@@ -362,7 +363,7 @@ def test_what_may_not_be_read_is_one_line(tmp_path, monkeypatch):
   def denied(path):
     raise PermissionError(13, 'Permission denied', str(path))
 
-  monkeypatch.setattr(sources.storage, 'open_stream', denied)
+  monkeypatch.setattr(text_sources.storage, 'open_stream', denied)
   with pytest.raises(SourceError, match=r'a\.txt cannot be read: .*: Permission denied'):
     read(path)
 

@@ -7,7 +7,7 @@ from plm_jax.sources import text_to_text_tasks
 from plm_jax.sources.document_formats import TextReadConfig
 from plm_jax.sources.labeled_files import LabeledRow, read_rows
 from plm_jax.sources.lines import ReadStats, SourceError
-from plm_jax.sources.sources import read_documents
+from plm_jax.sources.text_sources import read_documents
 
 
 def read(name, **columns):

@@ -390,20 +390,20 @@ def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, mu
 
 @pytest.mark.slow
 def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, client):
-  client.ask('from plm_jax.sources import sources')
+  client.ask('from plm_jax.sources import text_sources')
   text = b'A line of text.\nAnd one more.\n\n' * 10_000
   bucket.put('text/a.txt', text)
   bucket.put('text/b.txt.gz', gzip.compress(text[:62_000]))
   bucket.put('text/c.JSONL', b'{"text": "One."}\n')
-  count = 'sum(1 for _ in sources.read_documents("gs://bucket/text"))'
+  count = 'sum(1 for _ in text_sources.read_documents("gs://bucket/text"))'
   assert client.ask(count) == 10_000 + 2_000 + 1
   bucket.forget()
-  before = client.ask('sources.fingerprint("gs://bucket/text")')
+  before = client.ask('text_sources.fingerprint("gs://bucket/text")')
   assert bucket.total.received < 4 << 16 and before == client.ask(
-      'sources.fingerprint("gs://bucket/text/")')
+      'text_sources.fingerprint("gs://bucket/text/")')
   time.sleep(1.1)
   bucket.put('text/a.txt', text[:150_000] + b'x' + text[150_001:])
-  assert before != client.ask('sources.fingerprint("gs://bucket/text")')
+  assert before != client.ask('text_sources.fingerprint("gs://bucket/text")')
   bucket.put('text/b.txt.gz', b'PAR1')
   assert fails(client, count).startswith('SourceError: gs://bucket/text/b.txt.gz')
 

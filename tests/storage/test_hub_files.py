@@ -13,7 +13,7 @@ from plm_jax.api import corpus
 from plm_jax.errors import UserError
 from plm_jax.preparation.prepare import prepare
 from plm_jax.preparation.prepare_config import PrepareConfig
-from plm_jax.sources import source_files, sources
+from plm_jax.sources import source_files, text_sources
 from plm_jax.storage import hub_files
 
 TEXT = 'hf://datasets/org/text'
@@ -94,7 +94,7 @@ def test_text_is_prepared_as_that_of_a_folder(server, tmp_path):
 def test_parquet_is_read_in_ranges(server):
   server.add('org/table', {'a.parquet': parquet(SENTENCES)}, kind='datasets')
   found = [document.paragraphs[0]
-           for document in sources.read_documents('hf://datasets/org/table/a.parquet')]
+           for document in text_sources.read_documents('hf://datasets/org/table/a.parquet')]
   assert found == SENTENCES
 
 
@@ -105,14 +105,14 @@ def test_cleaned_text_comes_from_the_hub(server, tmp_path):
 
 
 def test_the_digest_depends_on_content_and_names_but_needs_no_download(server):
-  first = sources.fingerprint(f'{TEXT}/data')
+  first = text_sources.fingerprint(f'{TEXT}/data')
   assert not server.sent
   server.add('org/text', {**FILES, 'README.md': b'another'}, kind='datasets')
   hub_files.find_commit.cache_clear()
-  assert sources.fingerprint(f'{TEXT}/data') == first
+  assert text_sources.fingerprint(f'{TEXT}/data') == first
   server.add('org/text', {**FILES, 'data/a.jsonl': b'{"text": "another"}'}, kind='datasets')
   hub_files.find_commit.cache_clear()
-  assert sources.fingerprint(f'{TEXT}/data') != first
+  assert text_sources.fingerprint(f'{TEXT}/data') != first
 
 
 def test_a_revision_is_read(server):
