@@ -1,6 +1,7 @@
 """Downstream tasks: fine-tune a pre-trained model on labeled examples.
 
     examples, row_readers, class_names, sources   labeled examples and their sources
+    features                                      rows of token ids, made of examples
     example_formats, tagging_format, ranking_format
                                                   how the examples of a kind are read and printed
     labeled_data                                  data sets: examples with features

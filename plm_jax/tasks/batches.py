@@ -16,7 +16,7 @@ import numpy as np
 
 from plm_jax.data.bucketing import bucket_length
 from plm_jax.data.window_rules import concat_ranges
-from plm_jax.tasks.examples import Features, Ragged
+from plm_jax.tasks.features import Features, Ragged
 
 SORT_WINDOW = 64
 """batches whose examples are sorted by length together"""

@@ -8,7 +8,7 @@ import numpy as np
 
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tasks.contract import Task
-from plm_jax.tasks.examples import Features
+from plm_jax.tasks.features import Features
 from plm_jax.tasks.input_formats import Truncation, collect_rows
 from plm_jax.tokenizers.contract import Vocab
 

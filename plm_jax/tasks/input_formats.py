@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.tasks.examples import Features, Ragged
+from plm_jax.tasks.features import Features, Ragged
 from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
 from plm_jax.tokenizers.contract import Vocab
 

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from plm_jax.tasks.examples import Ragged
+from plm_jax.tasks.features import Ragged
 from plm_jax.validation import ValidatedConfig, intervals
 
 

@@ -12,7 +12,7 @@ from plm_jax.tasks.batches import (
   round_up_rows,
   shuffle_units,
 )
-from plm_jax.tasks.examples import Features, Ragged
+from plm_jax.tasks.features import Features, Ragged
 
 
 def features(sizes, group=1):

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax.tasks.examples import Ragged
+from plm_jax.tasks.features import Ragged
 from plm_jax.tasks.text_augmentation import AugmentConfig, augment_text, build_word_pool
 
 TOKENS = np.arange(10, 18, dtype=np.int32)
