@@ -155,9 +155,9 @@ def read_texts(file: str, column: str) -> Iterator[tuple[str, str]]:
         raise SourceError(f'{where}: the line is empty: a line is a text')
       yield line, where
     return
-  from plm_jax.tasks import row_readers
+  from plm_jax.sources import row_readers
+  from plm_jax.sources.row_readers import Columns
   from plm_jax.tasks.example_formats import CLASSIFICATION
-  from plm_jax.tasks.row_readers import Columns
   from plm_jax.tasks.sources import ReadReport, SourceReader
   column = column or CLASSIFICATION.columns.first
   reader = SourceReader(

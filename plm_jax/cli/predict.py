@@ -27,12 +27,12 @@ from plm_jax.progress import Progress
 from plm_jax.sharding import MeshConfig
 from plm_jax.sources import charsets, text_sources
 from plm_jax.sources.lines import OnError, ReadStats
+from plm_jax.sources.row_readers import Columns
 from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import InputExample
 from plm_jax.tasks.outputs import StreamingMetrics, bracket_entities, name_labels
-from plm_jax.tasks.row_readers import Columns
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.validation import ValidatedConfig, intervals
 

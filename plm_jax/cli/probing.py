@@ -20,8 +20,8 @@ from plm_jax.report import html
 from plm_jax.report.html import el
 from plm_jax.report.metric_display import Metric
 from plm_jax.sharding import MeshConfig
+from plm_jax.sources.row_readers import Columns
 from plm_jax.storage import bucket_check
-from plm_jax.tasks.row_readers import Columns
 
 
 @command()

@@ -56,7 +56,8 @@ FIRST_FORMAT = 7
 """the oldest format that is read"""
 MIGRATIONS: Mapping[int, Mapping[str, Migration]] = {
     8: {'plm_jax.data.prepare_config:TextConfig':
-            rename_class('plm_jax.preparation.prepare_config:TextConfig')},
+            rename_class('plm_jax.preparation.prepare_config:TextConfig'),
+        'plm_jax.tasks.row_readers:Columns': rename_class('plm_jax.sources.row_readers:Columns')},
 }
 FORMAT = max(MIGRATIONS, default=FIRST_FORMAT)
 

@@ -10,8 +10,10 @@
                        particular formats and sources
     labeled_files, conll, text_to_text_tasks
                        labeled rows of tasks, and tasks as text to text
+    examples, row_readers, class_names
+                       labeled examples, made of rows, and the classes of their labels
     sentence_splitting
                        sentences of paragraphs
 
-Imports storage, distributed and errors. It knows neither tokenizers nor kinds of tasks.
+Imports storage, distributed, validation and errors. It knows neither tokenizers nor kinds of tasks.
 """

@@ -1,6 +1,6 @@
 """Downstream tasks: fine-tune a pre-trained model on labeled examples.
 
-    examples, row_readers, class_names, sources   labeled examples and their sources
+    sources                                       labeled examples of files and data sets
     features                                      rows of token ids, made of examples
     example_formats, tagging_format, ranking_format
                                                   how the examples of a kind are read and printed

@@ -22,9 +22,9 @@ from scipy import sparse
 
 from plm_jax.metrics.embeddings import RETRIEVAL_DEPTH, ranking_metrics
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
 from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.sentence_embedding import group_queries

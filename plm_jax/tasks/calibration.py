@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.metrics.calibration import Bin, confidence_bins, fit_temperature
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.contract import Task, softmax
-from plm_jax.tasks.examples import Example
 from plm_jax.validation import intervals
 
 

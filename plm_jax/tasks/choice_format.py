@@ -5,14 +5,13 @@ import itertools
 import re
 from typing import Any, NamedTuple
 
-from plm_jax.sources import labeled_files
+from plm_jax.sources import labeled_files, row_readers
+from plm_jax.sources.class_names import is_missing
+from plm_jax.sources.examples import Example, are_texts, input_parts
 from plm_jax.sources.labeled_files import LabeledRow
-from plm_jax.tasks import row_readers
-from plm_jax.tasks.class_names import is_missing
+from plm_jax.sources.row_readers import Columns, RawExample, UnreadableRow
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
-from plm_jax.tasks.examples import Example, are_texts, input_parts
 from plm_jax.tasks.outputs import Choice
-from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
 
 # Names of columns with a choice each: a prefix, and the numbers or letters that follow it.
 CHOICE_PREFIXES = ('ending', 'answer', 'sol', 'choice', 'option', '')

@@ -15,8 +15,8 @@ from plm_jax import conversion
 from plm_jax.architectures import Output
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.objectives import Arrays, Losses
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.example_formats import ExampleFormat
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.input_formats import InputFormat, Truncation, get_input_format
 from plm_jax.tasks.regularizers import Plain, Regularizer

@@ -17,13 +17,13 @@ from plm_jax.metrics.tasks import (
   confusion_matrix,
   per_class_scores,
 )
+from plm_jax.sources import row_readers
+from plm_jax.sources.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
 from plm_jax.sources.conll import FileLayout
+from plm_jax.sources.examples import Example, are_texts, input_parts
 from plm_jax.sources.labeled_files import LabeledRow
-from plm_jax.tasks import row_readers
-from plm_jax.tasks.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
-from plm_jax.tasks.examples import Example, are_texts, input_parts
+from plm_jax.sources.row_readers import Columns, RawExample, UnreadableRow
 from plm_jax.tasks.outputs import Label, Value
-from plm_jax.tasks.row_readers import Columns, RawExample, UnreadableRow
 from plm_jax.validation import short_repr
 
 Predictions = Sequence[tuple[Example, Any]]

@@ -18,11 +18,11 @@ import numpy as np
 
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics import tasks as metrics
+from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import find_nearest
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.example_formats import ANSWERS
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.features import Features, Ragged, row_offsets
-from plm_jax.tasks.row_readers import find_nearest
 from plm_jax.tasks.sequence_classification import encode_texts
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import intervals

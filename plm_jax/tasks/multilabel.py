@@ -19,20 +19,20 @@ import numpy as np
 from plm_jax.metrics import multilabel as metrics
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD, MULTILABEL_METRICS, Tuning
-from plm_jax.sources.lines import SourceError
-from plm_jax.tasks import row_readers
-from plm_jax.tasks.calibration import Decisions
-from plm_jax.tasks.class_names import (
+from plm_jax.sources import row_readers
+from plm_jax.sources.class_names import (
   MULTI_LABEL_NOTE,
   format_label,
   is_missing,
   name_classes,
   parse_collection,
 )
+from plm_jax.sources.lines import SourceError
+from plm_jax.sources.row_readers import KEY_COLUMNS, Columns, RawExample, UnreadableRow
+from plm_jax.tasks.calibration import Decisions
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import Classification
 from plm_jax.tasks.outputs import Labels
-from plm_jax.tasks.row_readers import KEY_COLUMNS, Columns, RawExample, UnreadableRow
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.validation import intervals
 

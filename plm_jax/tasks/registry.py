@@ -11,8 +11,8 @@ from typing import Literal
 
 from plm_jax.metrics.multilabel import MULTILABEL_METRICS
 from plm_jax.metrics.ranking import RANKING_METRICS
+from plm_jax.sources.row_readers import Columns
 from plm_jax.tasks.input_formats import Truncation
-from plm_jax.tasks.row_readers import Columns
 
 
 @dataclasses.dataclass(frozen=True)

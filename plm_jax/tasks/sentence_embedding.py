@@ -15,6 +15,7 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
 from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
 from plm_jax.metrics.nearest import Similarity, compare_pairs
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.embedding_losses import (
   CosineRegression,
   ExampleGroup,
@@ -23,7 +24,6 @@ from plm_jax.tasks.embedding_losses import (
   Softmax,
 )
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
 from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.regularizers import Plain

@@ -13,10 +13,10 @@ from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tasks import METRICS
 from plm_jax.objectives.mlm import classification_losses
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.calibration import CalibratedTask, Decisions
 from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tasks.example_formats import CLASSIFICATION, REGRESSION
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.input_formats import InputRow, collect_rows
 from plm_jax.tokenizers import Tokenizer

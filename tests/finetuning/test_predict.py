@@ -9,11 +9,11 @@ import plm_jax
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
 from plm_jax.metrics.tag_schemes import find_chunks
+from plm_jax.sources.examples import Answer, Example
 from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import sources, tagging_format
 from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.example_formats import CLASSIFICATION
-from plm_jax.tasks.examples import Answer, Example
 from plm_jax.tasks.outputs import Entity, StreamingMetrics, bracket_entities
 from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.unicode_words import split_words

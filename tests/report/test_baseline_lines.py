@@ -21,8 +21,8 @@ from plm_jax.report.baselines import (
   suggest_baseline,
   suggest_improvements,
 )
+from plm_jax.sources.examples import Example
 from plm_jax.tasks import baselines
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelPrediction
 from plm_jax.tasks.outputs import Relevance
 from plm_jax.tasks.sequence_classification import ClassPrediction, SequenceTask

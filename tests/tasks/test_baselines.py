@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from plm_jax.sources.examples import Example
 from plm_jax.tasks import baselines
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.multiple_choice import ChoiceTask
 from plm_jax.tasks.sentence_embedding import EmbeddingTask

@@ -15,13 +15,13 @@ from plm_jax.finetuning.setup import resolve_run
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives import Objective
 from plm_jax.sharding import make_mesh
+from plm_jax.sources.row_readers import Columns
 from plm_jax.tasks import kinds
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.input_formats import collect_rows
 from plm_jax.tasks.kinds import KINDS, TaskKind
 from plm_jax.tasks.outputs import StreamingMetrics, Value, name_labels
-from plm_jax.tasks.row_readers import Columns
 from plm_jax.training.learner import make_learner, state_shapes
 from plm_jax.training.step import init_state, train_step
 from plm_jax.validation import defer_checks

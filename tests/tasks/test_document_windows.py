@@ -11,9 +11,9 @@ import plm_jax
 from plm_jax import truncation
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.document_windows import combine_windows, window_starts
 from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MultiLabelTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import assign_words, split_words

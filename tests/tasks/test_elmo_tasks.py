@@ -29,9 +29,9 @@ from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import InitialModel
 from plm_jax.runs.run import run
+from plm_jax.sources.examples import Example
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.regularizers import REGULARIZERS

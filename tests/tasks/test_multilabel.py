@@ -16,15 +16,15 @@ from plm_jax.finetuning.predict import predict
 from plm_jax.loading import decision
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse
+from plm_jax.sources.examples import Example
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.row_readers import Columns
 from plm_jax.tasks import baselines
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
-from plm_jax.tasks.examples import Example
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelPrediction, MultiLabelTask
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.outputs import Labels, StreamingMetrics, name_labels
 from plm_jax.tasks.regularizers import RDrop
-from plm_jax.tasks.row_readers import Columns
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.sources import read_chunks, read_sources
 from plm_jax.training import step

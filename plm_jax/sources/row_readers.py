@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from plm_jax.errors import add_advice, name_field
 from plm_jax.sources import labeled_files
+from plm_jax.sources.class_names import Classes, format_label, is_missing
 from plm_jax.sources.document_formats import describe_type
+from plm_jax.sources.examples import Answer, Example
 from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import SourceError
-from plm_jax.tasks.class_names import Classes, format_label, is_missing
-from plm_jax.tasks.examples import Answer, Example
 from plm_jax.validation import ValidatedConfig
 
 

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from plm_jax.config.run import ConfigError
+from plm_jax.sources.class_names import Classes, name_classes
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.row_readers import Columns
 from plm_jax.tasks import labeled_data
-from plm_jax.tasks.class_names import Classes, name_classes
-from plm_jax.tasks.row_readers import Columns
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.sources import LabeledExamples, read_sources
 
