@@ -4,9 +4,9 @@
 
 --task is cola, sst2 (the default), mrpc, stsb, qqp, mnli, qnli, rte or wnli. Data comes from TFDS,
 or from GLUE's own .tsv files with --train and --dev. For BERT the settings are learning rate 2e-5,
-3 epochs (MRPC 5), batch size 32, sequence length 128; `plm_jax.tasks.hyperparameters` has those of
-other models. --seeds=5 gives mean and standard deviation: on RTE, MRPC and CoLA single runs differ
-by points.
+3 epochs (MRPC 5), batch size 32, sequence length 128; `plm_jax.recipes.hyperparameters` has those
+of other models. --seeds=5 gives mean and standard deviation: on RTE, MRPC and CoLA single runs
+differ by points.
 
 Published, development sets: BERT base (cased, mean of 5 seeds) MNLI 83.80, QNLI 90.82, QQP 90.76,
 RTE 64.76, SST-2 92.23, MRPC F1 88.97, CoLA 59.04, STS-B 88.94; BERT large 86.6, 92.3, 91.3, 70.4,

@@ -6,6 +6,7 @@ configuration of a run; and a docstring with the commands, the settings and thei
     recipe_size       the row of such a table
     scale_presets     smaller versions of a run, for --scale=laptop and --scale=test
     finetune          fine-tuning with published hyperparameters
+    hyperparameters   these hyperparameters, as data
     sentence_vectors  published sentence embedding tasks
     word_vectors      published word vectors
 """

@@ -6,7 +6,7 @@
 
 FOLDER is a run, a transformers checkpoint, or an ELMo, whose features a tagger or a classifier then
 reads (`--vectors=FILE` concatenates these word vectors). Hyperparameters come from
-`tasks.hyperparameters`. A task is a name in `tasks.registry`, which also names its data in TFDS.
+`recipes.hyperparameters`. A task is a name in `tasks.registry`, which also names its data in TFDS.
 For your own data it is a kind: classification, multilabel, regression, tagging, answers, choice,
 rerank, embedding.
 
@@ -25,9 +25,9 @@ from plm_jax.models import bert
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes import sentence_vectors
+from plm_jax.recipes.hyperparameters import published_hyperparameters
 from plm_jax.recipes.scale_presets import resize_run, unroll_layers
 from plm_jax.tasks.extractive_qa import AnswerTask
-from plm_jax.tasks.hyperparameters import published_hyperparameters
 from plm_jax.tasks.kinds import KINDS
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.registry import TASKS, TaskSpec
@@ -248,7 +248,7 @@ def intermediate_task_hint(task: str, start: InitialModel) -> str:
 
 
 def published_size(model: Any) -> str:
-  """Return the published size of a model, as named in `tasks.hyperparameters`.
+  """Return the published size of a model, as named in `recipes.hyperparameters`.
 
   The second and third versions of DeBERTa have a vocabulary of 128,000.
   """

@@ -5,7 +5,7 @@
     example_formats, tagging_format, ranking_format
                                                   how the examples of a kind are read and printed
     labeled_data                                  data sets: examples with features
-    registry, hyperparameters                     published tasks and settings, as data
+    registry                                      published tasks, as data
     contract                                      what a task is
     kinds                                         the kinds of tasks by name
     sequence_classification, token_classification, extractive_qa, multiple_choice,

@@ -3,11 +3,11 @@
 A new kind needs a line in `KINDS`. These places may know it by name, where it differs from other
 kinds:
 
-    tasks/hyperparameters    KIND_SETTINGS and the functions of families: published settings
     tasks/baselines          MAJORITY_BASELINES and SIMPLE_BASELINES: without, there are none
     sources/builtin_tasks    MAKERS: built-in examples
     report/error_analysis    CARDS: drawing of a mistake that is no single label
     report/baselines         suggest_improvements: suggestions for one kind
+    recipes/hyperparameters  KIND_SETTINGS and the functions of families: published settings
     recipes/finetune         shrink_run: fields that depend on the size of the model
     recipes/sentence_vectors published losses of sentence embeddings
 """

@@ -20,7 +20,7 @@ from plm_jax.models import mpnet
 from plm_jax.models.mpnet import FAMILY
 from plm_jax.models.rules import ConvertError
 from plm_jax.objectives.masked_permuted import MaskedPermutedLM
-from plm_jax.tasks import hyperparameters
+from plm_jax.recipes import hyperparameters
 
 # config.json of microsoft/mpnet-base.
 RELEASED = dict(
