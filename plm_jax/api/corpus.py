@@ -120,7 +120,7 @@ def inspect(
 
   Returns:
     The sequences, each with its tokens, their labels and the attention mask
-    (`plm_jax.report.batch_view`).
+    (`plm_jax.objectives.batch_view`).
 
   Raises:
     ConfigError: rows below 1, a step that the run does not have, or options that `train` refuses.

@@ -5,7 +5,7 @@
     history         metrics.jsonl as curves
     error_analysis  confusion matrix and worst mistakes of a fine-tuned model
     baselines       comparison with simple baselines
-    batch_view      model inputs for people; batch_drawing: in a terminal and as a page
+    batch_drawing   model inputs (`objectives.batch_view`) in a terminal and as a page
     hints           what to do after a run; model_card: README.md of an exported model
     environment     command, devices and versions
 

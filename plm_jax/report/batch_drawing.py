@@ -5,8 +5,8 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from plm_jax.objectives.batch_view import BatchRow, Column, Lane
 from plm_jax.report import html
-from plm_jax.report.batch_view import BatchRow, Column, Lane
 from plm_jax.report.html import el
 
 COLORS: Mapping[str, str] = {

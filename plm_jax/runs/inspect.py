@@ -13,8 +13,8 @@ from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, RunConfig
 from plm_jax.errors import name_field
 from plm_jax.finetuning.setup import resolve_run
-from plm_jax.report import batch_view
-from plm_jax.report.batch_view import BatchReader, BatchRow
+from plm_jax.objectives import batch_view
+from plm_jax.objectives.batch_view import BatchReader, BatchRow
 from plm_jax.runs import run as runs
 from plm_jax.runs.finetune import load_or_train_tokenizer
 from plm_jax.runs.pretrain import prepare_corpora

@@ -11,10 +11,10 @@ import tiny
 from plm_jax import recipes
 from plm_jax.cli import commands, inspect
 from plm_jax.layers import char_ids
+from plm_jax.objectives.batch_view import BatchReader, Column, Lane, spell_word
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.report import batch_drawing
-from plm_jax.report.batch_view import BatchReader, Column, Lane, spell_word
 from plm_jax.runs.inspect import inspect_run
 from plm_jax.runs.pretrain import prepare_corpora
 from plm_jax.sharding import make_mesh
