@@ -16,21 +16,21 @@ import pytest
 import tiny
 
 from plm_jax import conversion, tokenizers
-from plm_jax.data import document_formats
-from plm_jax.data.lines import number_lines
-from plm_jax.data.prepare import PrepareConfig, prepare
-from plm_jax.data.sources import read_documents
 from plm_jax.evaluation import few_shot
 from plm_jax.evaluation.scoring import ContinuationScore, Scorer
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.models import bert, families
 from plm_jax.models.rules import rename_tensors
+from plm_jax.preparation.prepare import PrepareConfig, prepare
+from plm_jax.sources import document_formats
+from plm_jax.sources.lines import number_lines
+from plm_jax.sources.text_sources import read_documents
 from plm_jax.tokenizers.contract import (
-    CONFIG_FILE,
-    Tokenizer,
-    Vocab,
-    config_bytes,
-    read_config,
+  CONFIG_FILE,
+  Tokenizer,
+  Vocab,
+  config_bytes,
+  read_config,
 )
 
 
