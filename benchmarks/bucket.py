@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'tests/helpers'))
 from bucket import Bucket, Fault
 from bucket_client import Client, Failed
 

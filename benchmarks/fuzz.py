@@ -29,7 +29,7 @@ import time
 
 # Modules of the tests are used here: mutators, and writers of other libraries' files.
 TESTS = pathlib.Path(__file__).parents[1] / 'tests'
-sys.path[:0] = [str(TESTS), str(TESTS / 'conversion')]
+sys.path[:0] = [str(TESTS / 'helpers'), str(TESTS / 'conversion')]
 
 from benchmarks import fuzz_cases  # noqa: E402
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.kill_training --kills=40 --inside-saves=20 --in-bucket=6 --together=10
 
-Some kills hit a run in a bucket (that of tests/bucket.py). Before some kills the command is started twice at once: one
+Some kills hit a run in a bucket (tests/helpers/bucket.py). Before some kills the command is started twice at once: one
 process has to resume the run, the other has to report which process uses the folder. Exits with status 0 if every array
 of the last checkpoints, including the optimizer state, is bit-identical to that of an undisturbed run, and no process
 is left running.
@@ -81,7 +81,7 @@ class InBucket:
   """Run folder in a bucket on a local server."""
 
   def __init__(self, scratch: pathlib.Path):
-    sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'tests/helpers'))
     from bucket import Bucket
     (scratch / 'server').mkdir()
     self.bucket = Bucket(scratch / 'server').__enter__()

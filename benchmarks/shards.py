@@ -84,7 +84,7 @@ def make(folder: pathlib.Path, number: int, tokens: int, sentences: int) -> None
 
 def on_loopback(scratch: pathlib.Path):
   """Return the bucket server that the tests use."""
-  sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests'))
+  sys.path.append(str(pathlib.Path(__file__).parents[1] / 'tests/helpers'))
   from bucket import Bucket
   return Bucket(scratch)
 

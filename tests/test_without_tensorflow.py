@@ -34,7 +34,7 @@ print(plm_jax.load('run').family)
 
 
 def run(script: str, folder: pathlib.Path) -> list[str]:
-  path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
+  path = os.pathsep.join([str(ROOT), str(ROOT / 'tests/helpers')])
   environment = os.environ | {'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu'}
   done = subprocess.run(
       [sys.executable, '-c', script], cwd=folder, env=environment, capture_output=True, text=True,

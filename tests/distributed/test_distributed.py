@@ -22,7 +22,8 @@ from plm_jax.distributed import hosts
 from plm_jax.loading import loaded_model
 from plm_jax.runs.run import run
 
-FOLDER = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
+HELPERS = ROOT / 'tests' / 'helpers'
 
 
 def free_address() -> str:
@@ -45,9 +46,9 @@ def two_processes(program: str, devices: int, arguments, folders=(None, None), s
   """
   coordinator = free_address()
   flags = re.sub(r'device_count=\d+', f'device_count={devices}', os.environ['XLA_FLAGS'])
-  path = os.pathsep.join([str(FOLDER.parent), os.environ.get('PYTHONPATH', '')])
+  path = os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])
   workers = [subprocess.Popen(
-      [sys.executable, FOLDER / program, coordinator, '2', str(index), *arguments(index)],
+      [sys.executable, HELPERS / program, coordinator, '2', str(index), *arguments(index)],
       env={**os.environ, 'XLA_FLAGS': flags, 'PYTHONPATH': path, **settings[index]}, text=True,
       cwd=folders[index],
       stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for index in range(2)]

@@ -4,6 +4,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.cli import evaluation as evaluation_commands
@@ -16,7 +17,6 @@ from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, shardings
 from plm_jax.tokenizers import train_byte_bpe
-from tests import tiny
 
 ROWS = [{'question': f'the {animal}', 'choices': ['sat', 'on the mat'], 'label': number % 2}
         for number, animal in enumerate(('cat', 'dog', 'rat', 'hat', 'bat', 'cow'))]

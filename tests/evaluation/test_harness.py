@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip('lm_eval')
 
+import tiny
+
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import harness
@@ -20,7 +22,6 @@ from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import shardings
 from plm_jax.tokenizers import train_byte_bpe
-from tests import tiny
 
 
 def asked(*args):

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError
@@ -17,7 +18,6 @@ from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.sharding import MeshConfig, make_mesh, shardings
 from plm_jax.tokenizers.contract import Vocab
-from tests import tiny
 
 
 class Letters:

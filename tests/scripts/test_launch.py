@@ -20,6 +20,7 @@ from plm_jax.loading import loaded_model
 
 HERE = pathlib.Path(__file__).parent
 SCRIPT = HERE.parents[1] / 'scripts' / 'tpu.sh'
+WORKER = HERE.parent / 'helpers' / 'preempted_worker.py'
 TYPES = {'v2-32': ('v2-32', 'tpu-ubuntu2204-base'), 'v3-8': ('v3-8', 'tpu-ubuntu2204-base'),
          'v4-8': ('v4-8', 'tpu-ubuntu2204-base'), 'v5e-16': ('v5litepod-16', 'v2-alpha-tpuv5-lite'),
          'v5p-8': ('v5p-8', 'v2-alpha-tpuv5'), 'v6e-8': ('v6e-8', 'v2-alpha-tpuv6e')}
@@ -402,8 +403,7 @@ def test_a_run_that_is_preempted_five_times_ends_with_the_same_bits(tmp_path):
     own, ports = ports[:6], ports[6:]
     output = tmp_path / f'run-{name}'
     said = cloud.tpu(
-        'resume', *PLACE, 'v2-32', '--spot', '--queued', 'python', HERE / 'preempted_worker.py',
-        tmp_path / 'when',
+        'resume', *PLACE, 'v2-32', '--spot', '--queued', 'python', WORKER, tmp_path / 'when',
         ','.join(map(str, stops)), ','.join(own), f'--output={output}', '--scale=test',
         f'--data.path={text}',
         '--data.prepare.heldout=0.2', '--train.phases.1.length=32', '--mesh.fsdp=2', timeout=1500,

@@ -6,8 +6,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-
-from tests.tokenizers.kinds import KINDS, some_texts
+from tokenizer_kinds import KINDS, some_texts
 
 
 def by_category() -> dict[str, list[str]]:

@@ -8,11 +8,11 @@ import threading
 
 import numpy as np
 import pytest
+from tokenizer_kinds import KINDS, some_texts
 
 from plm_jax import tokenizers
 from plm_jax.preparation import word_segmentation
 from plm_jax.tokenizers import word_cache
-from tests.tokenizers.kinds import KINDS, some_texts
 
 THREADS = 8
 

@@ -8,6 +8,7 @@ import types
 
 import numpy as np
 import pytest
+import tiny
 
 from plm_jax import recipes
 from plm_jax.config.mask_rates import count_mask_rates
@@ -18,7 +19,6 @@ from plm_jax.objectives.row_builders import Single
 from plm_jax.training import feed
 from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import corrupt_windows
-from tests import tiny
 
 
 @pytest.fixture(autouse=True)

@@ -94,5 +94,5 @@ def serve() -> None:
 
 
 if __name__ == '__main__':
-  sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+  sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
   serve()

@@ -23,7 +23,7 @@ from plm_jax.cli.run import parse
 from plm_jax.config.run import Phase, TrainConfig
 from plm_jax.runs.run import run
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # Beginnings of commands, and why they are not run here.
 ELSEWHERE = {
     'scripts/': 'they make and ask machines that are paid for',

@@ -1,6 +1,6 @@
 """Small folders of sentence-transformers, written by the library itself.
 
-`python tests/library_folders.py` writes those in tests/fixtures/sentence_transformers, with the
+`python tests/helpers/library_folders.py` writes those in tests/fixtures/sentence_transformers, with the
 library's vectors and scores. It needs sentence-transformers 6 and torch.
 """
 import json
@@ -87,7 +87,7 @@ def write_cross_encoder(folder: pathlib.Path, activation: str) -> Any:
 def write_fixtures() -> None:
   """Write the stored folders and what the library computes with them."""
   import torch
-  root = pathlib.Path(__file__).parent / 'fixtures' / 'sentence_transformers'
+  root = pathlib.Path(__file__).parents[1] / 'fixtures' / 'sentence_transformers'
   shutil.rmtree(root, ignore_errors=True)
   root.mkdir()
   model = write_bi_encoder(root / 'bi_encoder', 'all')
