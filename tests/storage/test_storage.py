@@ -1,4 +1,4 @@
-"""Files on a disk; what a bucket does is in test_bucket.py."""
+"""Files on a disk; what a bucket does is in test_gcs.py."""
 import ctypes
 import errno
 import json

@@ -2,7 +2,7 @@
 from bucket import Bucket
 from bucket_client import Client, Failed
 import pytest
-from test_convert import CONFIG, all_tensors, assert_bits, make
+from test_conversion import CONFIG, all_tensors, assert_bits, make
 
 from plm_jax import conversion
 from plm_jax.tokenizers import ByteTokenizer

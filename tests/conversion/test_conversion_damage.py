@@ -13,7 +13,7 @@ import zipfile
 import mutate
 import numpy as np
 import pytest
-from test_convert import CONFIG, make, write_tensorflow
+from test_conversion import CONFIG, make, write_tensorflow
 import test_t5x
 from test_torch_pickle import Numbers, torch, write  # noqa: F401  (a fixture)
 
