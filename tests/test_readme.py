@@ -3,7 +3,7 @@
 
 A run has two steps of it, which are traced and leave parameters as they began:
 tests/recipes/test_recipes.py trains the same recipes. Those of docs/reference/recipes are the
-recipes' own, which tests/recipes/test_catalogue.py parses.
+recipes' own, which tests/recipes/test_recipes_catalog.py parses.
 """
 import re
 
