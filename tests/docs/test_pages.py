@@ -23,7 +23,7 @@ from plm_jax.recipes import find_recipe, word_vectors
 DOCS = ROOT / 'docs'
 # These are generated, or have commands that need a cluster or that others run: see their tests.
 OTHERS = {'reference', 'project', 'howto/beam', 'howto/pods'}
-# Their blocks run in tests/docs/test_batch.py and tests/test_api.py.
+# Their blocks run in tests/docs/test_batch.py and tests/api/test_api.py.
 BLOCKS_ELSEWHERE = {'batch.md', 'python.md'}
 
 

@@ -1,7 +1,7 @@
 """Every recipe at its smallest: run, exported and read back. One of each wiring with each objective
-is trained and asked for words; of each wiring that tests/test_before.py does not continue one is
+is trained and asked for words; of each wiring that tests/test_compatibility.py does not continue one is
 killed, taken up again and evaluated. Steps of the others are traced: gradients and trajectories of
-families are those of the cases in tests/golden, and of tests/test_before.py."""
+families are those of the cases in tests/golden, and of tests/test_compatibility.py."""
 from collections.abc import Callable
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ from plm_jax.training.train import TrainingResult
 RECIPES = [*recipes.all_recipes()]
 CONTINUED = json.loads((pathlib.Path(__file__).parents[1] / 'fixtures' / 'before'
                         / 'after.json').read_text())
-"""of which test_before.py has runs that go on"""
+"""of which test_compatibility.py has runs that go on"""
 EVERY = 'bert_base', 'gpt_base', 't5_small', 'bart_base', 'deberta_v3_xsmall', 'xlnet_base'
 
 

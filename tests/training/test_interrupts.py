@@ -13,7 +13,7 @@ import tuned
 import plm_jax
 
 pytestmark = pytest.mark.slow
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 TRAINING = '--scale=test', '--output=run', '--train.log-every=1', '--train.save-every=1000000'
 FINETUNING = (
     'finetune', '--task=classification', '--train=x.tsv', '--dev=x.tsv', '--data.epochs=0',

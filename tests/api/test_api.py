@@ -171,7 +171,7 @@ def test_the_door_is_light():
 def test_the_page_in_python(runs, monkeypatch):
   """The examples of the page on Python work in their order, at the smallest scale."""
   (runs / 'held_out.txt').write_text(tiny.text()[:3000])
-  page = (pathlib.Path(__file__).parents[1] / 'docs/start/python.md').read_text()
+  page = (pathlib.Path(__file__).parents[2] / 'docs/start/python.md').read_text()
   blocks = re.findall(r'^```python\n(.*?)^```', page, re.M | re.S)
   assert len(blocks) == 6
   names = {}

@@ -43,4 +43,4 @@ def test_user_errors_are_one_line_unless_tracebacks_are_asked_for(
     raise ConfigError('no such option')
   assert ended.value.code == 'error: no such option'
   printed = capfd.readouterr().err
-  assert ('test_tracebacks.py", line' in printed) == shows
+  assert ('test_errors_tracebacks.py", line' in printed) == shows
