@@ -1,17 +1,12 @@
 """similar, search and distill as they are typed."""
 import json
-import pathlib
-import sys
 
 import numpy as np
 import pytest
+from sentence_model import trained_of
 
 import plm_jax
 from plm_jax.cli import commands
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'conversion'))
-from sentence_model import trained_of
-
 from plm_jax.layers.pooling import VectorConfig
 
 

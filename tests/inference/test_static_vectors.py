@@ -1,17 +1,12 @@
 """Static vectors: the steps by hand, texts by hand, a folder and back."""
-import pathlib
-import sys
-
 import numpy as np
 import pytest
+from sentence_model import trained_of
 
 import plm_jax
 from plm_jax.errors import ConfigError
 from plm_jax.inference import static_vectors
 from plm_jax.layers.pooling import VectorConfig
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'conversion'))
-from sentence_model import trained_of
 
 
 @pytest.fixture(scope='module')
