@@ -83,13 +83,15 @@ def test_scripts_without_spaces():
 
 def test_plain_english_is_divided_as_before():
   """The expressions of ASCII text that there were before marks counted."""
-  text = "The U.S. didn't pay $1,000 to snake_case's Rolls-Royce: it's 3.5km ''quoted'' (e.g. a_b) X2--y. O'Neill's"
+  text = ("The U.S. didn't pay $1,000 to snake_case's Rolls-Royce: it's 3.5km ''quoted'' "
+          "(e.g. a_b) X2--y. O'Neill's")
   assert word_hashes.split_words(text) == re.findall(r'[^\W_]+', text.lower())
   assert word_corpus.WORD.findall(text) == re.findall(r"\w+(?:['’]\w+)*", text)
   assert word_lists.WORDS_AND_PUNCTUATION.findall(text) == re.findall(r"\w+(?:['’]\w+)*|[^\w\s]",
                                                                       text)
   former = re.compile(
-      r"\d+(?:[.,:]\d+)+(?!\w)|\b(?:[^\W\d_]\.){2,}|\w+?(?=n['’]t\b)|n['’]t\b|\w+(?:-\w+)*|['’](?:s|re|ve|ll|m|d)\b|\S",
+      r"\d+(?:[.,:]\d+)+(?!\w)|\b(?:[^\W\d_]\.){2,}|\w+?(?=n['’]t\b)|n['’]t\b|"
+      r"\w+(?:-\w+)*|['’](?:s|re|ve|ll|m|d)\b|\S",
       re.IGNORECASE)
   assert [word.text for word in split_words(text)] == former.findall(text)
 

@@ -27,7 +27,8 @@ print(len(plm_jax.generate(gpt2, 'ana came', max_new=3, temperature=0.0)))
 '''
 TRAINING = ABSENT + '''
 import plm_jax
-plm_jax.train(plm_jax.recipe('bert_base', scale='test', output='run', data={'path': ('corpus.txt',)}))
+plm_jax.train(plm_jax.recipe('bert_base', scale='test', output='run',
+                             data={'path': ('corpus.txt',)}))
 assert 'tensorflow' not in sys.modules or sys.modules['tensorflow'] is None
 print(plm_jax.load('run').family)
 '''

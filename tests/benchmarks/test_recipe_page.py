@@ -25,7 +25,8 @@ def test_the_table_of_tasks_is_up_to_date(path):
 
 
 def test_names_of_sizes_are_code():
-  text = 'BERT.\n\ntiny, mini and base are\nbase models. large: a base model.\n\n- small is base.\n- tiny_other'
+  text = ('BERT.\n\ntiny, mini and base are\nbase models. large: a base model.\n\n'
+          '- small is base.\n- tiny_other')
   assert recipe_page.mark_sizes(text, 'bert') == (
       'BERT.\n\n`tiny`, `mini` and `base` are\nbase models. `large`: a base model.\n\n- `small` is '
       'base.\n- tiny_other')

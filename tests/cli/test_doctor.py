@@ -136,7 +136,8 @@ def test_a_cpu_beside_a_tpu(tmp_path):
 
 def test_a_tpu_without_libtpu(tmp_path):
   said = faults([], tpu_vm(tmp_path, libtpu=False))['accelerator']
-  assert "libtpu is not installed, so that JAX would compute on the CPU: pip install 'plm_jax[tpu]'" in said
+  assert ("libtpu is not installed, so that JAX would compute on the CPU: pip install "
+          "'plm_jax[tpu]'") in said
 
 
 def test_a_tpu_of_which_only_variables_tell(tmp_path):

@@ -227,7 +227,8 @@ def test_values_of_a_list_are_separated_by_spaces_or_commas():
 def test_completion_of_bash(words, completed):
   script = completion.completion_script('bash')
   line = ' '.join(f'"{word}"' for word in ['plm-jax', *words])
-  code = f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _plm_jax; echo "${{COMPREPLY[@]}}"'
+  code = (f'{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; _plm_jax; '
+          'echo "${COMPREPLY[@]}"')
   assert subprocess.run(['bash', '-c', code], capture_output=True, text=True,
                         check=True).stdout.strip() == completed
 

@@ -147,8 +147,8 @@ def test_lines_of_another_encoding_and_odd_ones_are_read_or_left_out(typed, tmp_
     ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
 def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
   (tmp_path / 'x.txt').write_text('a fine film\n')
-  assert f'there is no file {next(arg for arg in args[2:] if inputs.looks_like_path(arg) and arg != "x.txt")!r}' in (
-      typed(*args))
+  missing = next(arg for arg in args[2:] if inputs.looks_like_path(arg) and arg != 'x.txt')
+  assert f'there is no file {missing!r}' in typed(*args)
 
 
 @pytest.mark.parametrize('text', [

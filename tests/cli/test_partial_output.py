@@ -234,7 +234,8 @@ def test_damaged_files_of_an_interrupted_command(typed, monkeypatch):
     assert (f'resuming after {rows} rows' in said) == bool(rows)
     assert ('y.tsv.part has no journal that can be read: starting again' in said) == (rows == 0)
     if rows == 2:
-      assert 'y.tsv.part or its journal is damaged after 2 rows: what follows is computed again' in said
+      assert ('y.tsv.part or its journal is damaged after 2 rows: what follows is computed '
+              'again') in said
     assert output.read_bytes() == content
 
 

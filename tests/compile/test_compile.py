@@ -40,15 +40,18 @@ LOOP = '''HloModule loop, is_scheduled=true
   %p2 = f32[10,4,16]{2,1,0:T(8,128)} parameter(2)
   %p3 = s32[]{:T(128)} parameter(3)
   %zero = s32[]{:T(128)} constant(0)
-  %slice = bf16[1,4,8]{2,1,0:T(8,128)(2,1)} dynamic-slice(%p0, %p3, %zero, %zero), dynamic_slice_sizes={1,4,8}
+  %slice = bf16[1,4,8]{2,1,0:T(8,128)(2,1)} dynamic-slice(%p0, %p3, %zero, %zero), \
+dynamic_slice_sizes={1,4,8}
   %left = bf16[4,8]{1,0:T(8,128)(2,1)} bitcast(%slice)
   %dot = f32[4,16]{1,0:T(8,128)} dot(%left, %p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %piece = f32[1,4,16]{2,1,0:T(8,128)} bitcast(%dot)
   ROOT %update = f32[10,4,16]{2,1,0:T(8,128)} dynamic-update-slice(%p2, %piece, %p3, %zero, %zero)
 }
 
-%body (state: (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], /*index=4*/f32[16])) -> (s32[], f32[16]) {
-  %state = (s32[]{:T(128)}, bf16[10,4,8]{2,1,0}, bf16[8,16]{1,0}, f32[10,4,16], /*index=4*/f32[16]{0}) parameter(0)
+%body (state: (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], /*index=4*/f32[16])) -> (s32[], \
+f32[16]) {
+  %state = (s32[]{:T(128)}, bf16[10,4,8]{2,1,0}, bf16[8,16]{1,0}, f32[10,4,16], \
+/*index=4*/f32[16]{0}) parameter(0)
   %i = s32[]{:T(128)} get-tuple-element(%state), index=0
   %rows = bf16[10,4,8]{2,1,0:T(8,128)(2,1)} get-tuple-element(%state), index=1
   %weights = bf16[8,16]{1,0:T(8,128)(2,1)S(1)} get-tuple-element(%state), index=2
@@ -56,16 +59,21 @@ LOOP = '''HloModule loop, is_scheduled=true
   %vector = f32[16]{0} get-tuple-element(%state), index=4
   %two = s32[]{:T(128)} constant(2)
   %next = s32[]{:T(128)} add(%i, %two)
-  %fusion = f32[10,4,16]{2,1,0:T(8,128)} fusion(%rows, %weights, %out, %i), kind=kOutput, calls=%kernel
-  %reduced = f32[16]{0} all-reduce(%vector), channel_id=1, replica_groups={{0,1},{2,3}}, to_apply=%sum
-  %send = (f32[16]{0}, f32[16]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%reduced), channel_id=2
+  %fusion = f32[10,4,16]{2,1,0:T(8,128)} fusion(%rows, %weights, %out, %i), kind=kOutput, \
+calls=%kernel
+  %reduced = f32[16]{0} all-reduce(%vector), channel_id=1, replica_groups={{0,1},{2,3}}, \
+to_apply=%sum
+  %send = (f32[16]{0}, f32[16]{0}, u32[]{:S(2)}, u32[]{:S(2)}) \
+collective-permute-start(%reduced), channel_id=2
   %sent = f32[16]{0} collective-permute-done(%send)
-  ROOT %result = (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], f32[16]) tuple(%next, %rows, %weights, %fusion, %sent)
+  ROOT %result = (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], f32[16]) tuple(%next, %rows, \
+%weights, %fusion, %sent)
 }
 
 %condition (state.1: (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], f32[16])) -> pred[] {
   %ten = s32[]{:T(128)} constant(10)
-  %state.1 = (s32[]{:T(128)}, bf16[10,4,8]{2,1,0}, bf16[8,16]{1,0}, f32[10,4,16]{2,1,0}, f32[16]{0}) parameter(0)
+  %state.1 = (s32[]{:T(128)}, bf16[10,4,8]{2,1,0}, bf16[8,16]{1,0}, f32[10,4,16]{2,1,0}, \
+f32[16]{0}) parameter(0)
   %i.1 = s32[]{:T(128)} get-tuple-element(%state.1), index=0
   ROOT %less = pred[]{:T(512)} compare(%i.1, %ten), direction=LT
 }
@@ -79,7 +87,8 @@ ENTRY %main (x: bf16[10,4,8], w: bf16[8,16], o: f32[10,4,16], v: f32[16]) -> f32
   %start = s32[]{:T(128)} copy(%four)
   %near = bf16[8,16]{1,0:T(8,128)(2,1)S(1)} copy(%w)
   %tuple = (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], f32[16]) tuple(%start, %x, %near, %o, %v)
-  %while = (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], f32[16]) while(%tuple), condition=%condition, body=%body
+  %while = (s32[], bf16[10,4,8], bf16[8,16], f32[10,4,16], f32[16]) while(%tuple), \
+condition=%condition, body=%body
   ROOT %last = f32[16]{0} get-tuple-element(%while), index=4
 }
 '''
@@ -117,7 +126,8 @@ def test_what_a_loop_updates_in_place_it_does_not_write_whole():
 def test_what_a_kernel_says_of_itself_counts():
   """As a product in its place: of three rounds, each 1,000 more."""
   call = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
-          'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":{"flops":"1000","transcendentals":"3"}}}')
+          'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":'
+          '{"flops":"1000","transcendentals":"3"}}}')
   text = LOOP.replace('  %sent = f32[16]{0} collective-permute-done(%send)', call)
   assert text != LOOP and Program(text).flops == Program(LOOP).flops + 3 * 1000
 
@@ -128,7 +138,8 @@ def test_vector_operations_are_those_of_numbers():
   assert Program(LOOP).vector_operations == 3
   kernel = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
             'frontend_attributes={kernel_metadata={\n"vector_operations": "700"\n}}, '
-            'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":{"flops":"1000"}}}')
+            'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":'
+            '{"flops":"1000"}}}')
   program = Program(LOOP.replace('  %sent = f32[16]{0} collective-permute-done(%send)', kernel))
   assert program.vector_operations == 3 * 701 and program.kernel_flops == 3 * 1000
   text = ('ENTRY %main (x: f32[4,8]) -> f32[4] {\n  %x = f32[4,8] parameter(0)\n  %e = f32[4,8] '
@@ -180,8 +191,8 @@ def test_matrix_products_written_as_convolutions(line, flops):
   line, _, shapes = line.partition(' # ')
   a, b = shapes.split()
   operands = f'  %a = {a} parameter(0)\n  %b = {b} parameter(1)\n'
-  assert Program(
-      f'ENTRY %main (a: {a}, b: {b}) -> f32[] {{\n{operands}  ROOT %c = {line}\n}}\n').flops == flops
+  text = f'ENTRY %main (a: {a}, b: {b}) -> f32[] {{\n{operands}  ROOT %c = {line}\n}}\n'
+  assert Program(text).flops == flops
 
 
 def test_groups_and_shapes():
@@ -202,8 +213,9 @@ def test_groups_and_shapes():
 
 
 def test_one_collective_in_pieces_of_a_kernel_counts_once():
-  kernel = '%part{0} (p: f32[4]) -> f32[8] {{\n  %p = f32[4] parameter(0)\n  ROOT %g{0} = f32[8] all-gather(%p), ' \
-           'channel_id=5, replica_groups={{{{0,1}}}}, dimensions={{0}}\n}}\n'
+  kernel = ('%part{0} (p: f32[4]) -> f32[8] {{\n  %p = f32[4] parameter(0)\n'
+            '  ROOT %g{0} = f32[8] all-gather(%p), channel_id=5, replica_groups={{{{0,1}}}}, '
+            'dimensions={{0}}\n}}\n')
   text = kernel.format(1) + kernel.format(2) + (
       'ENTRY %main (x: f32[4]) -> f32[8] {\n  %x = f32[4] parameter(0)\n  %f1 = f32[8] fusion(%x), '
       'calls=%part1\n'
@@ -313,7 +325,8 @@ def test_what_to_do_depends_on_which_memory_is_too_small():
 
 def test_a_step_that_finds_no_memory_is_a_line_with_advice():
   """The text is that of a CPU's allocator."""
-  message = r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of 2\.0 GiB\.\nTry train\.'
+  message = (r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of '
+             r'2\.0 GiB\.\nTry train\.')
   with pytest.raises(ConfigError,
                      match=message), compile_lib.explain_out_of_memory(Phase(1, 128, 64)):
     raise jax.errors.JaxRuntimeError(

@@ -141,8 +141,8 @@ def test_unimax_shares_depend_on_the_tokens_of_the_run():
   old = changed(changed(TINY, 'optim.schedule', 'constant'), 'data.unimax_epochs', 2.0)
   for last in (Phase(9, 64, 8), Phase(2, 64, 16), Phase(2, 32, 8)):
     found = resume_obstacles(old, changed(old, 'train.phases', (TINY.train.phases[0], last)), 2)
-    assert found[
-        -1] == '2 steps are done, and another number of tokens would change the shares of the corpora'
+    assert found[-1] == ('2 steps are done, and another number of tokens would change the shares '
+                         'of the corpora')
   assert resume_obstacles(old, changed(old, 'train.keep', 1), 2) == []
 
 

@@ -264,8 +264,8 @@ def test_what_is_no_file(checkpoint, tmp_path):
       shutil.copytree(checkpoint, folder)
       (folder / name).unlink(missing_ok=True)
       make_one(folder / name)
-      with mutate.limits(seconds=3), pytest.raises(ConvertError,
-                                                   match=f'{re.escape(str(folder))}.*(folder|ordinary)'):
+      message = f'{re.escape(str(folder))}.*(folder|ordinary)'
+      with mutate.limits(seconds=3), pytest.raises(ConvertError, match=message):
         conversion.load(folder)
 
 

@@ -96,7 +96,8 @@ def test_reasons_add_up(tmp_path):
 def test_text_that_is_kept_keeps_its_white_space(tmp_path):
   code = 'def f(x):\n    if x:\n        return 1\n\n\n    return 2  \n'
   verse = '\n   Shall I compare thee\r\n\r\n      to a summer day?\r\n'
-  mixed = 'Navigation\n\nThis line has a full stop at its end.\n\n\n  So does this one, which is indented.\n\nMore'
+  mixed = ('Navigation\n\nThis line has a full stop at its end.\n\n\n'
+           '  So does this one, which is indented.\n\nMore')
   source = write(tmp_path / 'a.jsonl', [code, verse, mixed])
   clean(CleanConfig(workers=1), source, tmp_path / 'out')
   assert kept(tmp_path / 'out') == [code, verse, mixed]

@@ -181,7 +181,8 @@ def test_evaluation_sets_of_every_kind_can_be_in_one_list(tmp_path, monkeypatch)
   (tmp_path / 'May, 2019.tsv').write_text('sentence\tlabel\na fine film\t1\n')
   (tmp_path / 'rows.jsonl').write_text('{"text": "a row"}\n')
   (tmp_path / 'plain.txt').write_text('a document\n')
-  task, rows, plain = f'task:sst2:{tmp_path}/May, 2019.tsv', f'{tmp_path}/rows.jsonl', f'{tmp_path}/plain.txt'
+  task = f'task:sst2:{tmp_path}/May, 2019.tsv'
+  rows, plain = f'{tmp_path}/rows.jsonl', f'{tmp_path}/plain.txt'
   texts = {task: ['sst2 sentence: a fine film', 'positive'], rows: ['a row'], plain: ['a document'],
            'tfds:imdb:test': ['rows of tfds:imdb:test']}
   for order in itertools.permutations(texts):

@@ -115,7 +115,8 @@ def test_the_roll_names_who_is_missing():
   assert said[0] == said[1] and said[0].startswith(
       'of 3 processes, number 1 did not come within 0.5 s: every worker')
   assert 'number 1, 2 did not come' in called(zero)[0]
-  assert f'process 0 did not answer at {address} within 0.5 s (Connection refused): every worker' in called(two)[0]
+  assert (f'process 0 did not answer at {address} within 0.5 s (Connection refused): every '
+          'worker') in called(two)[0]
   assert 'two processes, at' in called(zero, two, two, seconds=20)[0]
   assert 'came to a job of 3: the options differ' in called(zero, hosts.JobPlace(address, 2, 1),
                                                             seconds=20)[1]
@@ -215,7 +216,8 @@ def test_a_bug_of_one_process_ends_the_others_too(how, wrong):
     printed = outputs()
   assert "return {}['no such name']" in printed[wrong] and "KeyError: 'no such name'" in printed[
       wrong]
-  expected = f"process {wrong} of the job cannot go on: KeyError: 'no such name' (the output of that process has the"
+  expected = (f"process {wrong} of the job cannot go on: KeyError: 'no such name' (the output of "
+              "that process has the")
   assert expected in printed[1 - wrong]
 
 

@@ -115,7 +115,8 @@ def test_missing_libraries_are_found_before_anything_is_decoded(trained, tmp_pat
   monkeypatch.setattr(importlib.util, 'find_spec',
                       lambda name: None if name == 'sacrebleu' else real(name))
   monkeypatch.setattr(generate, 'generate', lambda *args: pytest.fail('decoded'))
-  expected = r'bleu, chrf are computed by sacrebleu, not installed here: pip install "plm_jax\[metrics\]"'
+  expected = (r'bleu, chrf are computed by sacrebleu, not installed here: pip install '
+              r'"plm_jax\[metrics\]"')
   monkeypatch.setitem(text_to_text.metrics.LIBRARIES, 'rouge', 'json')
   with pytest.raises(ConfigError, match=expected):
     text_to_text.evaluate_text_to_text(trained, source)

@@ -181,7 +181,8 @@ def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, ca
   config = labelled.run(tmp_path / 'three', steps=1, start=begun, output=str(tmp_path / 'run'),
                         optim__peak=0.0)
   result = run(config)
-  assert f"heads_label: in {finished[0]} it is for the classes 'bad, good', initialized at random" in capsys.readouterr().out
+  assert (f"heads_label: in {finished[0]} it is for the classes 'bad, good', initialized at "
+          "random") in capsys.readouterr().out
   assert result.params['heads_label']['dense']['kernel'].shape[-1] == 3
   tiny.assert_same(result.params['backbone'], finished[1].params['backbone'])
 

@@ -13,7 +13,7 @@ import urllib.parse
 HOSTS = ('www.googleapis.com', 'storage.googleapis.com', 'oauth2.googleapis.com')
 PATH = re.compile(
     r'(?P<service>/upload|/download)?/storage/v1/b(/(?P<bucket>[^/]+)(/o(/(?P<name>[^/]+)'
-                    r'(/(?P<action>compose|(rewriteTo|copyTo)/b/(?P<to>[^/]+)/o/(?P<copy>[^/]+)))?)?)?)?/?')
+    r'(/(?P<action>compose|(rewriteTo|copyTo)/b/(?P<to>[^/]+)/o/(?P<copy>[^/]+)))?)?)?)?/?')
 
 
 class Refused(Exception):
@@ -214,8 +214,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     session = f'{len(self.bucket.sessions)}-{name.rpartition("/")[2]}'
     self.bucket.sessions[session] = name, bytearray()
     self.more['Location'] = (
-        f'{self.scheme}://{self.headers["Host"]}/upload/storage/v1/b/{bucket}/o?uploadType=resumable'
-                             f'&upload_id={urllib.parse.quote(session, safe="")}')
+        f'{self.scheme}://{self.headers["Host"]}/upload/storage/v1/b/{bucket}/o'
+        f'?uploadType=resumable&upload_id={urllib.parse.quote(session, safe="")}')
     return b''
 
   def chunk(self) -> dict[str, Any] | bytes:

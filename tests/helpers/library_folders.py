@@ -1,7 +1,8 @@
 """Small folders of sentence-transformers, written by the library itself.
 
-`python tests/helpers/library_folders.py` writes those in tests/fixtures/sentence_transformers, with the
-library's vectors and scores. It needs sentence-transformers 6 and torch.
+`python tests/helpers/library_folders.py` writes the folders in
+tests/fixtures/sentence_transformers, with the library's vectors and scores. It needs
+sentence-transformers 6 and torch.
 """
 import json
 import pathlib

@@ -230,7 +230,8 @@ def compare(case: Case, got: dict[str, Any]) -> Iterator[tuple[str, str, str, st
       continue
     have = np.ma.asarray(got[name])
     if have.shape != want.shape:
-      yield case.name, name, '-', '-', f'FAILED: shape {list(have.shape)}, expected {list(want.shape)}'
+      failed = f'FAILED: shape {list(have.shape)}, expected {list(want.shape)}'
+      yield case.name, name, '-', '-', failed
       continue
     hidden = np.ma.getmaskarray(have)
     if hidden.any():

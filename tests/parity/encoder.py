@@ -40,10 +40,10 @@ def forward(reading, case) -> dict[str, np.ndarray]:
     if getattr(imported.config, 'clear', False):  # behind every layer there, where nothing sees it
       real = (batch['segments'] > 0).reshape(-1, batch['segments'].shape[-1], 1)
       got |= {name: x * real for name, x in got.items() if name.startswith('hidden_states.')}
-    if imported.config.block.norm_at == 'pre' and f'hidden_states.{imported.config.stack.blocks}' in case.outputs:
-      # The last of them comes after the last norm.
-      last = jax.jit(model.intermediates)(imported.params, batch)['output'].hidden
-      got |= {f'hidden_states.{imported.config.stack.blocks}': last}
+    last = f'hidden_states.{imported.config.stack.blocks}'
+    if imported.config.block.norm_at == 'pre' and last in case.outputs:
+      # The last hidden states come after the last norm.
+      got[last] = jax.jit(model.intermediates)(imported.params, batch)['output'].hidden
     got |= gradients(case, family, lambda: gradient(build, read, imported, batch, case.config))
   return jax.device_get(got)
 

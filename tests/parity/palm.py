@@ -28,8 +28,8 @@ def run(case) -> dict[str, np.ndarray]:
   config = sized(said)
   # Frequencies are a buffer of theirs, which the file holds in as few digits as the rest.
   position = Rope(scaling=Given(tuple(source.read('1.fn.rotary_emb.inv_freq').tolist())))
-  config = dataclasses.replace(config, block=validation.with_paths(config.block,
-                                                                   {'attention.position': position}))
+  block = validation.with_paths(config.block, {'attention.position': position})
+  config = dataclasses.replace(config, block=block)
   theirs = {name: jnp.asarray(source.read(name), jnp.float32) for name in source.tensors}
   batch = encoder.make_batch({name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()})
   model = Seen(ModelWithHeads(Decoder(config), {'lm': NextTokenHead(config.block, config.vocab)}))

@@ -1,7 +1,10 @@
-"""Every recipe at its smallest: run, exported and read back. One of each wiring with each objective
-is trained and asked for words; of each wiring that tests/test_compatibility.py does not continue one is
-killed, taken up again and evaluated. Steps of the others are traced: gradients and trajectories of
-families are those of the cases in tests/golden, and of tests/test_compatibility.py."""
+"""Every recipe at its smallest size is run, exported and loaded.
+
+For each pair of architecture and objective one recipe is trained, and its model fills masks or
+generates text. For each architecture whose runs tests/test_compatibility.py does not continue, one
+recipe is killed, resumed and evaluated. The steps of the other recipes are only traced:
+tests/golden and tests/test_compatibility.py check gradients and trajectories of their families.
+"""
 from collections.abc import Callable
 import dataclasses
 import functools
@@ -28,7 +31,7 @@ from plm_jax.training.train import TrainingResult
 RECIPES = [*recipes.all_recipes()]
 CONTINUED = json.loads((pathlib.Path(__file__).parents[1] / 'fixtures' / 'before'
                         / 'after.json').read_text())
-"""of which test_compatibility.py has runs that go on"""
+"""recipes whose runs test_compatibility.py continues"""
 EVERY = 'bert_base', 'gpt_base', 't5_small', 'bart_base', 'deberta_v3_xsmall', 'xlnet_base'
 
 
@@ -70,7 +73,9 @@ def different() -> list:
   params = []
   for config, names in groups.items():
     wiring, kind = type(config.model), (type(config.model), type(config.objective))
-    how: How = 'disturbed' if wiring not in wirings else 'trained' if kind not in kinds else 'traced'
+    how: How = 'trained' if kind not in kinds else 'traced'
+    if wiring not in wirings:
+      how = 'disturbed'
     marks = [pytest.mark.release] * (names[0] not in EVERY)
     wirings.add(wiring)
     kinds.add(kind)

@@ -83,7 +83,8 @@ def test_a_short_pretraining_and_a_low_rate_are_named(tmp_path):
   ready = ready._replace(config=with_paths(ready.config, {'warm_start': str(tmp_path / 'before')}))
   told = [*suggest_improvements(ready, result())]
   assert told[0].startswith('its pre-training was short, 2,000 steps')
-  assert f'the learning rate is low for a model of width 128: {name_field("optim.peak")}=5e-04' in told
+  assert ('the learning rate is low for a model of width 128: '
+          f'{name_field("optim.peak")}=5e-04') in told
   told = [*suggest_improvements(
       ready._replace(config=with_paths(ready.config, {'optim.peak': 5e-4})), result())]
   assert not any('rate' in reason for reason in told)

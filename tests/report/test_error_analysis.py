@@ -44,7 +44,8 @@ def test_tags_are_marked_as_they_are_and_as_they_were_predicted():
   assert 'Is: <mark>Angela PER </mark> came to <mark>film LOC </mark>' in found
   assert 'Predicted: <mark>Angela PER </mark> came to film' in found
   assert 'x:7' not in found
-  assert 'LOC <td>100.00 <td>50.00 <td>66.67 <td>2 PER <td>100.00 <td>100.00 <td>100.00 <td>1' in found
+  assert ('LOC <td>100.00 <td>50.00 <td>66.67 <td>2 PER <td>100.00 <td>100.00 <td>100.00 '
+          '<td>1') in found
 
 
 def test_answers_stand_in_their_contexts():

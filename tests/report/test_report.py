@@ -82,7 +82,8 @@ def test_ignores_lines_that_are_not_whole(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   whole = json.dumps(train(1, loss=3.0, name='x', flag=True))
   path.write_bytes(f'{whole}\n[1]\n7\n\n{{"step": 2}}\n{{"step": "a", "split": "train"}}\n'.encode()
-                   + b'{"step": 2, "split": "train", "loss": 2.\n\xff\xfe\n{"step": 3, "split": "train", "lo')
+                   + b'{"step": 2, "split": "train", "loss": 2.\n\xff\xfe\n'
+                     b'{"step": 3, "split": "train", "lo')
   assert html.read_curves(path) == ({'loss': {'train': [(1, 3.0)]}}, [], 7)
   said = '7 lines of metrics.jsonl, torn or of something else, left out of the curves'
   assert said in Page(write_report(tmp_path, Summary('a run', {}))).words

@@ -39,8 +39,10 @@ def corpus(tmp_path_factory) -> pathlib.Path:
   """Sixty documents of a few sentences that a model could learn."""
   draw = random.Random(0)
   def sentence():
-    return f'The {draw.choice(["old", "new", "small", "great"])} {draw.choice(["array", "matrix", "value"])} is ' \
-           f'{draw.choice(["returned", "copied", "sorted", "stored"])} in {draw.choice(["memory", "place", "order"])}.'
+    return (f'The {draw.choice(["old", "new", "small", "great"])} '
+            f'{draw.choice(["array", "matrix", "value"])} is '
+            f'{draw.choice(["returned", "copied", "sorted", "stored"])} in '
+            f'{draw.choice(["memory", "place", "order"])}.')
   documents = ['\n'.join(' '.join(sentence() for _ in range(4)) for _ in range(3))
                for _ in range(60)]
   path = tmp_path_factory.mktemp('text') / 'corpus.txt.gz'

@@ -348,7 +348,8 @@ def test_resume_gives_up(cloud):
 
 def test_a_resume_that_is_interrupted_lets_the_run_save_and_leaves_nothing(cloud, tmp_path):
   saved = tmp_path / 'saved'
-  command = f'trap "touch {saved}.$WORKER; exit 75" TERM; touch {tmp_path}/up.$WORKER; while true; do sleep 0.1; done'
+  command = (f'trap "touch {saved}.$WORKER; exit 75" TERM; touch {tmp_path}/up.$WORKER; '
+             'while true; do sleep 0.1; done')
   process = cloud.start('resume', *PLACE, 'v2-32', 'bash', '-c', command, 'x', OUTPUT)
   until = time.monotonic() + 60
   while len([*tmp_path.glob('up.*')]) < 2 and time.monotonic() < until:

@@ -35,7 +35,8 @@ def started(worker, folder, program):
 
 
 def test_a_run_that_saves_is_not_killed(worker, tmp_path):
-  save = f'trap "touch $PLM_JAX_SAVING; sleep 3; touch {tmp_path}/saved; rm $PLM_JAX_SAVING; exit 75" TERM'
+  save = (f'trap "touch $PLM_JAX_SAVING; sleep 3; touch {tmp_path}/saved; rm $PLM_JAX_SAVING; '
+          'exit 75" TERM')
   started(worker, tmp_path, save.replace('$PLM', '\\$PLM'))
   found = worker('stop', PLM_JAX_STOP_SECONDS='1')
   assert found.returncode == 0 and 'saves its checkpoint' in found.stdout

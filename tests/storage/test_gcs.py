@@ -57,8 +57,8 @@ def test_a_small_file_costs_a_request_to_read_and_two_to_write(bucket, client):
 
 def test_what_cannot_be_read_is_named(bucket, client):
   bucket.put('folder/a', b'12345')
-  assert fails(
-      client, 'storage.read_bytes("gs://bucket/nix")') == 'StorageError: gs://bucket/nix is not there'
+  missing = fails(client, 'storage.read_bytes("gs://bucket/nix")')
+  assert missing == 'StorageError: gs://bucket/nix is not there'
   assert fails(client, 'storage.read_bytes("gs://bucket/folder")').endswith(
       'is a folder, expected a file')
   assert fails(client, 'storage.read_bytes("gs://bucket/folder/a", limit=4)').endswith(
@@ -179,7 +179,8 @@ def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
   assert sorted(set(found)) == list(range(9))
 
 
-CHECK = 'bucket_check.check_reachable({"gs://bucket/run": "run", "/a/disk": "read", "gs://bucket/text.txt": "read"})'
+CHECK = ('bucket_check.check_reachable({"gs://bucket/run": "run", "/a/disk": "read", '
+         '"gs://bucket/text.txt": "read"})')
 
 
 def test_a_good_bucket_costs_a_dozen_requests_and_keeps_nothing(bucket, client):
@@ -238,7 +239,8 @@ def test_a_bucket_of_another_region_is_refused(bucket, client, location, zone, r
   try:
     if refused:
       message = fails(client, CHECK)
-      assert f'this machine in {zone[:-2]}: what is read or written there is charged for, as egress' in message
+      assert (f'this machine in {zone[:-2]}: what is read or written there is charged for, as '
+              'egress') in message
       assert 'gs://bucket/run lies in ' in message and 'PLM_JAX_ANY_REGION=1' in message
       client.ask('os.environ["PLM_JAX_ANY_REGION"] = "1"')
     client.ask(CHECK)
@@ -413,7 +415,8 @@ def test_a_corpus_is_cleaned_from_a_bucket_into_it(bucket, client):
                   for text in ('One old house. ' * 9, 'one  OLD house. ' * 9, 'Two.'))
   bucket.put('text/a.jsonl.gz', gzip.compress(lines.encode()))
   client.ask('from plm_jax.corpora import clean, filter_documents')
-  cleaned = 'clean.clean(filter_documents.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", "gs://bucket/cleaned").dropped'
+  cleaned = ('clean.clean(filter_documents.CleanConfig(workers=1), "gs://bucket/text/*.jsonl.gz", '
+             '"gs://bucket/cleaned").dropped')
   assert client.ask(cleaned) == {'exact duplicate': 1}
   left = gzip.decompress(bucket.read('cleaned/documents-00000.jsonl.gz')).decode().splitlines()
   assert [json.loads(line)['text'] for line in left] == [('One old house. ' * 9), 'Two.']

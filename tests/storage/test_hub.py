@@ -18,7 +18,8 @@ from plm_jax.storage import hub
 from plm_jax.tokenizers import train_wordpiece
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-LOAD = 'from plm_jax import conversion\nfor name in sys.argv[1:]: print(conversion.load(name, lazy=True).family)'
+LOAD = ('from plm_jax import conversion\n'
+        'for name in sys.argv[1:]: print(conversion.load(name, lazy=True).family)')
 FIND = 'from plm_jax.storage import hub\nfor name in sys.argv[1:]: print(hub.find_folder(name))'
 UPLOAD = ('import pathlib\nfrom plm_jax.storage import hub\n'
           'print(hub.upload(pathlib.Path("out"), sys.argv[1], False, "", "Upload"))')
@@ -166,7 +167,8 @@ def test_names_and_revisions_that_do_not_exist(server, files, tmp_path):
   server.add('org/secret', files, private=True)
   old = newest(server)
   server.add('org/bert', {**files, 'config.json': b'{}'}, branch='v2')
-  unknown = 'is no local folder, and no public model on the Hugging Face hub: check the name; a private model needs'
+  unknown = ('is no local folder, and no public model on the Hugging Face hub: check the name; a '
+             'private model needs')
   for name in ('org/other', 'other', 'org/secret'):
     assert unknown in run(server, tmp_path, FIND, name)[1]
   assert 'org/bert on the Hugging Face hub has no revision v9' in run(server, tmp_path, FIND,

@@ -284,7 +284,8 @@ def test_devices_are_written_to_and_not_replaced(tmp_path):
 @pytest.mark.parametrize('name', ['/dev/stdout', '/proc/self/fd/1', '/dev/fd/1', 'link'])
 def test_standard_output_keeps_what_was_printed_before(tmp_path, name):
   (tmp_path / 'link').symlink_to('/dev/stdout')
-  program = f'from plm_jax import storage; print("before"); storage.write({name!r}, "content\\n"); print("after")'
+  program = ('from plm_jax import storage; print("before"); '
+             f'storage.write({name!r}, "content\\n"); print("after")')
   with open(tmp_path / 'out', 'wb') as out:
     subprocess.run([sys.executable, '-c', program], stdout=out, check=True, cwd=tmp_path,
                    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)})

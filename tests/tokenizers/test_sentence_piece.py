@@ -110,7 +110,8 @@ def test_save_load_pickle(trained, tmp_path):
 
 
 def test_training_is_the_same_in_every_process():
-  code = f'from plm_jax import tokenizers; print(tokenizers.train_sentencepiece({TEXTS!r}, 70).hash)'
+  code = ('from plm_jax import tokenizers; '
+          f'print(tokenizers.train_sentencepiece({TEXTS!r}, 70).hash)')
   run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True,
                        env={**os.environ, 'PYTHONHASHSEED': '5'})
   assert run.stdout.strip() == tokenizers.train_sentencepiece(TEXTS, 70).hash
@@ -305,7 +306,8 @@ runtime_version.MAJOR = 5
 try:
   importlib.import_module('sentencepiece.sentencepiece_model_pb2')
 except runtime_version.VersionError:
-  print(sentence_piece.load_protobuf().ModelProto.FromString(bytes.fromhex('0a030a0161')).pieces[0].piece)
+  model = sentence_piece.load_protobuf().ModelProto.FromString(bytes.fromhex('0a030a0161'))
+  print(model.pieces[0].piece)
 print([name for name in os.environ if 'PROTOBUF' in name])"""
   found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
   assert found.stdout == 'a\n[]\n'

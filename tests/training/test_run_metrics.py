@@ -57,7 +57,8 @@ def test_writer(tmp_path):
 
 
 def test_a_run_that_goes_on_takes_out_what_it_will_write_again():
-  first, second = '{"step": 2, "split": "train", "loss": Infinity}\n', '{"step": 4, "split": "heldout", "mlm": 0.5}\n'
+  first = '{"step": 2, "split": "train", "loss": Infinity}\n'
+  second = '{"step": 4, "split": "heldout", "mlm": 0.5}\n'
   third, torn = '{"step": 6, "split": "train"}\n', '{"step": 4, "spl'
   assert run_metrics.lines_until(first + second + third + torn, 4) == first + second
   assert run_metrics.lines_until(first + second.rstrip(), 4) == first + second
