@@ -1,5 +1,4 @@
-"""Every test runs on the CPU, with eight devices; what asks for no mesh runs on the first of
-them."""
+"""Every test runs on the CPU with eight devices; without a mesh, on the first device."""
 import ctypes
 import gc
 import os
@@ -16,7 +15,7 @@ import tiny
 
 from plm_jax.training.step import init_state
 
-# Most of the tests' time is compilation; what is compiled runs for milliseconds.
+# Most of the tests' time is compilation; compiled code runs for milliseconds.
 FLAGS = ['--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0',
          '--xla_cpu_parallel_codegen_split_count=1']  # the processors have other tests to run
 if jax.__version_info__ < (0, 11):  # a later XLA aborts on a flag that it no longer has
@@ -54,7 +53,7 @@ def vocab():
 
 @pytest.fixture(scope='session')
 def windows():
-  """16 rows, of which two are padding alone."""
+  """16 rows; two of them contain only padding."""
   batch = tiny.windows(16)
   for name in ('tokens', 'segments', 'sentences', 'words'):
     batch[name][[5, 11]] = 0

@@ -1,4 +1,4 @@
-"""The front door: what its docstrings show, what it refuses, and that it is light."""
+"""The public API: the examples of its docstrings, its errors, and its import time."""
 import contextlib
 import doctest
 import io
@@ -30,8 +30,8 @@ from plm_jax.tokenizers import train_byte_bpe, train_wordpiece
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-  """A folder with a text and two runs of seconds, in which the module's tests work."""
-  folder = tmp_path_factory.mktemp('door')
+  """A folder with a text and two short runs, in which the module's tests work."""
+  folder = tmp_path_factory.mktemp('api')
   (folder / 'corpus.txt').write_text(tiny.text())
   reviews = ''.join(f'A {word} film {number}.\t{label}\n' for number in range(12)
                     for word, label in (('fine', 'good'), ('dull', 'bad')))
@@ -53,7 +53,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def checkpoints(tmp_path_factory):
-  """A folder with a text and two checkpoints, whose parameters are drawn by lot."""
+  """A folder with a text and two checkpoints with random parameters."""
   folder = tmp_path_factory.mktemp('checkpoints')
   (folder / 'corpus.txt').write_text(tiny.text()[:3000])
   lines = tiny.text().splitlines()[:300]
@@ -72,7 +72,7 @@ def checkpoints(tmp_path_factory):
 
 @pytest.mark.slow
 def test_docstrings(runs, monkeypatch):
-  """Every function of the door shows a use, which works. Steps are traced; the page on Python below
+  """The example of every public function works. Steps are traced; the page on Python below
   trains for real."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   with hub_server.Hub() as hub:
@@ -101,7 +101,7 @@ def check_docstrings():
     assert not said.getvalue()
 
 
-def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
+def test_unsupported_functions_raise_one_line_errors(checkpoints):
   encoder, decoder = plm_jax.load('bert'), plm_jax.load('gpt2')
   assert encoder.capabilities == ('encode', 'fill_mask', 'likelihood', 'minimal_pairs', 'export')
   assert decoder.capabilities == (
@@ -140,7 +140,7 @@ def test_what_a_model_cannot_do_is_refused_in_a_line(checkpoints):
     assert '\n' not in str(raised.value)
 
 
-def test_answers_are_those_of_the_modules(checkpoints):
+def test_results_equal_those_from_the_modules(checkpoints):
   decoder = plm_jax.load('gpt2')
   (found,), = generate.generate(decoder, ['Bada'], generate.GenerationConfig(6))
   assert plm_jax.generate(decoder, 'Bada', max_new=6) == [[found]]
@@ -153,8 +153,8 @@ def test_answers_are_those_of_the_modules(checkpoints):
     plm_jax.stream(decoder, 'Bada', temperature=1.0, number=2)
 
 
-def test_the_door_is_light():
-  """To import it loads nothing that takes time, and it says what it has."""
+def test_the_import_is_fast():
+  """Importing the package loads nothing slow, and `dir` lists its functions."""
   code = ('import sys, plm_jax; heavy = {"jax", "flax", "numpy", "tensorflow", "tyro"} & '
           'set(sys.modules);'
           'assert not heavy, heavy; assert set(dir(plm_jax)) == set(plm_jax.__all__); '

@@ -186,7 +186,7 @@ def test_a_second_call_compiles_and_copies_nothing(case, tmp_path):
   if model is None:
     case.call(model, 1, tmp_path)
   else:
-    runs = case.function != 'export'  # what is only written to a file stays on the host
+    runs = case.function != 'export'  # exported parameters stay on the host
     assert not runs or all(isinstance(x, jax.Array) for x in jax.tree.leaves(model.params))
     with watched({shape for shape in shapes if len(shape) > 1},
                  'disallow' if runs else 'allow') as copied:
@@ -206,7 +206,7 @@ def test_a_second_model_of_the_same_configuration_compiles_nothing():
 
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
-def test_the_counters_see_what_they_are_for(kind):
+def test_the_counters_detect_compilations_and_copies(kind):
   """A function that compiles in every call, and a model whose parameters are copied in every call,
   are found."""
   model = ready.model(kind)

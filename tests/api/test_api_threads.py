@@ -22,7 +22,7 @@ Call = Callable[[], Any]
 
 
 def words(seed: int, count: int) -> list[str]:
-  """Draws words of random letters, most of which a tokenizer has not seen."""
+  """Sample words of random letters; a tokenizer has not seen most of them."""
   draw = random.Random(seed)
   return [''.join(draw.choices('abcdefghiklmnoprstu', k=draw.randint(2, 9))) for _ in range(count)]
 

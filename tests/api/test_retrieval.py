@@ -169,7 +169,7 @@ def test_a_query_without_a_relevant_document_counts_as_zero():
 
 
 def draw_rankings(seed):
-  """Draw judgments with several levels and rankings with ties, in which some queries are
+  """Sample judgments with several levels and rankings with ties; some queries are also
   documents."""
   rng = np.random.default_rng(seed)
   relevance, found = {}, {}
@@ -199,7 +199,7 @@ def reference(relevance, found):
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_scores_are_those_of_the_definitions(seed):
+def test_scores_match_the_definitions(seed):
   relevance, found = draw_rankings(seed)
   scores = score(relevance, found)
   assert [scores[name] for name in ('ndcg_10', 'map',
@@ -207,7 +207,7 @@ def test_scores_are_those_of_the_definitions(seed):
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_scores_are_those_of_pytrec_eval(seed):
+def test_scores_match_pytrec_eval(seed):
   pytrec_eval = pytest.importorskip('pytrec_eval')
   relevance, found = draw_rankings(seed)
   results = {query: {name: value for name, value in hits if name != query}

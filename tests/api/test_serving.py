@@ -50,7 +50,7 @@ def test_no_call_compiles_after_it(kind):
   assert not compiled
 
 
-def test_settings_of_the_checkpoint_are_those_of_generate(monkeypatch):
+def test_generate_uses_the_settings_of_the_checkpoint(monkeypatch):
   stated = GenerationDefaults(options={'beams': 2, 'repetition_penalty': 1.5})
   model = dataclasses.replace(ready.model('gpt2'), generation=stated)
   seen = []
@@ -59,7 +59,7 @@ def test_settings_of_the_checkpoint_are_those_of_generate(monkeypatch):
   assert seen == [GenerationConfig(max_new=3, beams=2, repetition_penalty=1.5)]
 
 
-def test_it_compiles_what_is_asked_for_and_no_more():
+def test_it_compiles_only_the_given_functions():
   model = ready.model('bert')
   assert [call[:3] for call in plm_jax.warm_up(model, length=40, batch=2,
                                                functions=['encode'])] == [
@@ -69,7 +69,7 @@ def test_it_compiles_what_is_asked_for_and_no_more():
   assert max(call.length for call in plm_jax.warm_up(model, length=500, functions=['encode'])) == 64
 
 
-def test_what_cannot_be_warmed_up_is_refused():
+def test_unsupported_functions_and_lengths_are_refused():
   model = ready.model('bert')
   with pytest.raises(ConfigError,
                      match='generate cannot be warmed up: of this model encode, fill_mask can'):

@@ -13,11 +13,11 @@ import pytest
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.layers.char_cnn import CharacterConfig
 
-# One family per architecture, and families with parameters of their own.
+# One family per architecture, and families with additional parameters.
 ARCHITECTURES = ('bert', 't5')
 OTHERS = [pytest.param(name, marks=[pytest.mark.slow, *[pytest.mark.release] * (name != 'bart')])
-          for name in ('deberta', 'xlnet', 'gpt2', 'elmo', 'albert', 'v3', 'modernbert', 'llama', 'glm',
-                       'bart')]
+          for name in ('deberta', 'xlnet', 'gpt2', 'elmo', 'albert', 'v3', 'modernbert', 'llama',
+                       'glm', 'bart')]
 
 
 def make_model(name: str) -> Any:
@@ -54,7 +54,7 @@ def loss_of(output) -> jax.Array:
 
 
 @pytest.mark.parametrize('name', [*ARCHITECTURES, *OTHERS])
-def test_outputs_and_gradients_equal_those_of_linen(name):
+def test_outputs_and_gradients_equal_linen(name):
   model = make_model(name)
   linen, batch = model.backbone(), make_batch(model.kind)
   params = nn.unbox(jax.jit(linen.init)(jax.random.key(7), batch)['params'])

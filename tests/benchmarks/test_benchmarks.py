@@ -1,4 +1,4 @@
-"""Benchmarks that nothing else calls go on working when what they call changes."""
+"""Benchmarks without other tests still run when the code that they call changes."""
 import gzip
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Budgets of compiled steps: what is compared, and what those that are kept say."""
+"""Budgets of compiled steps: how they are compared, and the content of the stored ones."""
 import dataclasses
 import json
 import types
@@ -27,7 +27,7 @@ def versions(monkeypatch):
   monkeypatch.setattr(budgets.importlib.metadata, 'version', lambda name: '1.2')
 
 
-def test_what_is_kept_of_a_step():
+def test_stored_fields_of_a_step():
   kept = budget(REPORT, REPORT)
   short, long = kept.pop('phases')
   assert kept == {'topology': 'v2:4x4', 'devices': 32, 'kind': 'TPU v2',
@@ -77,7 +77,7 @@ def test_a_budget_is_written_and_read(tmp_path, monkeypatch):
                       lambda name: [types.SimpleNamespace()] * 32)
   assert budgets.write('bert_base') and budgets.check('bert_base')
   assert budgets.read('bert_base') == budget(REPORT, REPORT)
-  assert (tmp_path / 'budgets' / 'bert_base.json').read_text().count('\n') > 40  # a figure a line
+  assert (tmp_path / 'budgets' / 'bert_base.json').read_text().count('\n') > 40  # one number per line
 
 
 def test_a_run_at_its_bounds():
@@ -92,7 +92,7 @@ def test_a_run_at_its_bounds():
 
 
 @pytest.mark.parametrize('path', sorted(budgets.FOLDER.glob('*.json')), ids=lambda path: path.stem)
-def test_what_is_kept_is_of_the_recipe_as_it_is(path):
+def test_stored_budgets_match_the_current_recipes(path):
   found, recipe = json.loads(path.read_text()), recipes.find_recipe(path.stem)
   assert found['topology'] == recipe.row.pod and found['mesh']['fsdp'] == recipe.row.mesh.fsdp
   assert found['mesh']['tensor'] == recipe.row.mesh.tensor and found['micro-steps'] == recipe(

@@ -1,5 +1,4 @@
-"""Chinese masks: what arms differ in, how words like others are found, and what is counted of rows
-made by hand."""
+"""Chinese masks: differences between arms, similar words, and counts of rows made by hand."""
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ MASK, PIECES = 4, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'北京是大�
                  'SentenceOrder(swapped=0.5, short=0.1, slack=16)', 'objective.unit: token -> word',
                  'objective.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)',
                  'objective.synonyms:  -> out/similar.txt'])])
-def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, changes):
+def test_a_chinese_arm_changes_only_its_own_settings(arm, changes):
   run = chinese.config(SETTING, arm)
   config_lib.check(run)
   assert validation.differences(chinese.config(SETTING, 'bert'), run, {'name'}) == changes
@@ -46,7 +45,8 @@ def test_a_list_of_the_users_is_taken(monkeypatch):
 
 
 def test_words_like_others_have_as_many_characters():
-  """Nearest first; what is not Chinese, and what has no other of its length, is left out."""
+  """Nearest first; words that are not Chinese, or are the only ones of their length, are
+  omitted."""
   words = ['北京', '的', '上海', 'ab', '了', '大城市', '广州', '2010']
   angles = np.array([0.0, 0.2, 0.3, 0.01, 0.25, 0.1, 0.1, 0.02])
   unit = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -56,7 +56,7 @@ def test_words_like_others_have_as_many_characters():
       ['的', '了'], ['了', '的'], ['北京', '广州'], ['上海', '广州'], ['广州', '北京']]
 
 
-def test_neighbours_of_many_are_those_of_few(monkeypatch):
+def test_neighbors_do_not_depend_on_the_chunk_size(monkeypatch):
   draw = np.random.default_rng(0).normal(size=(50, 8))
   unit = draw / np.linalg.norm(draw, axis=1, keepdims=True)
   monkeypatch.setattr(similar_words, 'CHUNK', 7)
@@ -81,7 +81,7 @@ def test_shares_of_predicted_tokens():
   found = chinese_masks.of_tokens(rows(), MASK)
   assert found == pytest.approx({
       'predicted': 100 * 5 / 22, 'mask': 40, 'kept': 40, 'random': 20, 'other': 0, 'question': 50})
-  changed = rows()  # what is changed and not predicted is told
+  changed = rows()  # a changed token that is not predicted is an error
   changed.new[1, 3] = 13
   assert chinese_masks.of_tokens(changed, MASK)['other'] == pytest.approx(100 / 22)
 
@@ -120,7 +120,7 @@ def test_spans_and_runs():
                                           'runs 5': 25}
 
 
-def test_figures_stand_beside_those_published():
+def test_tables_compare_with_published_numbers():
   found = {'bert': {'predicted': 14.94, 'whole': 6.0},
            'macbert': {'predicted': 15.0, 'alike': 79.9}}
   lines = chinese_masks.table(found).splitlines()

@@ -12,14 +12,14 @@ GOOD, BAD = ('a fine film', 'we liked it',
              'good and moving'), ('a dull film', 'we left early', 'bad and long')
 SMALL = ('--layers=2', '--width=64', '--rows=8', '--length=32', '--steps=6', '--tuning-seeds=2',
          '--tuning-epochs=0.5')
-# Characters of which words are made.
+# Characters of the words.
 HAN = '中国北京上海大城市我们他你好天气今明年月日人民生活学校老师书电影音乐历史文化经济发展技术科研究社会问题工作方法'
 
 
 @pytest.fixture
 def in_process(monkeypatch):
-  """What would have a process of its own is called here, with what JSON makes of its arguments ->
-  what was called."""
+  """Call functions here instead of in a separate process, with their arguments converted by JSON;
+  return the calls."""
   called = []
   def apart(function, given):
     called.append(function)
@@ -54,7 +54,7 @@ def test_modern(tmp_path, in_process, monkeypatch, capfd):
   assert first.startswith('| all | ') and '| 6 |' in first and ' - |' not in first.replace(
       '| - | 6 |', '')
   assert not [*tmp_path.glob('out/sweep/*/')] and not [*tmp_path.glob('out/tasks/*/')]
-  # others may begin with what was trained
+  # others may start from the trained model
   assert [path.name for path in tmp_path.glob('out/runs/*/')]
   comparison.main(modern.BENCH)
   assert len(in_process) == 7 and capfd.readouterr().out.splitlines()[-2:] == [first, nothing]

@@ -1,5 +1,4 @@
-"""Which modern change is worth what: what arms differ in, how long they run, what is kept of
-them."""
+"""Comparison of modern changes: differences between arms, run lengths, and stored results."""
 import functools
 import json
 import pathlib
@@ -56,7 +55,7 @@ def test_bert_is_as_published_but_for_its_size_and_the_length_of_its_run():
     'bert': set(), 'norm': NORM, 'packed': PACKED, 'masks': MASKS, 'wsd': WSD,
     'all': NORM | PACKED | MASKS | WSD,
     'dropout': DROPOUT, 'rope': ROPE}.items())
-def test_an_arm_differs_from_bert_in_what_it_says_and_in_nothing_else(arm, changes):
+def test_a_modern_arm_changes_only_its_own_settings(arm, changes):
   run = equal_time.planned(modern.config(SETTING, arm), Plan(1000, 1e-3, 0, 'out'))
   config_lib.check(run)
   found = validation.differences(modern.config(SETTING, 'bert'), modern.config(SETTING, arm),
@@ -134,7 +133,7 @@ def test_arms_are_judged_by_the_same_rows_and_masks(arm, monkeypatch):
   assert config.model == run.model
 
 
-def test_what_a_process_of_its_own_found_is_kept(tmp_path, monkeypatch):
+def test_results_of_a_separate_process_are_stored(tmp_path, monkeypatch):
   monkeypatch.chdir(ROOT)
   file = tmp_path / 'runs' / 'kept.json'
   assert kept.run('benchmarks.kept:shown', [1.0, 2.0], file) == '1.50 ± 0.71'
@@ -151,7 +150,7 @@ def test_what_a_process_of_its_own_found_is_kept(tmp_path, monkeypatch):
     ('--only finetune', '--data is missing'),
     ('--only table --arms bart',
      'arms are bert, norm, packed, masks, wsd, all, dropout, rope, bert_muon, all_muon, got bart')])
-def test_what_is_typed_is_checked(typed, message, capsys):
+def test_options_are_checked(typed, message, capsys):
   with pytest.raises(SystemExit):
     comparison.parsed(modern.BENCH, ['--text=a', '--output=b', *typed.split()])
   assert message in capsys.readouterr().err
@@ -177,7 +176,7 @@ def found(loss, **more):
                      'judged': judged, **more})
 
 
-def test_the_table_is_of_what_is_kept(tmp_path):
+def test_the_table_shows_the_stored_results(tmp_path):
   """Rates by the sweeps of both ends, steps by the pace: three minutes of 16 x 128 tokens in half a
   second."""
   for folder in ('sweep', 'runs', 'tasks'):
@@ -202,7 +201,7 @@ def test_the_table_is_of_what_is_kept(tmp_path):
       f'| from scratch |{" - |" * 9} 0.50 | - |']
 
 
-def test_stages_do_what_is_not_done(tmp_path, monkeypatch):
+def test_stages_skip_finished_work(tmp_path, monkeypatch):
   """The sweep of the ends alone, each rate for a tenth of the steps; then the runs, with the rate
   that was found."""
   done = []

@@ -23,7 +23,7 @@ BIAS = 'model.block.attention.position: NoPosition() -> '
     'shared_bias': {'model.embeddings.absolute: learned -> none',
                     f'{BIAS}TableBias(shared=True, length=128, factor=30.0)'},
     'muon': {'optim.kind: adamw -> muon', 'optim.peak: 0.001 -> 0.002'}}.items())
-def test_arms_differ_from_learned_positions_in_what_they_name(arm, changes):
+def test_an_arm_changes_only_the_settings_in_its_name(arm, changes):
   learned, other = (plateau.make_run(name, 'text.txt', 'out', TOKENS) for name in ('learned', arm))
   assert {*validation.differences(learned, other, {'name'})} == changes
 

@@ -32,7 +32,7 @@ def test_names_of_sizes_are_code():
       'base.\n- tiny_other')
 
 
-def test_every_recipe_has_a_budget_of_its_own_mesh():
+def test_every_recipe_has_a_budget_for_its_mesh():
   """A recipe whose mesh, micro-steps or pod have changed has to be compiled again."""
   for name in recipes.all_recipes():
     row, budget = recipes.find_recipe(name).row, budgets.read(name)

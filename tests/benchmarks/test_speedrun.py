@@ -45,7 +45,7 @@ def test_a_record_is_of_an_entry_as_it_is_now(name):
                                                                record.tokens(entry))
 
 
-def test_the_board_shows_what_the_records_say():
+def test_the_board_shows_the_records():
   text = board.README.read_text()
   for name, track in TRACKS.items():
     if name != 'test':

@@ -84,7 +84,7 @@ def test_the_mean_of_the_newest_checkpoints(tmp_path):
     restore_mean_params(tmp_path, 4, shapes)
 
 
-def test_of_a_mean_and_what_is_trained_others_read_the_mean(tmp_path):
+def test_others_read_the_mean_of_the_parameters(tmp_path):
   arrays = {name: {'kernel': np.full(3, number, np.float32)}
             for number, name in enumerate(('mean', 'trained', 'mu'))}
   count = np.int32(4)
@@ -115,7 +115,7 @@ def test_only_the_newest_stay(state, tmp_path):
 def copy(saved, tmp_path):
   """A copy of the checkpoints, to be damaged."""
   yield shutil.copytree(saved, tmp_path / 'checkpoints')
-  # Orbax leaves reads behind that nobody waits for, which complain when they are collected.
+  # Orbax leaves unfinished reads, which print errors when they are garbage-collected.
   gc.collect()
 
 
@@ -172,7 +172,7 @@ def test_no_lost_truncated_or_foreign_file_goes_unnoticed(copy):
 
 
 @pytest.mark.slow
-def test_the_newest_whole_one_is_found_and_what_is_damaged_put_aside(copy):
+def test_the_newest_complete_checkpoint_is_found_and_damaged_ones_are_moved(copy):
   (copy / '5/state/manifest.ocdbt').unlink()
   said = []
   checkpoints = Checkpoints(copy)
@@ -209,7 +209,7 @@ def test_numbers_that_are_not_finite_are_refused(state, learner, windows, tmp_pa
                 'locations=x]'), 'PERMISSION'),
     (ValueError('UNAVAILABLE: CURL error[7] Could not connect to server'), 'UNAVAILABLE'),
 ])
-def test_what_cannot_be_read_is_not_called_damaged(raised, message, copy, learner, windows,
+def test_read_errors_are_not_reported_as_damage(raised, message, copy, learner, windows,
                                                    monkeypatch):
   checkpoints = Checkpoints(copy)
   def fail(*args, **kwargs):
@@ -223,8 +223,8 @@ def test_what_cannot_be_read_is_not_called_damaged(raised, message, copy, learne
 
 
 def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch):
-  """The writing goes on in the background: whoever looks next learns of it, and what was saved
-  before is whole."""
+  """Writing continues in the background: the next access reports the error, and earlier
+  checkpoints are complete."""
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(1, {'x': np.arange(3)}, {})
   checkpoints.wait()
@@ -264,7 +264,7 @@ def test_a_checkpoint_of_another_model(copy, windows, changes):
   other = tiny.learner(**changes)
   with pytest.raises(CheckpointError, match='checkpoints/5 cannot be restored'):
     restore(copy, other, windows)
-  # arrays beyond those asked for are what restoring parameters alone leaves out
+  # restoring only parameters omits the other arrays
   if changes != {'norm.kind': 'rms'}:
     with pytest.raises(CheckpointError, match='checkpoints/5 cannot be restored'):
       restore_params(copy, layout(other, windows, 1)[0].params)

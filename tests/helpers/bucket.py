@@ -1,11 +1,11 @@
-"""A bucket on loopback: as much of Google Cloud Storage as TensorFlow, tensorstore, Orbax and
-google-cloud-storage ask.
+"""Fake bucket on the loopback interface: the part of Google Cloud Storage that TensorFlow,
+tensorstore, Orbax and google-cloud-storage use.
 
-TensorFlow's client cannot be told another host. Its libcurl takes a proxy, so this server answers
-CONNECT for Google's names and ends TLS itself; the others come by plain HTTP. Clients read that
-from the environment when they are first used, so they run in processes of their own, which
-`Bucket.environment` is for. Objects lie in memory, and all who ask see the same at once. Requests
-are counted, and go wrong as `Fault` says.
+TensorFlow's client cannot use another host, but its libcurl supports a proxy. So this server
+accepts CONNECT for Google's names and terminates TLS; the other clients connect by plain HTTP.
+Clients read these settings from the environment when they are first used, so they run in separate
+processes with the variables of `Bucket.environment`. Objects are kept in memory, and all clients
+read the same state. Requests are counted, and `Fault` makes some of them fail.
 """
 import base64
 import collections
@@ -78,8 +78,8 @@ class Bucket:
 
   def __init__(self, folder: pathlib.Path, name: str = 'bucket', location: str = 'US-CENTRAL1',
                zone: str = ''):
-    """folder: for the certificate. location: of the bucket. zone: of the machine, as its metadata
-    server says it."""
+    """folder: for the certificate. location: of the bucket. zone: of the machine, in its
+    metadata."""
     self.folder, self.name, self.zone = folder, name, zone
     self.layout: dict[str, Any] = {'location': location, 'locationType': 'region'}
     self.objects: dict[str, Object] = {}
@@ -111,7 +111,7 @@ class Bucket:
 
   @property
   def environment(self) -> dict[str, str]:
-    """What a client's process has to have; nothing of it is asked of Google."""
+    """Environment variables of a client process; no request goes to Google."""
     return {
         'https_proxy': f'http://{self.address}',
         'CURL_CA_BUNDLE': str(self.folder / 'authority.pem'),
@@ -155,7 +155,7 @@ class Bucket:
 
 
 def certify(folder: pathlib.Path) -> ssl.SSLContext:
-  """Makes an authority of our own, authority.pem, and with it a certificate for Google's names."""
+  """Make a certificate authority, authority.pem, and a certificate for Google's names."""
   from cryptography import x509
   from cryptography.hazmat.primitives import hashes, serialization
   from cryptography.hazmat.primitives.asymmetric import ec

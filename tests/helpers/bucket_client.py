@@ -17,11 +17,11 @@ from typing import Any
 
 
 class Failed(Exception):
-  """What the client's process raised: 'StorageError: gs://...'."""
+  """Error raised in the client process: 'StorageError: gs://...'."""
 
 
 class Client:
-  """Started at once; what it is asked runs in it, one after the other."""
+  """A process that is started at once and runs requests one after the other."""
 
   def __init__(self, bucket, **environment: str):
     self.errors = bucket.folder / f'client-{len(list(bucket.folder.iterdir()))}.log'

@@ -1,4 +1,4 @@
-"""One of two processes, in one of which a barrier's work has a bug: python bug_worker.py
+"""One of two processes; in one of them the work of a barrier has a bug: python bug_worker.py
 COORDINATOR COUNT INDEX HOW."""
 import sys
 

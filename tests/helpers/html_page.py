@@ -1,4 +1,4 @@
-"""A parsed report, for the tests of what it shows."""
+"""Parsed HTML reports for tests of their content."""
 from html.parser import HTMLParser
 import re
 from xml.etree import ElementTree

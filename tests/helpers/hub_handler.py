@@ -1,4 +1,4 @@
-"""Answers of the stand-in of the Hugging Face hub: `hub_server.Hub` has its state."""
+"""Responses of the fake Hugging Face hub: `hub_server.Hub` has its state."""
 import base64
 import contextlib
 import hashlib
@@ -42,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
   do_HEAD = do_POST = do_PUT = do_GET
 
   def answer(self) -> None:
-    """Count a request, and answer it or fail as a fault says."""
+    """Count a request, and answer it or fail according to a fault."""
     url = urllib.parse.urlsplit(self.path)
     self.query = dict(urllib.parse.parse_qsl(url.query))
     self.body = self.read_body()
@@ -154,7 +154,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Return a repository that the client may know; its files, if it `reads` them."""
     found = self.hub.repositories.get((kind, urllib.parse.unquote(name)))
     if found is None or (found.private and not self.logged_in()):
-      # The hub hides private repositories, and asks strangers for a token.
+      # The hub hides private repositories, and requires a token without a login.
       if self.logged_in():
         raise Refusal(404, 'Repository not found', 'RepoNotFound')
       raise Refusal(401, 'Invalid username or password.')

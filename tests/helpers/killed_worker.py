@@ -1,4 +1,4 @@
-"""One of several processes, of which one is killed while the others wait for it: python
+"""One of several processes; one of them is killed while the others wait for it: python
 killed_worker.py COORDINATOR COUNT INDEX KILLED HOW."""
 import os
 import signal
@@ -15,7 +15,7 @@ if __name__ == '__main__':
       distributed=True, coordinator=coordinator, count=int(count), index=int(index)))
   with hosts.barrier('all are here'):
     pass
-  if how == 'ends':  # as all do: nobody is told anything
+  if how == 'ends':  # as all processes do, without a message to the others
     sys.exit(0)
   if how == 'collective':
     multihost_utils.process_allgather(np.ones(3))

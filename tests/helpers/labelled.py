@@ -24,7 +24,7 @@ def tokenizer() -> Tokenizer:
 
 
 def write(folder: pathlib.Path, kind: str, part: str, count: int) -> str:
-  """Writes `count` examples of a kind, all of which fit 16 tokens -> the file."""
+  """Write `count` examples of a kind, each of at most 16 tokens, and return the file."""
   draw, rows = random.Random(f'{kind} {part}'), []
   for number in range(count):
     text = words(draw)

@@ -86,7 +86,7 @@ def write_cross_encoder(folder: pathlib.Path, activation: str) -> Any:
 
 
 def write_fixtures() -> None:
-  """Write the stored folders and what the library computes with them."""
+  """Write the stored folders and the library's outputs for them."""
   import torch
   root = pathlib.Path(__file__).parents[1] / 'fixtures' / 'sentence_transformers'
   shutil.rmtree(root, ignore_errors=True)

@@ -40,7 +40,7 @@ def jsons(value: Any, count: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def json_of(value: Any, draw: random.Random) -> bytes:
-  """One damaged copy; one in ten is damaged as bytes, besides."""
+  """Return a damaged copy; one in ten also has damaged bytes."""
   text = json.dumps(value)
   copy = json.loads(text)
   for _ in range(draw.choice((1, 1, 1, 2, 4))):
@@ -92,15 +92,16 @@ def near(value: Any, draw: random.Random) -> Any:
 
 
 def contents(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
-  """`count` damaged copies of what a file holds: bytes flipped, cut, put in, doubled, exchanged."""
+  """Yield `count` damaged copies of a file's content: bytes flipped, cut, inserted, doubled or
+  exchanged."""
   draw = random.Random(seed)
   for _ in range(count):
     yield bytes_of(content, draw)
 
 
 def bytes_of(content: bytes, draw: random.Random) -> bytes:
-  """One damaged copy. What stands in front is what says how the rest is read: half of the damage is
-  in the first 1%."""
+  """Return a damaged copy. The beginning of a file determines how the rest is read, so half of
+  the damage is in the first 1%."""
   if draw.random() < 0.03:
     return draw.choice((b'', b'\0', b'\x80\x02', content[:1], b'\xff' * 100, content * 2))
   for _ in range(draw.choice((1, 1, 1, 2, 8))):
@@ -131,11 +132,10 @@ def bytes_of(content: bytes, draw: random.Random) -> bytes:
 
 
 def attempt(path: pathlib.Path, damage: bytes, read: Callable[[], Any], seconds: float = 10) -> str:
-  """Reads with the damage in the place of what the file `path` holds; puts the file back -> '' or
-  the one message.
+  """Read the file `path` with damaged content, restore it, and return '' or the error message.
 
-  The message may name another file of the folder, which does not go with the damaged one. Any other
-  error than an Expected passes through, and its note has what it was.
+  The message may name another file of the folder that does not fit the damaged one. Any error
+  other than Expected is raised, with the damage in a note.
   """
   good, said = path.read_bytes(), ''
   path.write_bytes(damage)
@@ -160,8 +160,8 @@ class Late(BaseException):
 
 @contextlib.contextmanager
 def limits(seconds: float = 10, memory: int = 2 << 30) -> Iterator[None]:
-  """What takes longer ends in Late, what asks for more memory on top of what there is in
-  MemoryError, or a message of it. For the main thread; code in C is interrupted when it returns."""
+  """Limit time and additional memory: raise Late, or MemoryError (or an error with its message).
+  Only for the main thread; C code is interrupted when it returns."""
   def late(number, frame):
     raise Late(f'over {seconds} s')
   before = resource.getrlimit(resource.RLIMIT_AS)

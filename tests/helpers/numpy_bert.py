@@ -1,5 +1,4 @@
-"""BERT with its two heads and its loss in plain numpy, float64: what the real one is compared
-with."""
+"""BERT with its two heads and its loss in plain numpy, float64, as a reference."""
 import jax
 import numpy as np
 from scipy.special import erf

@@ -1,9 +1,9 @@
-"""A worker whose machine is taken away: python preempted_worker.py WHEN STEPS PORTS --output=FOLDER
+"""A worker whose machine is preempted: python preempted_worker.py WHEN STEPS PORTS --output=FOLDER
 ARGUMENTS
 
-The arguments are those of bert_base. Its machine has been taken away as often as the cloud says
-($CLOUD/preempted). Before the step of STEPS that has this number it says that now is WHEN, and does
-nothing any more; behind the last of them it runs to its end.
+The arguments are those of bert_base. $CLOUD/preempted has the number of preemptions so far. Before
+the step of STEPS with this index, the worker touches the file WHEN and stops working; after the
+last of STEPS it runs to its end.
 """
 import os
 import pathlib

@@ -1,10 +1,10 @@
-"""One process of a run by several: python run_worker.py COORDINATOR COUNT INDEX TERMINATED
-ARGUMENTS of the recipe.
+"""One process of a run with several processes: python run_worker.py COORDINATOR COUNT INDEX
+TERMINATED ARGUMENTS of the recipe.
 
-TERMINATED: the index of the process that is told, before the fifth step, that its machine is taken
-away; -1: none. Environment variables: RECIPE, another than bert_base; KILL=STEP, at which the
-process is killed; WINDOWS=FILE, to which it writes which windows it reads; EXTRA, further arguments
-of this process alone.
+TERMINATED: the index of the process that is notified, before the fifth step, that its machine is
+preempted; -1: none. Environment variables: RECIPE, instead of bert_base; KILL=STEP, at which the
+process is killed; WINDOWS=FILE, where it records the windows that it reads; EXTRA, additional
+arguments of this process only.
 """
 import json
 import os

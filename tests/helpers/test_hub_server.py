@@ -1,4 +1,4 @@
-"""The stand-in for the Hugging Face hub, read and written by the real client."""
+"""The fake Hugging Face hub, read and written by the real client."""
 import hub_server
 import huggingface_hub
 from huggingface_hub.errors import (
@@ -66,7 +66,7 @@ def test_a_cut_download_resumes(hub, tmp_path, monkeypatch):
   path = client(hub).hf_hub_download('org/model', 'model.safetensors', cache_dir=tmp_path)
   with open(path, 'rb') as file:
     assert file.read() == FILES['model.safetensors']
-  assert hub.sent['model.safetensors'] == 10_000 + 6000  # the second request asked for the rest
+  assert hub.sent['model.safetensors'] == 10_000 + 6000  # the second request requested the rest
 
 
 def test_short_download_fails(hub, tmp_path):

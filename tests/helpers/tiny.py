@@ -27,7 +27,7 @@ LENGTH = 32
 
 
 def block(**changes) -> BlockConfig:
-  """changes: fields of the block, and for its parts mappings of theirs."""
+  """changes: fields of the block; for its parts, mappings of their fields."""
   flat = {key: value for key, value in changes.items() if not isinstance(value, dict)}
   inner = {f'{key}.{name}': value for key in changes.keys() - flat.keys()
            for name, value in changes[key].items()}
@@ -141,10 +141,11 @@ def assert_same(a, b):
 
 
 def assert_close(got, want, rel=1e-5):
-  """Every leaf to `rel` of its largest entry, or of a hundredth of the largest entry of all.
+  """Compare every leaf with a tolerance of `rel` times its largest entry, or times a hundredth of
+  the largest entry of all leaves.
 
-  The second half is for gradients that are zero but for rounding: those of key biases, which
-  softmax does not feel.
+  The second bound is for gradients that are zero except for rounding, such as those of key
+  biases, which do not change the softmax.
   """
   got, want = flat(jax.device_get(got)), flat(jax.device_get(want))
   assert got.keys() == want.keys()

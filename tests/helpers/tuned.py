@@ -1,8 +1,8 @@
-"""Models made by hand that have learned a task: what they say of a text can be told by reading it.
+"""Hand-made models that have learned a task: their predictions follow from reading the text.
 
-A vector of a word is one-hot, and attention takes the mean of a row, so that the first token knows
-which words there are. 'fine' is good and 'dull' is bad; 'angela merkel' is a person, 'berlin' a
-place; the answer to all questions is the person.
+Word vectors are one-hot, and attention averages over a row, so the first token contains the set of
+words. 'fine' is good and 'dull' is bad; 'angela merkel' is a person, 'berlin' a place; the person
+is the answer to all questions.
 """
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def trained(kind: str) -> LoadedModel:
 
 
 def filled(path, x):
-  """Makes a leaf: identities where vectors go through, zeros where nothing is to be said, ones for
+  """Fill a leaf: identities to pass vectors through, zeros for layers without effect, ones for
   scales."""
   name = '/'.join(entry.key for entry in path)
   if name.endswith('scale'):

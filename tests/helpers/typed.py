@@ -1,7 +1,7 @@
-"""Commands of README and of the site's pages, typed as they stand there, at --scale=test.
+"""Commands of the README and the site's pages, run as written, with --scale=test.
 
-A run has two steps of it, which tests trace (`tiny.traced_step`). What a command reads is made
-before it: the text, and checkpoints from runs of the commands above it.
+A run has two steps, which tests trace (`tiny.traced_step`). The inputs of a command are made before
+it: the text, and checkpoints from the runs of earlier commands.
 """
 import dataclasses
 import json
@@ -37,7 +37,7 @@ ELSEWHERE = {
     'experiments.babylm export': 'the same',
     'experiments.babylm push': 'the same',
     '--hosts.distributed': 'several processes are those of tests/distributed/test_distributed.py'}
-# What the smallest models have no room for, and work that only takes longer.
+# Options that reduce vocabulary or work for the smallest models.
 ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['--vocab=2048'],
         'generate': ['--max-new=8']}
 SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16',
@@ -47,15 +47,15 @@ SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16',
 
 
 def shown(text: str) -> list[str]:
-  """Returns the commands of a page: indented lines that call Python or a script, those that go on
-  joined."""
+  """Return the commands of a page: indented lines that call Python or a script, with continuation
+  lines joined."""
   text = text.replace('\\\n', ' ')
   lines = [line.partition('   #')[0].strip() for line in re.findall(r'^    (\S.*)$', text, re.M)]
   return [line for line in lines if re.match(r'(\S*python3? |plm-jax |scripts/)', line)]
 
 
 class World:
-  """The folder in which commands are typed."""
+  """The folder in which commands run."""
 
   def __init__(self):
     self.text = tiny.text()
@@ -128,7 +128,7 @@ class World:
     pathlib.Path(name).write_text('\n'.join([columns, *lines]) + '\n')
 
   def provide(self, line: str) -> None:
-    """Makes what the command reads and no command above it has made."""
+    """Create the inputs of the command that no earlier command has created."""
     for name, run_of in (('bert-base-uncased', 'bert_base-laptop'),
                          ('bert-base-cased', 'bert_base-laptop'),
                          ('gpt2', 'gpt2_small-laptop'), ('t5-small', 't5_small')):
@@ -163,7 +163,7 @@ class World:
         module.removeprefix('experiments.'), args)
     assert module == 'plm_jax' or (ROOT / 'experiments' / f'{name}.py').exists()
     if name in recipes.word_vectors.PUBLISHED:
-      # what is asked for
+      # words with vectors
       pathlib.Path('words.txt').write_text('an array of arrays\nthe value of values\n' * 200)
       smaller = [arg for arg in args if not arg.startswith(('--scale', '--data.path'))]
       vectors.start(name, [*smaller, '--scale=test', '--data.path=words.txt',
@@ -182,11 +182,11 @@ class World:
       args.append('--data.prepare.heldout=0.1')
     if not any(arg.startswith('--output=') for arg in args):
       folder = pathlib.Path(f'runs/{name}{suffix}')
-      # commands beside each other, where one types one of them
+      # concurrent commands, where a reader types one of them
       others = len([*folder.parent.glob(f'{folder.name}*')])
       args.append(f'--output={folder}' + (f'-{others}' if folder.exists() else ''))
     if not any(arg.startswith('--data.path') for arg in args):
-      # the corpus that is in the packages has tests of its own
+      # the built-in corpus has separate tests
       args.append('--data.path=corpus.txt.xz')
     config = parse(recipes.find_recipe(name), args)
     brief = TrainConfig((Phase(2, 32, 8),), log_every=1, eval_every=2, eval_batches=1, save_every=2)

@@ -1,12 +1,13 @@
-"""Golden cases of other code, run through plm_jax: which cases there are, who runs them, and how
-they are compared.
+"""Run golden cases of other implementations through plm_jax: the list of cases, their runners, and
+the comparison.
 
-A case is a folder with case.json (what it is, tolerances), config.json, model.safetensors,
-inputs.npz and outputs.npz. A runner takes a Case and gives outputs under the names of outputs.npz;
-the tables below say which, by class or by family and kind. What is in none of them is unsupported,
-as is a case of which something was not read, and what a runner raises Unsupported for, or gives it
-for an output: listed as such, never passed over. Entries that the case gives, or does not define
-enough to be computed, are masked by the runner (numpy.ma) and listed as not compared.
+A case is a folder with case.json (description and tolerances), config.json, model.safetensors,
+inputs.npz and outputs.npz. A runner takes a Case and returns outputs under the names of
+outputs.npz. The tables below map a class, or a family and kind, to its runner. A case is
+unsupported if it is in none of these tables, if some of its fields were not read, or if its runner
+raises Unsupported; a single output is unsupported if its value is Unsupported. Unsupported cases
+are listed, never skipped silently. A runner masks (numpy.ma) entries that the case provides itself
+or does not define completely; these are listed as not compared.
 """
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -48,7 +49,7 @@ BOTH = {
     'Model': encoder_decoder.backbone, 'EncoderModel': encoder_decoder.backbone,
     'MTModel': encoder_decoder.seq2seq,
     'ForConditionalGeneration': encoder_decoder.seq2seq, **fine_tuning.KINDS}
-# Classes of transformers: beginning of the name, what is behind it.
+# Classes of transformers: the beginning of the name and the rest.
 CLASSES = {
     **{name + rest: encoder.run(reading) for rest, reading in ENCODERS.items() for name in (
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2',
@@ -102,7 +103,7 @@ TRAINING = {
         'ModernBert',
         'EuroBert', 'MPNet')},
 }
-# Of references that are not transformers: family, and what the case calls its kind or its runner.
+# References other than transformers: the family, and the kind or runner in the case.
 KINDS = {
     ('deberta', 'run_emd'): deberta.run(deberta.mask_decoder),
     ('deberta', 'run_rtd'): deberta.run(deberta.replaced_tokens),
@@ -132,15 +133,14 @@ KINDS = {
     ('optimizers', 'adafactor_t5'): optimizers.adafactor_t5,
     ('optimizers', 'schedules'): optimizers.schedules,
 }
-# Of what a case says of itself: what describes it, and changes nothing that is computed. All else
-# has to be read.
+# Fields that describe a case and do not change a computation. All other fields must be read.
 DESCRIBED = {
     'family', 'case', 'split', 'reference', 'runner', 'hf_class', 'kind', 'seed', 'note', 'weights',
     'stored_dtype',
     'outputs', 'grads', 'suggested_atol', 'fp32_vs_fp64', 'worst_max_abs', 'worst_rel_to_scale',
     'compare_where',
-    'p',  # of tables: their names say it again
-    'untied',  # of T5: its configuration says it again
+    'p',  # of tables: already in their names
+    'untied',  # of T5: already in its configuration
     'forward_kwargs.return_dict', 'forward_kwargs.output_hidden_states',
     'forward_kwargs.output_attentions',
     'forward_kwargs.use_cache'}
@@ -175,8 +175,8 @@ class Case:
 
   @property
   def kind(self) -> tuple[str, str]:
-    """Family and class; where the case names none, or one of the AutoModels, the class of its
-    configuration, and for references that have no classes what the case calls its runner."""
+    """Family and class. Without a class, or with an AutoModel, the class of the configuration;
+    for references without classes, the runner named in the case."""
     cls = self.about.get('hf_class') or self.about.get('kind') or ''
     if (not cls or cls.startswith('AutoModel')) and (self.path / 'config.json').exists():
       cls = [*(self.config.get('architectures') or ()), cls][0]
@@ -190,7 +190,7 @@ class Case:
     return KINDS.get(self.kind) or (CLASSES.get(self.kind[1]) if 'hf_class' in self.about else None)
 
   def left(self) -> list[str]:
-    """What the case says and no runner has asked for."""
+    """Return the fields of the case that no runner has read."""
     said = [name for name in self.about.left() if not {name, name.partition('.')[0]} & DESCRIBED]
     where = self.about.get('compare_where')
     given = (f'input {name}' for name in self.inputs.left() if name not in (where, 'none'))
@@ -198,7 +198,7 @@ class Case:
     return said if self.kind == ('optimizers', 'schedules') else [*said, *given]
 
   def tolerance(self, output: str) -> float | np.ndarray:
-    """What the case suggests for this output, or for each entry of it; without that, ten times the
+    """Return the case's tolerance for this output, or for each entry; default: ten times the
     reference's own error in float32."""
     if self.outputs[output].dtype.kind in 'iub':
       return 0.0
@@ -250,7 +250,7 @@ def compare(case: Case, got: dict[str, Any]) -> Iterator[tuple[str, str, str, st
 
 
 def where(case: Case, name: str, x: np.ndarray) -> np.ndarray:
-  """The entries at positions that are worth comparing, where the case says which."""
+  """Return the entries at the positions that are compared, if the case lists positions."""
   mask_name = case.about.get('compare_where')
   if not mask_name:
     return x

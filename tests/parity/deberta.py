@@ -26,13 +26,13 @@ def run(reading):
 
 
 def mask_decoder(case):
-  """Label 0: not predicted; the predicted positions of all rows lie one behind another."""
+  """Label 0 means not predicted; the predicted positions of all rows are concatenated."""
   imported = conversion.load(case.path)
   model = Seen(imported.model())
   inputs = {name: jnp.asarray(x, jnp.int32) for name, x in case.inputs.items()}
   batch = {'tokens': inputs['input_ids'], 'segments': inputs['input_mask']}
   most = max((case.inputs['labels'] > 0).sum(1))
-  # As in training: the decoder is asked at the predicted positions alone.
+  # As in training, the decoder is evaluated at the predicted positions only.
   order = np.argsort(case.inputs['labels'] == 0, axis=1, kind='stable')[:, :most]
   real = np.take_along_axis(case.inputs['labels'] > 0, order, 1)
   labels = inputs['labels'][inputs['labels'] > 0]

@@ -1,5 +1,5 @@
-"""Runs the cases of transformers' decoders: the inputs and readings of the encoders, what is their
-own beside them."""
+"""Run the cases of transformers' decoders, with the inputs and outputs of the encoders and
+additional ones."""
 import functools
 from typing import Any
 
@@ -24,7 +24,7 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  """Outputs and gradients, what the layers let see, and for cases that decode step by step the same
+  """Compute outputs, gradients and intermediate values; for cases with step-by-step decoding also
   with a cache."""
   imported, inputs, batch, build, read = opened(reading, case, KNOWN, make_batch)
   family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(
@@ -48,8 +48,8 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
 
 def make_batch(inputs, config):
-  """transformers' arguments under our names. There padding sees the text before it, so what is seen
-  is said in full."""
+  """Rename transformers' arguments. There, padding attends to earlier tokens, so the attention
+  mask is explicit."""
   batch = encoder.make_batch(inputs)
   rows, length = batch['tokens'].shape
   if 'attention_mask' in inputs and 'visible' not in batch:
@@ -102,8 +102,8 @@ def step_by_step(imported, batch, prefill: int):
 
 
 def of_step(visible, start: int, stop: int):
-  """visible [B, L, L] -> [B, Q, L + Q], of tokens start .. stop - 1: the cache's L slots, of which
-  those before are filled, then their own."""
+  """Map an attention mask [B, L, L] to [B, Q, L + Q] for tokens start .. stop - 1: the L slots of
+  the cache, filled up to start, then the new tokens."""
   some = visible[:, start:stop]
   before = jnp.where(jnp.arange(some.shape[2]) < start, some, False)
   return jnp.concatenate([before, some[:, :, start:stop]], 2)
@@ -115,7 +115,7 @@ def backbone(outputs, inputs, config):
 
 
 def causal_lm(outputs, inputs, config):
-  """Labels are shifted by them: a token's are those of the next."""
+  """The reference shifts labels: the label of a position is the next token."""
   del config
   logits = outputs['lm'].reshape(*inputs['input_ids'].shape, -1)
   return encoder.with_loss({'logits': logits}, inputs, lambda: encoder.cross_entropy(

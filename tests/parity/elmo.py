@@ -14,7 +14,7 @@ from plm_jax.models import elmo
 
 def run(case) -> dict[str, np.ndarray]:
   config = elmo.parse_options(case.config)
-  # of which model.safetensors is AllenNLP's reading
+  # model.safetensors has AllenNLP's version of it
   with np.load(case.path / 'bilm_hdf5_layout.npz') as file:
     params = elmo.import_arrays(config, {name: file[name].astype(np.float32)
                                          for name in file.files})

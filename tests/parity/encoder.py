@@ -25,8 +25,8 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  """Outputs and gradients by the plain way, hidden states and attention from what the layers let
-  see."""
+  """Compute outputs and gradients by the public heads, and hidden states and attention from
+  intermediate values."""
   imported, _, batch, build, read = opened(reading, case, KNOWN, make_batch)
   family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(
       build(imported.config))
@@ -37,7 +37,7 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
   with jax.default_matmul_precision('highest'):
     got = {**outputs(imported.params, batch), **jax.jit(model.inside)(imported.params, batch)}
-    if getattr(imported.config, 'clear', False):  # behind every layer there, where nothing sees it
+    if getattr(imported.config, 'clear', False):  # the reference clears padding after every layer, where it is never attended to
       real = (batch['segments'] > 0).reshape(-1, batch['segments'].shape[-1], 1)
       got |= {name: x * real for name, x in got.items() if name.startswith('hidden_states.')}
     last = f'hidden_states.{imported.config.stack.blocks}'
@@ -54,7 +54,7 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
   tokens = inputs['input_ids'].reshape(-1, shape[-1])
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
   if (config or {}).get('model_type') == 'xlm':
-    # Rows end where they are said to, or with as many tokens as are no padding.
+    # The case gives the row lengths, or they follow from the padding.
     ends = inputs['lengths'].reshape(-1) if 'lengths' in inputs else (
         tokens != config['pad_token_id']).sum(-1)
     batch['segments'] = (jnp.arange(shape[-1]) < ends[:, None]).astype(jnp.int32)
@@ -76,9 +76,10 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
 
 
 def gradient(build, read, imported, batch, config):
-  """d loss / d parameters. torch gives the padding token's row of the table no gradient from
-  look-ups, only from the tied head: here look-ups of it go to a copy of the row behind the table,
-  whose logits and gradient are left out. Where padding has a position, that row has none either."""
+  """Compute d loss / d parameters. In torch the embedding of the padding token gets no gradient
+  from look-ups, only from the tied head. So look-ups of padding use a copy of its embedding at
+  the end of the table, and logits and gradient of the copy are removed. If padding has a position
+  embedding, that gets no gradient either."""
   pad, vocab, params = config.get('pad_token_id'), imported.config.vocab, imported.params
   padding = getattr(imported.config, 'padding', -1)
   if padding >= 0 and 'place' not in batch:
@@ -141,8 +142,7 @@ def next_sentence(outputs, inputs, config):
 
 
 def pretraining(outputs, inputs, config):
-  """MLM and the question about the pair: whether the next sentence follows, or in which order two
-  are."""
+  """Masked LM with next-sentence prediction or sentence-order prediction."""
   del config
   question, theirs, labels = ('nsp', 'seq_relationship_logits',
                               'next_sentence_label') if 'nsp' in outputs else (
@@ -156,7 +156,7 @@ def pretraining(outputs, inputs, config):
 
 
 def replaced_tokens(outputs, inputs, config):
-  """Whether each token was replaced; the loss is over what is no padding."""
+  """Replaced token detection, with the loss over tokens other than padding."""
   del config
   logits = outputs['rtd']
   def loss():

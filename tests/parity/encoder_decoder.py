@@ -25,8 +25,8 @@ def run(reading):
 
 
 def forward(reading, case) -> dict[str, np.ndarray]:
-  """Outputs and gradients, what the layers of both sides let see, and for cases that decode step by
-  step the same with a cache."""
+  """Compute outputs, gradients and intermediate values of encoder and decoder; for cases with
+  step-by-step decoding also with a cache."""
   imported, _, batch, build, read = opened(
       reading, case, KNOWN, functools.partial(make_batch, generates=reading is seq2seq))
   family, model = conversion.get_family(imported.family).specialize(imported.config), Seen(
@@ -46,9 +46,9 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
 
 def make_batch(inputs, config, generates: bool = False):
-  """transformers' arguments under our names. There padding of the decoder sees the text before it,
-  so what is seen is said in full. generates: labels are text, which the decoder reads; else it
-  reads the encoder's where it has no own."""
+  """Rename transformers' arguments. There, padding of the decoder attends to earlier tokens, so
+  the attention mask is explicit. generates: the decoder reads the labels; otherwise its own
+  input, or the encoder's if it has none."""
   batch = encoder.make_batch({name: x for name, x in inputs.items() if name
                               in ('input_ids', 'attention_mask')})
   tokens = inputs.get('decoder_input_ids')
@@ -65,8 +65,8 @@ def make_batch(inputs, config, generates: bool = False):
 
 
 def shifted(labels, config):
-  """What the decoder reads to say `labels`: the token that begins, or for mBART their last one, of
-  the language."""
+  """Return the decoder input for `labels`: shifted right, with the start token first, for mBART
+  the language token."""
   pad = config['pad_token_id']
   labels = jnp.where(labels == -100, pad, labels)
   if config['model_type'] == 'mbart':
@@ -98,8 +98,9 @@ def of_side(seen, last, prefix):
 
 
 def gradient(build, read, imported, batch, config):
-  """d loss / d parameters. For BART look-ups of padding go to a copy of its row behind the table,
-  whose gradient is left out, as torch gives them none."""
+  """Compute d loss / d parameters. For BART look-ups of padding use a copy of its embedding at
+  the end of the table, and the gradient of the copy is removed, because torch gives padding no
+  gradient."""
   vocab, params, pad = imported.config.vocab, jax.tree.map(jnp.asarray,
                                                            imported.params), config['pad_token_id']
   widen, module = lambda params: params, build(imported.config)
@@ -169,7 +170,7 @@ def backbone(outputs, inputs, config):
 
 
 def seq2seq(outputs, inputs, config):
-  """Labels are what the decoder says."""
+  """Labels are the outputs of the decoder."""
   del config
   return encoder.with_loss(
       {'logits': outputs['lm']}, inputs,

@@ -29,7 +29,7 @@ class GivenRows(Given, TaskObjective):
 
 
 class GivenTask(Given, Task):
-  """A task of which every row is an example, or one choice of an example."""
+  """A task in which every row is one example or one choice of an example."""
 
   known = ROWS | {'labels'}
 
@@ -48,14 +48,15 @@ class GivenTask(Given, Task):
     return GivenRows(self)
 
   def batch(self, inputs, config, make_batch):
-    """Rows as their wiring makes them, the token that stands for each, and what the loss reads."""
+    """Build the rows of the architecture, the position that represents each row, and the labels
+    of the loss."""
     rows = self.arranged(make_batch({name: x for name, x in inputs.items() if name in ROWS},
                                     config), inputs)
     return rows | (self.labelled(inputs) if LABELS & {*inputs} else {})
 
   def arranged(self, rows, inputs):
-    """Rows with the token that stands for each: XLNet's last that is no padding, the first of other
-    encoders."""
+    """Return rows with the position that represents each: for XLNet the last token that is not
+    padding, otherwise the first."""
     del inputs
     if 'extract' in rows:
       return rows
@@ -64,7 +65,7 @@ class GivenTask(Given, Task):
     return rows | {'extract': stand}
 
   def labelled(self, inputs):
-    """What the loss reads besides the head's output."""
+    """Return the inputs of the loss other than the head's output."""
     label = inputs['labels'].reshape(-1, 1)
     return {'label': label, 'weight': jnp.ones(label.shape, jnp.float32)}
 
@@ -83,7 +84,7 @@ class GivenTask(Given, Task):
 
 @dataclasses.dataclass(frozen=True)
 class GivenClasses(GivenTask, SequenceTask):
-  """A class of a row, or a number, by which of them the labels are."""
+  """Classification or regression of rows; the dtype of the labels decides."""
 
   @classmethod
   def of(cls, imported, inputs):
@@ -144,7 +145,7 @@ class GivenChoices(GivenTask, ChoiceTask):
 
 @dataclasses.dataclass(frozen=True)
 class GivenSpans(GivenTask, AnswerTask):
-  """Where an answer starts and ends; answers behind the row do not count."""
+  """Start and end of an answer; answers after the end of the row are ignored."""
 
   known = ROWS | {'start_positions', 'end_positions'}
 

@@ -19,7 +19,7 @@ SAME = {'max_new_tokens': 'max_new', 'min_new_tokens': 'min_new', 'num_beams': '
         'forced_bos_token_id': 'forced_first', 'forced_eos_token_id': 'forced_last'}
 STOPPING: Any = {True: 'full', False: 'heuristic', 'never': 'never'}
 IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id')
-# What changes nothing where the most likely is chosen, or at the value that says so.
+# Options that do not affect greedy decoding, or have their neutral value.
 GREEDY = {'temperature', 'top_k', 'top_p', 'typical_p', 'use_cache', 'return_dict_in_generate',
           'output_scores'}
 OFF = dict(do_sample=False, num_beam_groups=1, diversity_penalty=0.0,
@@ -59,8 +59,8 @@ def rows_of(case) -> tuple[np.ndarray, np.ndarray]:
 
 
 def generated(case, kind, batch) -> dict[str, np.ndarray]:
-  """What was in batch['tokens'] and what follows, padded behind the end, as long as the longest; by
-  steps of `kind`."""
+  """Return batch['tokens'] and the generated tokens, padded after the end to the longest; `kind`
+  computes the steps."""
   said, tokens = case.about['generate'], batch['tokens']
   said.only(**OFF)
   said.asked |= GREEDY

@@ -1,5 +1,4 @@
-"""Runs the cases of GLM's own code: rows with two positions or one, and generation with what was
-read before."""
+"""Run the cases of GLM's own code: one or two positions per token, and generation with memory."""
 from typing import Any
 
 import jax
@@ -75,8 +74,8 @@ def load(case):
 
 
 def make_batch(inputs, mask):
-  """Their arguments under our names. mask: the length of part A [B], or what is visible [B, 1, L,
-  L]. Padding, behind the row, comes after all that is real and so is not seen."""
+  """Rename the arguments. mask: the length of part A [B], or an attention mask [B, 1, L, L].
+  Padding comes after all other tokens, so nothing attends to it."""
   tokens, places = inputs['input_ids'], inputs['position_ids']
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
   batch |= {'place': places[:, 0], 'types': places[:, 1]} if places.ndim == 3 else {'place': places}

@@ -67,9 +67,9 @@ FULL_STOP = 13  # of the case's sentences
 
 
 def bart(case) -> dict[str, np.ndarray]:
-  """Order and rotation of the examples are looked up in what the case gives; statistics are over
-  200 tokens, of which two are special. Counted as the reference's are: a span's random token as
-  text, one that is inserted as random."""
+  """Take order and rotation of the examples from the case; compare statistics over 200 tokens,
+  two of them special. As in the reference, the random token of a span counts as text, and an
+  inserted token as random."""
   case.about['hparams'].asked |= {'seed', 'n'}  # of draws, which are given or counted
   length = 200
   got = {'poisson3_probs': np.array(TextInfilling(mean_span_length=3.0).lengths, np.float32)}
@@ -91,9 +91,9 @@ def bart(case) -> dict[str, np.ndarray]:
 
 
 def drawn(some, size, draws, room=0):
-  """What a noise makes of a text whose tokens no random one can be taken for -> numbers of each
-  draw. Every token is a sentence, and a span's random one has that of the token whose place it
-  takes, an inserted one that of another."""
+  """Corrupt a text that contains no token that can be sampled at random, and return the counts of
+  each sample. Every token is a sentence; the random token of a span belongs to the sentence of
+  the token that it replaces, an inserted one to another."""
   vocab = Vocab(1000, mask=1000)
   tokens = filled(np.arange(2000, 2000 + size), room or size)
   text = TextBuffer(tokens, tokens, tokens, jnp.int32(size))
@@ -109,8 +109,8 @@ def drawn(some, size, draws, room=0):
 
 
 def given_order(outputs) -> dict[str, np.ndarray]:
-  """The reference's text in the order that it drew, by ours. A sentence ends with the first full
-  stop of a run; what is behind the last of these stays there."""
+  """Return the reference's text in the order that it sampled. A sentence ends with the first full
+  stop of a run; tokens after the last full stop stay at the end."""
   source = outputs['permute_example_in']
   inner = source[1:-1]
   stops = inner == FULL_STOP

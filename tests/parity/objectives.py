@@ -1,5 +1,5 @@
-"""Runs the cases of what objectives do to text: given randomness exactly, statistics over many
-draws of our own."""
+"""Run the cases of objectives: exact for given random numbers, otherwise statistics over many
+samples."""
 import dataclasses
 import functools
 
@@ -100,9 +100,9 @@ def statistics(objective, rows, length):
       'merged_span_token_length_freq_1to20': np.bincount(sizes, minlength=21)[1:21] / len(sizes)}
 
 
-# Of what `stats` hold. The entries before and behind are about the reference's corpus, which its
-# cases do not hold: how many rows it gives, how long they are, how many texts have no second
-# sentence. They are masked: not compared.
+# Entries of `stats`. The other entries describe the reference's corpus, which the cases do not
+# contain: the number and length of its rows, and the number of texts without a second sentence.
+# They are masked: not compared.
 MASKING = slice(2, 6)  # share of tokens that are predicted; of these: masked, kept, random
 PIECES = 405  # ids from here on continue a word
 VOCAB = Vocab(505, pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -152,7 +152,7 @@ def arranged(pair, tokens, types, answers) -> dict[str, np.ndarray]:
   for row, kind, answer in zip(tokens, types, answers, strict=True):
     end = int(np.flatnonzero(row == VOCAB.sep)[-1])
     a, b = row[1:int(kind.argmax()) - 1], row[int(kind.argmax()):end]
-    # A text of its own for B that does not follow; B before A in one text where they are swapped.
+    # A different text as B for pairs that do not follow; B before A in one text for swapped pairs.
     if isinstance(pair, SentenceOrder):
       pair, texts = dataclasses.replace(pair, swapped=float(answer)), [[b, a] if answer else [a, b]]
     else:

@@ -43,14 +43,14 @@ def bert_adamw(case) -> dict[str, np.ndarray]:
 
 
 def torch_adamw(case) -> dict[str, np.ndarray]:
-  """Where the case says its hyper-parameters in words, they are these."""
+  """Hyperparameters of cases that describe them in words."""
   case.about['hparams'].only(amsgrad=False, maximize=False)
   return adam(case, AdamW(peak=0.01, warmup=5, schedule='linear', eps=1e-8, bias_correction=True))
 
 
 def adam(case, default: OptimConfig) -> dict[str, np.ndarray]:
-  """The rate is that of a run of as many steps as the case says, however many gradients it
-  gives."""
+  """The learning rate has the schedule of a run of the case's number of steps, even if it has
+  fewer gradients."""
   hyper = case.about['hparams']
   config, steps = configured(hyper, NAMES, default), hyper.take(*STEPS, default=20)
   norms = jax.vmap(optax.tree.norm)(tree(case.inputs, 'grads/'))
@@ -102,7 +102,7 @@ def adafactor_t5(case) -> dict[str, np.ndarray]:
 
 
 def configured(hyper, names: Mapping[str, tuple[str, ...]], default: OptimConfig) -> OptimConfig:
-  """`default` with what the case says besides, under any of the names."""
+  """Return `default` with the case's other settings, under any of the names."""
   said: dict[str, Any] = {ours: hyper.take(*theirs)
                           for ours, theirs in names.items() if set(theirs) & hyper.keys()}
   if 'betas' in hyper:
@@ -149,8 +149,8 @@ def number(text: str) -> float:
 
 
 def trace(case, config: OptimConfig, steps: int = 20) -> dict[str, np.ndarray]:
-  """params/NAME after each of the given gradients [T, ...]; steps: those of the run that the
-  schedule is for."""
+  """Return params/NAME after each of the given gradients [T, ...]; steps: the length of the run,
+  for the schedule."""
   after = run(config, tree(case.inputs, 'params/'), tree(case.inputs, 'grads/'), steps)
   return {f'params/{name}': after[module][leaf]
           for name, (module, leaf) in named(case.inputs, 'params/').items()}
@@ -170,8 +170,8 @@ def run(config: OptimConfig, params, grads, steps: int):
 
 
 def trust_ratios(case, config: OptimConfig, after: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """trust_ratio/NAME [T]: the length of each update by that of the same optimizer without ratios,
-  at the same place."""
+  """Return trust_ratio/NAME [T]: the norm of each update divided by its norm in the same
+  optimizer without trust ratios."""
   start, plain = tree(case.inputs, 'params/'), make_optimizer(choose_kind(config, 'adamw'), 20)
   names = named(case.inputs, 'params/')
   places = {name: np.concatenate([case.inputs[f'params/{name}'][None], after[f'params/{name}']])
@@ -192,14 +192,15 @@ def trust_ratios(case, config: OptimConfig, after: dict[str, np.ndarray]) -> dic
 
 
 def tree(arrays, prefix: str):
-  """Arrays under names that tell our optimizers what decays: {name: {kernel or bias}}."""
+  """Nest arrays under names from which our optimizers determine weight decay: {name: {kernel or
+  bias}}."""
   return {name: {leaf: jnp.asarray(arrays[prefix + name])}
           for name, (_, leaf) in named(arrays, prefix).items()}
 
 
 def named(arrays, prefix: str) -> dict[str, tuple[str, str]]:
-  """Their names -> ours: (name, bias) for what the references exclude from decay, else (name,
-  kernel)."""
+  """Map the reference's names to ours: (name, bias) for parameters without weight decay, else
+  (name, kernel)."""
   names = [name.removeprefix(prefix) for name in arrays if name.startswith(prefix)]
   return {name: (name, 'bias' if re.search('LayerNorm|layer_norm|bias', name) else 'kernel')
           for name in names}

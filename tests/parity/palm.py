@@ -20,13 +20,12 @@ KNOWN = {'dim', 'depth', 'num_tokens', 'heads', 'dim_head', 'ff_mult'}
 
 
 def run(case) -> dict[str, np.ndarray]:
-  """Logits as they are there, undivided, and as the paper has them; the loss is that of the next
-  tokens."""
+  """Logits of the reference, not scaled, and of the paper; the loss is that of the next token."""
   said, source = case.config, SafeTensorsFolder(case.path)
   if unknown := said.keys() - KNOWN:
     raise Unsupported(f'PaLM with {sorted(unknown)}')
   config = sized(said)
-  # Frequencies are a buffer of theirs, which the file holds in as few digits as the rest.
+  # The reference stores frequencies as a buffer, in the precision of its parameters.
   position = Rope(scaling=Given(tuple(source.read('1.fn.rotary_emb.inv_freq').tolist())))
   block = validation.with_paths(config.block, {'attention.position': position})
   config = dataclasses.replace(config, block=block)
@@ -72,8 +71,8 @@ def sized(said):
 
 
 def ours(theirs, said):
-  """Their parameters, of torch's layout -> ours. Layer 0 of theirs is the table, the one behind the
-  last the norm."""
+  """Rename the reference's parameters, which have torch's layout. Its layer 0 is the embedding,
+  and the layer after the last is the final norm."""
   config, layers = sized(said), range(1, said['depth'] + 1)
   heads, size, inner = config.block.heads, config.block.head_dim, config.block.mlp_dim
   def stacked(name):

@@ -1,5 +1,5 @@
-"""What runners share: a case's inputs, its model, its gradients by name, and how to say that a case
-is not for them."""
+"""Shared code of the runners: inputs of a case, its model, its gradients by name, and
+`Unsupported`."""
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ class Unsupported(Exception):
 
 
 class Said(dict):
-  """What a case says under one name or another; knows which of it nobody has asked for."""
+  """Fields of a case, by any of several names; records which of them were read."""
 
   def __init__(self, said: Mapping[str, Any]):
     super().__init__({name: Said(value) if isinstance(value, dict) else value
@@ -40,13 +40,13 @@ class Said(dict):
     return super().items()
 
   def take(self, *names: str, default: Any = None) -> Any:
-    """The value under the one of `names` that there is; the others, were they there too, would not
-    be asked for."""
+    """Return the value of the first of `names` that exists; the others are not marked as
+    read."""
     return self[next((name for name in names if name in self),
                      names[0])] if set(names) & self.keys() else default
 
   def only(self, **known: Any) -> None:
-    """Raises Unsupported for what is said and not `known`: name -> the value that is computed."""
+    """Raise Unsupported for values that are not `known`: name -> the only supported value."""
     if other := {name: self[name] for name, value in known.items() if name in self
                  and self[name] != value}:
       raise Unsupported(
@@ -54,7 +54,7 @@ class Said(dict):
                         f'{", ".join(repr(known[name]) for name in other)}')
 
   def left(self) -> list[str]:
-    """Names that nobody has asked for, those inside others behind a dot."""
+    """Return the names that were not read; nested names follow a dot."""
     every = list(super().items())
     inside = (f'{name}.{part}' for name, value in every if isinstance(value, Said)
               for part in value.left())
@@ -74,7 +74,7 @@ class Given:
 
   @property
   def objective(self):
-    """What the training step learns."""
+    """The objective of the training step."""
     return self
 
 
@@ -124,7 +124,7 @@ class Everything:
 
 
 class Seen:
-  """A model that lets see what is inside."""
+  """A model that records intermediate values."""
 
   def __init__(self, module: nn.Module):
     self.module = module
@@ -133,7 +133,7 @@ class Seen:
     return self.module.apply({'params': params}, batch)
 
   def intermediates(self, params, batch) -> Any:
-    """What the backbone lets see on its way, and as `output` what it gives."""
+    """Return the backbone's intermediate values, and its result as `output`."""
     _, state = self.module.apply({'params': params}, batch, mutable=['intermediates'],
                                  capture_intermediates=lambda module, _: module.name == 'backbone')
     seen = state['intermediates']['backbone']
@@ -145,7 +145,7 @@ class Seen:
 
 
 def layers_of(seen) -> Outputs:
-  """The same of what a backbone has let see."""
+  """Return the same outputs from recorded intermediate values."""
   layers = seen['stack']['layers']['block']
   hidden = [seen['embedded'][0], *layers['hidden'][-1]]
   return {**{f'hidden_states.{k}': x for k, x in enumerate(hidden)},

@@ -22,8 +22,8 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def run(case) -> dict[str, Any]:
-  """All tables of things that are here. Masked: what the case gives (x, q_in), and quick_gelu,
-  which nobody has."""
+  """All tables of values that plm_jax computes. Masked: the inputs (x, q_in), and quick_gelu,
+  which is not implemented."""
   got = {}
   for name, want in case.outputs.items():
     kind, _, rest = name.partition('/')

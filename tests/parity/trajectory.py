@@ -19,13 +19,13 @@ from plm_jax.optim.transformations import make_optimizer
 from plm_jax.training.step import Learner, TrainState, train_step
 
 ROWS = {'input_ids', 'attention_mask', 'labels'}
-# What makes rows of a case of a downstream task.
+# Modules that build the rows of a downstream task.
 WIRINGS = {'encoder': encoder, 'decoder': decoder, 'encoder-decoder': encoder_decoder}
 
 
 @dataclasses.dataclass(frozen=True)
 class GivenMasks(Given, MaskedLM):
-  """Masked language modelling, with the next sentence where a case asks for it."""
+  """Masked LM, with next-sentence prediction if the case has it."""
 
   known = ROWS | {'token_type_ids', 'position_ids', 'next_sentence_label'}
 
@@ -73,7 +73,7 @@ class GivenPairs(Given, MixtureOfDenoisers):
     return cls()
 
   def batch(self, rows, said, make_batch):
-    """What the decoder reads follows from its labels."""
+    """The decoder input follows from the labels."""
     del make_batch
     some = labelled(rows['labels'])
     return encoder_decoder.make_batch(rows, said,
@@ -85,7 +85,7 @@ def labelled(labels):
 
 
 def without_dropout(config):
-  """What references train without, whatever their configuration says."""
+  """Disable dropout as the reference does, whatever its configuration has."""
   return dataclasses.replace(config, **{
       field.name: off(field.name, getattr(config, field.name))
       for field in dataclasses.fields(config)})
@@ -104,8 +104,8 @@ def run(kind):
 
 
 def train(kind, case) -> dict[str, np.ndarray]:
-  """losses, pre-clip gradient norms, and the parameters after the last step. What a case does not
-  say is torch's default."""
+  """Return losses, gradient norms before clipping, and the parameters after the last step.
+  Default settings are those of torch."""
   imported, said = conversion.load(case.path), case.about['train']
   if unknown := case.inputs.keys() - kind.known:
     raise Unsupported(f'training with inputs {sorted(unknown)}')

@@ -12,8 +12,8 @@ from plm_jax.word_vectors.glove import GloVe, count_pairs
 
 
 def word2vec(case) -> dict[str, Any]:
-  """Every pair is a block of its own, with words of noise of its own; in CBOW those that are the
-  word itself count."""
+  """Every pair is a separate block with its own negative samples; in CBOW negative samples that
+  equal the word count, too."""
   given = {name: jnp.asarray(x, jnp.float32 if x.dtype.kind == 'f' else jnp.int32)
            for name, x in case.inputs.items()}
   tables = {'input': given['W_in'], 'output': given['W_out']}
@@ -83,7 +83,7 @@ def glove(case) -> dict[str, Any]:
 
 
 def fasttext(case) -> dict[str, np.ndarray]:
-  """The n-grams themselves too, which lie in a file of their own."""
+  """Also compare the n-grams, which are in a separate file."""
   words, ngrams = (json.loads((case.path / f'{name}.json').read_text())
                    for name in ('words', 'ngrams'))
   got = {}

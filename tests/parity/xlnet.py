@@ -54,8 +54,8 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
 
 def make_batch(inputs, config):
-  """transformers' arguments under our names. There padding sees the text, so whatever is masked is
-  said in full."""
+  """Rename transformers' arguments. There, padding attends to the text, so the attention mask is
+  explicit."""
   tokens = inputs['input_ids'].reshape(-1, inputs['input_ids'].shape[-1])
   rows, length = tokens.shape
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
@@ -92,7 +92,8 @@ def make_batch(inputs, config):
 
 
 def inside(seen, mask, batch):
-  """hidden_states.k, content and queries in turn, and attentions.k of a single stream."""
+  """Return hidden_states.k, alternating content and query stream, and attentions.k of a single
+  stream."""
   layers, length = seen['layers']['block'], batch['tokens'].shape[1]
   hidden = [*layers['hidden'][0]]
   if 'positions' not in batch:
@@ -106,7 +107,7 @@ def inside(seen, mask, batch):
 
 
 def remembered(batch, given, config):
-  """What each layer was given, behind what it remembered: the new memory, [B, K, D] a layer."""
+  """Append each layer's input to its memory: the new memory, [B, K, D] per layer."""
   new = given[:, :, :config.get('reuse_len') or None]
   new = jnp.concatenate([batch['memory'], new], 2) if 'memory' in batch else new
   return new[:, :, -(config.get('mem_len') or 0):]
@@ -119,8 +120,8 @@ def backbone(outputs, inputs, config):
 
 
 def permutation(case) -> dict[str, np.ndarray]:
-  """Orders and what is predicted are given by the case itself; spans are drawn anew, 85 of 512
-  tokens in each row."""
+  """The case provides orders and predicted positions; spans are sampled again, 85 of 512 tokens
+  per row."""
   got = {}
   for name in [name for name in case.inputs if name.startswith('order.')]:
     number = name.partition('.')[2]
