@@ -77,7 +77,7 @@ def test_a_budget_is_written_and_read(tmp_path, monkeypatch):
                       lambda name: [types.SimpleNamespace()] * 32)
   assert budgets.write('bert_base') and budgets.check('bert_base')
   assert budgets.read('bert_base') == budget(REPORT, REPORT)
-  assert (tmp_path / 'budgets' / 'bert_base.json').read_text().count('\n') > 40  # one number per line
+  assert (tmp_path / 'budgets' / 'bert_base.json').read_text().count('\n') > 40
 
 
 def test_a_run_at_its_bounds():

@@ -21,7 +21,7 @@ HEAVY = ('apache_beam', 'jax', 'optax', 'orbax', 'plm_jax.config.run', 'plm_jax.
          'plm_jax.runs',
          'plm_jax.tasks.kinds', 'plm_jax.training.train', 'scipy', 'sklearn', 'tensorflow',
          'tensorstore', 'torch', 'transformers')
-# What a command may import of HEAVY.
+# Libraries of HEAVY that a command may import.
 ALLOWED = {
     'fill-mask bert [MASK]': {'jax'},
     'encode bert texts.txt --output=vectors.npy': {'jax'},
@@ -71,7 +71,7 @@ SLOW = 'encode', 'generate', 'predict', 'tag'  # much as fill-mask, and each tak
 
 @pytest.mark.parametrize('line', [
     pytest.param(line, marks=[pytest.mark.slow] * line.startswith(SLOW)) for line in ALLOWED])
-def test_a_command_imports_what_it_uses(line, folder):
+def test_a_command_imports_only_the_libraries_it_uses(line, folder):
   environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(plm_jax.__file__).parents[1])}
   done = subprocess.run([sys.executable, '-c', CODE, *line.split()], cwd=folder, env=environment,
                         text=True,
@@ -81,7 +81,7 @@ def test_a_command_imports_what_it_uses(line, folder):
   assert found <= ALLOWED[line] and (not ALLOWED[line] or 'jax' in found)
 
 
-def test_the_api_imports_what_it_uses(folder):
+def test_the_api_imports_only_the_libraries_it_uses(folder):
   code = f"""
 import json, sys, plm_jax
 plm_jax.fill_mask('bert', '[MASK]')

@@ -1,4 +1,4 @@
-"""What the doctor finds: planted faults, each named with what to do, and a healthy run."""
+"""Checks of `doctor`: each planted fault is reported with its fix, and a healthy run passes."""
 import dataclasses
 import os
 import pathlib
@@ -63,14 +63,14 @@ def process(root: pathlib.Path, number: int, command: str, *opened: str) -> None
 
 
 def package(folder: pathlib.Path, name: str, version: str) -> None:
-  """What pip leaves behind of a package."""
+  """Write the files that pip installs for a package."""
   (folder / f'{name}-{version}.dist-info').mkdir(parents=True)
   (folder / f'{name}-{version}.dist-info/METADATA').write_text(
       f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
 
 
 def faults(args, own: Machine) -> dict[str, str]:
-  """Of an examination: what each check that found a fault says."""
+  """Map the checks that found a fault to their messages."""
   return {found.check: found.message for found in doctor.examine(args, own).findings if found.level
           == 'fault'}
 
@@ -79,7 +79,7 @@ def run_of(tmp_path, records, *more) -> list[str]:
   return [*BERT, f'--data.path={records}', f'--output={tmp_path / "run"}', *more]
 
 
-def test_a_healthy_run_is_all_ok_and_leaves_nothing_behind(tmp_path, records, capsys):
+def test_a_healthy_run_passes_and_leaves_no_files(tmp_path, records, capsys):
   found = doctor.examine(run_of(tmp_path, records), laptop(tmp_path))
   assert {one.level for one in found.findings} == {'ok'}
   assert [one.check for one in found.findings] == [
@@ -101,7 +101,7 @@ def test_text_that_is_not_prepared_is_ok_too_and_the_exit_status_0(tmp_path, rec
   assert out.endswith('\n0 faults, 0 warnings\n')
 
 
-def test_old_jaxlib_and_strange_libtpu_beside_jax(tmp_path, monkeypatch):
+def test_incompatible_jaxlib_and_libtpu_are_reported(tmp_path, monkeypatch):
   package(tmp_path, 'jaxlib', '0.4.30')
   package(tmp_path, 'libtpu', '0.0.1')
   monkeypatch.syspath_prepend(str(tmp_path))
@@ -123,7 +123,7 @@ def test_python_that_is_too_old(tmp_path):
       'jax 9.9.9 is for Python >=3.99, and this is 3.') and 'uv venv --python' in found
 
 
-def test_a_cpu_beside_a_tpu(tmp_path):
+def test_a_tpu_that_jax_does_not_use_is_reported(tmp_path):
   own = tpu_vm(tmp_path)
   said = faults([], own)['devices']
   assert said.startswith(
@@ -140,7 +140,7 @@ def test_a_tpu_without_libtpu(tmp_path):
           "'plm_jax[tpu]'") in said
 
 
-def test_a_tpu_of_which_only_variables_tell(tmp_path):
+def test_a_tpu_is_found_by_environment_variables(tmp_path):
   own = Machine(tmp_path, {'TPU_ACCELERATOR_TYPE': 'v5litepod-16'}, True)
   with pytest.raises(AcceleratorError,
                      match=r'there is a TPU \(TPU_ACCELERATOR_TYPE=v5litepod-16\), and JAX '
@@ -161,7 +161,7 @@ def test_a_tpu_that_another_process_holds(tmp_path):
   machine.check_tpu_usable(dataclasses.replace(own, environ={'JAX_PLATFORMS': 'cpu'}))
 
 
-def test_devices_that_are_handed_to_programs_are_tpus_where_the_bus_says_so(tmp_path):
+def test_vfio_devices_are_tpus_if_the_pci_bus_lists_a_tpu(tmp_path):
   (tmp_path / 'dev/vfio').mkdir(parents=True)
   for name in ('vfio', '7'):
     (tmp_path / f'dev/vfio/{name}').touch()
@@ -373,8 +373,7 @@ def test_text_that_is_read_too_often_is_a_warning_of_each_corpus(tmp_path, recor
   often = [f'--data.path={records}', '--train.phases.0.steps=60000']
   assert re.search(rf'[\d,]+ epochs over {records}; more than 40 help little', said_of_records(
       often, tmp_path))
-  # Of a mixture only the small corpus is read too often, of which the run wants half of what it
-  # reads.
+  # In a mixture only the small corpus is repeated too often: half of the run's tokens come from it.
   small = tmp_path / 'small'
   text = tmp_path / 'small.txt'
   text.write_text('\n\n'.join(tiny.text().split('\n\n')[:4]))

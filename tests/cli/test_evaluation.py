@@ -1,4 +1,4 @@
-"""What is printed and written, with a small model in a checkpoint's place."""
+"""Output of the evaluation commands, with a small model instead of a checkpoint."""
 import json
 
 import jax
@@ -72,7 +72,7 @@ def test_few_shot(data, tmp_path, capsys):
   assert all(x['prompt'].count('\n\n') == 1 for x in predictions)
 
 
-def test_prompts_that_are_cut_are_told(tmp_path, capsys):
+def test_truncated_prompts_are_reported(tmp_path, capsys):
   (tmp_path / 'a.jsonl').write_text(json.dumps({'text': 'the cat sat on the mat ' * 9}) + '\n')
   evaluation_commands.few_shot_command('run', 'lambada',
                                        settings=FewShotConfig(str(tmp_path / 'a.jsonl')))

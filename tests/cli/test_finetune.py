@@ -1,5 +1,4 @@
-"""What is typed to fine-tune: several seeds, strategies, every backbone, and input that cannot be
-used."""
+"""The fine-tuning command: several seeds, strategies, every backbone, and unusable input."""
 import json
 import pathlib
 
@@ -29,7 +28,7 @@ def home(tmp_path_factory) -> pathlib.Path:
 
 
 def written(folder: pathlib.Path, family: str, tokenizer) -> InitialModel:
-  """Writes a small checkpoint of a family, with parameters drawn by lot."""
+  """Write a small checkpoint of a family with random parameters."""
   model = backbones.small(family, tokenizer.vocab.size, 64)
   batch = dict.fromkeys(('tokens', 'segments'), jax.ShapeDtypeStruct((1, 8), np.int32))
   shapes = jax.eval_shape(ModelWithHeads(model.backbone(), {}).init, jax.random.key(0),
@@ -56,7 +55,7 @@ def test_a_collapsed_run_is_named(capsys):
 
 @pytest.mark.slow
 def test_several_seeds_are_summed_up(tmp_path, encoder, capsys, monkeypatch):
-  """Each begins with a head of its own."""
+  """Each seed starts with a new head."""
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   files = [labelled.write(tmp_path, 'classification', part, 8) for part in ('train', 'dev')]
   finetune.start(args=['--task=classification', f'--init={encoder.folder}', f'--train={files[0]}',
@@ -74,7 +73,7 @@ def test_several_seeds_are_summed_up(tmp_path, encoder, capsys, monkeypatch):
 
 def bad(tmp_path, name: str, text: str, kind: str = 'classification', dev: str = '',
         *more: str) -> str:
-  """What the command says of a file."""
+  """Return the command's error message about a file."""
   (tmp_path / name).write_text(text)
   args = [f'--task={kind}', f'--train={tmp_path / name}', '--scale=test',
           f'--output={tmp_path / "run"}', *more]
@@ -111,7 +110,7 @@ def test_rows_that_cannot_be_used_are_named(tmp_path):
 
 
 def test_words_without_pieces_are_counted_and_named(tmp_path, capsys):
-  """They are read as unknown ones; what the command says of them before the first step."""
+  """They become unknown tokens, and the command reports them before the first step."""
   path = tmp_path / 'a.conll'
   path.write_text('ana B-PER\n\u200d O\nis O\n\n' * 7)
   ready = resolve_run(labelled.run(tmp_path, 'tagging', data__train=(str(path),), data__dev=()),
@@ -176,13 +175,13 @@ def test_auxiliary_language_modelling(home, tmp_path):
   assert result.finished
 
 
-def test_what_a_backbone_cannot_do_is_refused_by_name(home, encoder, tmp_path):
+def test_missing_heads_of_a_backbone_are_refused_by_name(home, encoder, tmp_path):
   with pytest.raises(conversion.ConvertError,
                      match="models of type bert have no head 'lm', they have "):
     run(labelled.run(home, start=encoder, output=str(tmp_path / 'run'), objective__auxiliary=0.5))
 
 
-def test_what_the_command_line_asks_for():
+def test_options_of_the_command_line():
   args = ['--scale=test', '--regularizer=rdrop', '--objective.regularizer.alpha=2',
           '--data.epochs=1']
   config, seeds = finetune.parse('classification', args, '')

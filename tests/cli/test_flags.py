@@ -59,7 +59,7 @@ def test_a_run_takes_what_its_messages_name(kind, named):
 
 
 def refused(start):
-  """Returns what a command says when it ends with an error."""
+  """Return the message of a command that ends with an error."""
   with pytest.raises(SystemExit) as ended:
     start()
   return str(ended.value)

@@ -1,4 +1,4 @@
-"""Help, version, suggestions and completion: what is answered without JAX."""
+"""Help, version, suggestions and completion: answers without JAX."""
 import json
 import re
 import shutil
@@ -87,7 +87,7 @@ def test_every_command_is_in_the_catalog_and_names_its_function():
 
 
 @pytest.mark.parametrize('name', [name for name, entry in ENTRIES.items() if entry.function])
-def test_the_options_in_the_file_are_those_of_the_function(name):
+def test_the_file_has_all_options_of_the_function(name):
   found = signatures.read_options(ENTRIES[name].function)
   renamed = {'prepare': {'recipe': 'for'}, 'evaluate': {'path': 'data.path'}}.get(name, {})
   paths = {renamed.get(path, path) for path in FUNCTIONS[name].paths - {'return'}}
@@ -107,7 +107,7 @@ def test_a_help_has_usage_arguments_and_examples_and_fits_80_columns(name):
   assert len(help.short_options(entry, help.command_options(entry))) <= 30
 
 
-def test_options_of_runs_are_those_of_their_recipes():
+def test_run_options_match_the_recipe():
   actual = {one.name: one for one in signatures.config_options(recipes.find_recipe('bert_base')())}
   read = [one.name for one in signatures.read_options('plm_jax.config.run.PretrainRun')]
   assert read == [*actual] and actual['optim.peak'].default == '0.0001'
@@ -132,13 +132,13 @@ def test_spellings_of_other_libraries_lead_to_options_that_there_are():
               for meant in all_meant} - known
 
 
-def test_recipe_names_are_those_of_the_recipes():
+def test_recipe_titles_cover_all_recipes():
   names = {*recipes.all_recipes(), *recipes.word_vectors.PUBLISHED}
   assert {*signatures.recipe_titles()} == names
 
 
 def test_the_file_of_options_is_current():
-  """`python -m plm_jax.cli.signatures` writes it anew."""
+  """`python -m plm_jax.cli.signatures` rewrites it."""
   assert json.loads(json.dumps(signatures.collect())) == signatures.read_file()
 
 
@@ -233,7 +233,7 @@ def test_completion_of_bash(words, completed):
                         check=True).stdout.strip() == completed
 
 
-def test_completion_of_zsh_loads_that_of_bash():
+def test_zsh_completion_loads_the_bash_completion():
   assert completion.completion_script('zsh').startswith('autoload -U +X bashcompinit')
   with pytest.raises(ConfigError, match='bash or zsh, got fish'):
     completion.completion_script('fish')

@@ -1,4 +1,4 @@
-"""The commands that put a model to use: what they write, what they print, what they refuse."""
+"""Commands that apply a model: their output files, printed lines and errors."""
 import io
 import json
 import os
@@ -28,8 +28,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def typed(models, tmp_path, monkeypatch, capsys):
-  """Runs a command in a folder of its own -> what it prints; or, where it ends with an error,
-  that."""
+  """Run a command in a new folder; return its printed output, or its error message."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(inputs, 'CHUNK_ROWS', 2)
   def run(name, kind, *args, said=''):
@@ -170,7 +169,7 @@ def test_several_texts_and_files_are_tagged_in_their_order(typed, tmp_path):
   assert 'there is no text' in typed('tag', 'tagging')
 
 
-def test_standard_input_is_a_text_a_line(typed):
+def test_standard_input_has_one_text_per_line(typed):
   found = [json.loads(line) for line in typed('predict', 'classification', '-',
                                               said='fine\ndull\ta film\nfine\n'
                                               ).splitlines()]
@@ -193,7 +192,7 @@ def test_rows_with_unknown_labels_are_predicted_and_counted(typed, tmp_path):
   assert ['truth' in row for row in rows] == [True, False, False, False]
 
 
-def test_what_is_wrong_is_a_line_and_nothing_is_written(typed, tmp_path):
+def test_wrong_input_is_a_one_line_error_without_output(typed, tmp_path):
   (tmp_path / 'x.tsv').write_text('text\tlabel\nfine\tgood\ndull\tbad\n \tgood\n')
   (tmp_path / 'empty.txt').write_text('fine\n\n')
   for args, line in (
@@ -236,7 +235,7 @@ def test_answers_are_printed_with_their_places(typed, tmp_path):
   assert len(typed('answer', 'answers', 'x.txt', 'who?', 'who came?', '--top=3').splitlines()) == 8
 
 
-def test_a_text_is_marked_up_and_words_stand_in_columns(typed, tmp_path):
+def test_tagged_text_is_printed_with_marks_or_written_in_columns(typed, tmp_path):
   assert typed('tag', 'tagging',
                'Angela Merkel came to Berlin.') == '[Angela Merkel PER] came to [Berlin LOC].\n'
   (tmp_path / 'x.txt').write_text('Angela came.\nBerlin\nfine\n')
@@ -244,7 +243,7 @@ def test_a_text_is_marked_up_and_words_stand_in_columns(typed, tmp_path):
   assert typed('tag', 'tagging', 'x.txt', '--output=x.conll') == '3 texts in x.conll\n'
   assert (tmp_path / 'x.conll').read_text(
       ) == 'Angela\tB-PER\ncame\tO\n.\tO\n\nBerlin\tB-LOC\n\nfine\tO\n\n'
-  # What was written is a source: here its tags are the truth, all of which are found again.
+  # The written file is a valid input: its tags become labels, and all of them are predicted again.
   said = typed('predict', 'tagging', 'x.conll', '--output=y.conll')
   assert said.startswith(
       'f1                  100.00\nprecision           100.00\nrecall              100.00\n')

@@ -1,5 +1,4 @@
-"""What somebody may type, or a file may hold, by mistake: each option with what it does not
-take."""
+"""Mistakes in options and files: each option with values that it does not accept."""
 import dataclasses
 import json
 import random
@@ -53,7 +52,7 @@ def changed(config, path, value):
 
 
 def refusal(work) -> str:
-  """The line with which it was refused; empty where it was not. Other errors are ours."""
+  """Return the error message, or '' without an error. Other exceptions are bugs."""
   try:
     work()
   except ConfigError as error:
@@ -177,7 +176,7 @@ def test_a_mistyped_command_ends_with_one_line(args):
     (['packing', 'RECORDS', '--length=2'],
      'error: --length is a whole number from 3 to 16,777,216, got 2'),
     (['evaluate', ''], 'error: RUN is empty, expected a path or a name')])
-def test_commands_check_what_they_are_given_before_they_begin(args, line, monkeypatch, tmp_path):
+def test_commands_check_their_arguments_before_they_begin(args, line, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr('sys.argv', ['plm_jax', *args])
   with pytest.raises(SystemExit) as stopped:
@@ -225,7 +224,7 @@ def test_options_of_a_tokenizer_to_train_are_refused_next_to_one_that_is_there(
                               {'tokenizer': 'vocab', field: getattr(PrepareConfig(), field)})
 
 
-def test_what_is_behind_beam_is_for_beam(monkeypatch):
+def test_options_after_beam_are_passed_to_beam(monkeypatch):
   asked = []
   monkeypatch.setattr(beam, 'make_runner', asked.append)
   monkeypatch.setattr(preparation, 'prepare',
@@ -238,7 +237,7 @@ def test_what_is_behind_beam_is_for_beam(monkeypatch):
                            parallel_prepare.prepare_in_parallel)]
 
 
-def test_what_is_behind_beam_is_for_beam_when_a_corpus_is_cleaned(monkeypatch):
+def test_options_after_beam_are_passed_to_beam_by_clean(monkeypatch):
   asked = []
   monkeypatch.setattr(beam, 'make_runner', asked.append)
   monkeypatch.setattr(cleaning, 'clean',
@@ -275,7 +274,7 @@ def test_booleans_are_understood_in_every_form(args):
       '--hosts.distributed=False', 'x', '--a-b=True']
 
 
-def test_messages_say_what_was_expected():
+def test_messages_name_the_expected_values():
   for limits, value, said in [
       ('[1, inf)', 0, 'a whole number of 1 or more'),
       ('[1, inf)', 2**31, 'a whole number from 1 to 2,147,483,647'),

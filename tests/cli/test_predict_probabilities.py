@@ -11,7 +11,7 @@ from plm_jax.cli import commands
 
 @pytest.fixture
 def predicted(tmp_path, monkeypatch, capsys):
-  """Predicts a line with a model that has learned a kind of task -> what the output holds, or the
+  """Predict a line with a trained model of a task; return the content of the output, or the
   error."""
   def run(kind, output, *args, line='a fine berlin'):
     if not (tmp_path / kind).exists():

@@ -62,7 +62,7 @@ def test_vectors_and_search(home, monkeypatch, capsys):
     (('search', 'model', 'empty.txt', 'a'), 'empty.txt has no texts'),
     (('search', 'model', 'gaps.txt', 'a'), 'gaps.txt:2: the line is empty'),
     (('similar', 'model', 'texts.txt', 'a'), 'is a file, and texts are compared')])
-def test_what_cannot_be_compared(args, said, home, monkeypatch):
+def test_wrong_inputs_of_comparisons_are_refused(args, said, home, monkeypatch):
   (home / 'bad.npy').write_bytes(b'no array')
   (home / 'empty.txt').write_text('')
   (home / 'gaps.txt').write_text('a\n\nb\n')

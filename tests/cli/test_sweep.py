@@ -1,4 +1,4 @@
-"""Sweeps: combinations and their runs, a table, what resumes, and what is refused."""
+"""Sweeps: combinations and their runs, the table, resuming, and errors."""
 import json
 import types
 
@@ -12,7 +12,7 @@ ARGS = ('--task=classification', '--scale=test')
 
 @pytest.fixture
 def started(tmp_path, monkeypatch, capsys):
-  """Runs a sweep with made-up scores -> (runs that were done, what was printed, whether it
+  """Run a sweep with made-up scores; return (finished runs, printed text, whether the sweep
   finished)."""
   done = []
   def start(*args, stop_after=1000):
@@ -49,7 +49,7 @@ def test_every_combination_and_seed_is_a_run(started, tmp_path):
   assert 'learning-rate=2e-3 batch=16' in page and '0: 18.00, 1: 19.00' in page
 
 
-def test_an_interrupted_sweep_goes_on(started):
+def test_an_interrupted_sweep_resumes(started):
   first, _, finished = started(*SWEEP, stop_after=3)
   assert not finished and len(first) == 3
   rest, said, finished = started(*SWEEP)

@@ -1,4 +1,4 @@
-"""Runs in the terminal: the curves of one, and several beside each other."""
+"""Runs in the terminal: the curves of one run, and several runs next to each other."""
 import json
 import pathlib
 
@@ -18,8 +18,7 @@ LOSS = Metric(0, 'Loss')
 
 
 def written(folder: pathlib.Path, peak: float, losses: list[float], **changes) -> str:
-  """Writes what a run of BERT's smallest has in its folder, a line every two steps -> the
-  folder."""
+  """Write the metrics of a smallest BERT run, one line every two steps, and return its folder."""
   folder.mkdir()
   config = recipes.find_recipe('bert_base')('test')
   config = serialization.from_json(serialization.to_json(config) | changes)
@@ -74,7 +73,7 @@ def test_a_run_is_watched_until_it_has_finished(tmp_path, monkeypatch, capsys):
   assert line.startswith(
       f'{run}: step 4 of 8 (50%), 100 tokens/s, 15 s to go, waiting for data 25.0%, written ')
   monkeypatch.setattr('sys.argv', ['plm_jax', 'watch', run])
-  commands.main()  # what is no terminal is written once
+  commands.main()  # without a terminal, the page is printed once
   said = capsys.readouterr().out
   assert 'Loss, nats' in said and 'MLM accuracy' in said and '● held-out 12.5%' in said
   with pytest.raises(ConfigError, match='has no los: it has loss, mlm, mlm_accuracy'):
@@ -90,7 +89,7 @@ def test_times_are_spelt_in_two_units(seconds, told):
   assert watch.format_duration(seconds) == told
 
 
-def test_runs_are_laid_beside_each_other(tmp_path, monkeypatch, capsys):
+def test_runs_are_compared_in_one_table(tmp_path, monkeypatch, capsys):
   runs = [written(tmp_path / 'one', 1e-3, [3.0, 2.0]),
           written(tmp_path / 'two', 2e-3, [3.5, 2.5, 2.25], seed=7)]
   monkeypatch.setattr('sys.argv', ['plm_jax', 'compare', *runs, '--by=tokens',
@@ -108,10 +107,10 @@ def test_runs_are_laid_beside_each_other(tmp_path, monkeypatch, capsys):
   assert len(charts['MLM loss'].findall('circle')) == 2 and 'tokens 1,024' in page.source
 
 
-def test_what_cannot_be_compared_is_said(tmp_path):
+def test_incomparable_runs_are_reported(tmp_path):
   run = written(tmp_path / 'one', 1e-3, [3.0])
   with pytest.raises(ConfigError, match='two to 8 runs can be compared, got 1'):
     compare.compare_command((run,))
   assert compare.run_names(['a/x', 'b/x', 'c/y/']) == ['a/x', 'b/x', 'y']
-  # no checkpoint: it says so
+  # the answer names the missing checkpoint
   assert compare.answer_prompts([run], ['a [MASK]'])['a [MASK]'][0].startswith('(')

@@ -1,4 +1,4 @@
-"""What a compiled program does, counted from its text; the compile mode, where the TPU compiler is
+"""Counts from the text of a compiled program; the compile mode, if the TPU compiler is
 installed."""
 import dataclasses
 import functools
@@ -103,7 +103,7 @@ def test_a_loop_counts_as_often_as_it_runs():
   assert [c.sent_bytes for c in program.collectives] == [64.0, 64.0]  # each half twice; the whole
 
 
-def test_traffic_is_of_slices_of_updates_and_not_of_what_is_on_the_chip():
+def test_traffic_counts_slices_and_updates_but_not_on_chip_buffers():
   # a slice read, a piece written, the counter; the weights are near
   kernel = 4 * 8 * 2 + 4 * 16 * 4 + 4
   # the counter plus two; the sum and the sending of f32[16]
@@ -112,7 +112,7 @@ def test_traffic_is_of_slices_of_updates_and_not_of_what_is_on_the_chip():
   assert Program(LOOP).hbm_bytes == before + 3 * (kernel + others)
 
 
-def test_what_a_loop_updates_in_place_it_does_not_write_whole():
+def test_an_in_place_update_in_a_loop_writes_only_the_slice():
   """A piece is made and set into what the kernel gave: by itself, not as the root of a kernel."""
   more = ('  %part = f32[1,4,16]{2,1,0} broadcast(%i), dimensions={}\n'
           '  %more = f32[10,4,16]{2,1,0} dynamic-update-slice(%fusion, %part, %i, %i, %i)\n')
@@ -123,8 +123,8 @@ def test_what_a_loop_updates_in_place_it_does_not_write_whole():
   assert Program(text).hbm_bytes - Program(LOOP).hbm_bytes == 3 * (made + updated)
 
 
-def test_what_a_kernel_says_of_itself_counts():
-  """As a product in its place: of three rounds, each 1,000 more."""
+def test_cost_estimates_of_kernels_count():
+  """Its cost estimate counts like a product in its place: 1,000 more in each of three rounds."""
   call = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
           'backend_config={"custom_call_config":{"body":"TUzv","cost_estimate":'
           '{"flops":"1000","transcendentals":"3"}}}')
@@ -132,9 +132,9 @@ def test_what_a_kernel_says_of_itself_counts():
   assert text != LOOP and Program(text).flops == Program(LOOP).flops + 3 * 1000
 
 
-def test_vector_operations_are_those_of_numbers():
-  """The counter's sum and comparison, and what a kernel says of itself; copies, slices and products
-  are none."""
+def test_vector_operations_are_arithmetic_on_numbers():
+  """The counter's sum and comparison, and the kernel's own number; copies, slices and products do
+  not count."""
   assert Program(LOOP).vector_operations == 3
   kernel = ('  %sent = f32[16]{0} custom-call(%reduced), custom_call_target="tpu_custom_call", '
             'frontend_attributes={kernel_metadata={\n"vector_operations": "700"\n}}, '
@@ -178,7 +178,8 @@ def test_a_loop_of_unknown_length_is_named():
     ('f32[8,12,128,128] convolution(%a, %b), window={size=8x12 stride=7x11 lhs_dilate=8x12}, '
      'dim_labels=0b1f_0o1i->01bf'
      ' # bf16[8,128,12,64] bf16[8,128,12,64]', 2 * 8 * 12 * 128 * 128 * 64),
-    # [1024, 768] x [768, 12, 64]: heads are a spatial axis of which all but one place is padding.
+    # [1024, 768] x [768, 12, 64]: heads are a spatial axis; all of its positions but one are
+    # padding.
     ('bf16[8,128,12,64] convolution(%a, %b), window={size=1x12 pad=0_0x11_11 rhs_reversal=0x1}, '
      'dim_labels=0bf1_i1o0->0b1f # bf16[8,128,768,1] bf16[768,12,64,1]', 2 * 1024 * 768 * 768),
     # The gradient of a kernel contracts the rows as a spatial axis.
@@ -250,7 +251,7 @@ def test_the_analytic_count_is_the_compiled_one(scan):
   assert program.flops == pytest.approx(analytic, rel=0.03)
 
 
-def test_bad_topologies_and_what_is_missing(monkeypatch, capsys):
+def test_wrong_topologies_and_a_missing_compiler_are_refused(monkeypatch, capsys):
   config = parse(BERT_BASE, ['--scale=test'])
   with pytest.raises(ConfigError, match='go together'):
     check(dataclasses.replace(config, mode='compile'))
@@ -324,7 +325,7 @@ def test_what_to_do_depends_on_which_memory_is_too_small():
 
 
 def test_a_step_that_finds_no_memory_is_a_line_with_advice():
-  """The text is that of a CPU's allocator."""
+  """The message comes from a CPU's allocator."""
   message = (r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of '
              r'2\.0 GiB\.\nTry train\.')
   with pytest.raises(ConfigError,
@@ -336,7 +337,7 @@ def test_a_step_that_finds_no_memory_is_a_line_with_advice():
     raise jax.errors.JaxRuntimeError('INTERNAL: another error')
 
 
-def test_what_the_compiler_lets_pass_must_fit_as_well():
+def test_a_step_that_compiles_must_also_fit_the_memory():
   """A v5p chip has 95 GiB."""
   GiB = 2 ** 30
   memory = {'parameters': GiB, 'temporaries': 94 * GiB}

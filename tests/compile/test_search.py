@@ -27,7 +27,7 @@ def meshes(runs):
   return [(run.mesh.data, run.mesh.fsdp, run.mesh.tensor) for run in runs]
 
 
-def test_what_is_compiled_and_in_which_order():
+def test_candidates_are_compiled_in_this_order():
   (first,), second, *later = search.list_candidates(config(), 16)
   assert meshes(first) == [(16, 1, 1), (8, 2, 1), (4, 4, 1), (2, 8, 1), (1, 16, 1)]
   # Eight devices do not divide twelve heads.
@@ -46,8 +46,8 @@ def test_what_is_compiled_and_in_which_order():
 
 @pytest.fixture
 def pod(monkeypatch):
-  """Sixteen devices -> function (mesh to seconds of traffic of the two phases, or a run to that of
-  both, GiB) that has them compiled."""
+  """Sixteen devices: return a function that compiles runs with made-up costs. Its arguments map a
+  mesh to the seconds of traffic in both phases (or a run to its seconds), and a run to GiB."""
   monkeypatch.setattr(compiling, 'topology_devices',
                       lambda name: [types.SimpleNamespace(device_kind=KIND)] * 16)
   monkeypatch.setattr(search.sharding, 'make_mesh', lambda mesh, devices: mesh)
@@ -62,7 +62,8 @@ def pod(monkeypatch):
 
 
 def test_the_best_over_the_run_is_named(pod, capsys):
-  """Nine of ten steps are short: what is best for the long ones alone is not best."""
+  """Nine of ten steps are short, so the best mesh for the long phase is not the best for the
+  run."""
   table = {(16, 1, 1): (.020, .040), (8, 2, 1): (.0101, .05), (4, 4, 1): (.0100, .05),
            (2, 8, 1): (.03, .01)}
   best = pod(config(), lambda mesh: table.get(mesh, (.03, .03)))
@@ -95,7 +96,7 @@ def test_no_more_is_compiled_than_it_takes(pod, capsys):
           if line[:1].isdigit()] == ['2 x 8 x 1']
 
 
-def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
+def test_only_options_that_differ_from_the_recipe_are_suggested(pod, capsys):
   recipe = dataclasses.replace(config(), mesh=MeshConfig(fsdp=8, adapts=True))
   for best, typed in (((16, 1, 1), 'Give mesh.fsdp=1.'), ((4, 4, 1), 'Give mesh.fsdp=4.'),
                       ((2, 8, 1), 'No option is needed: the run takes this mesh by itself.')):
@@ -104,7 +105,7 @@ def test_what_is_typed_is_what_the_recipe_does_not_have(pod, capsys):
     assert typed in capsys.readouterr().out
 
 
-def test_what_does_not_fit_is_said_and_more_is_tried(pod, capsys):
+def test_candidates_that_do_not_fit_are_reported_and_others_tried(pod, capsys):
   best = pod(config(), lambda mesh: (.01, .01),
              lambda config: 20.0 if config.model.stack.remat == 'none' else 9.0)
   assert best.model.stack.remat == 'dots' and best.train.accumulate == 1

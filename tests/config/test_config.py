@@ -124,7 +124,7 @@ LONG = Phase(6, 32, 8), Phase(9, 64, 8)
     ('constant', (Phase(6, 32, 16),), 3, False),
     ('linear', LONG, 2, True), ('linear', LONG, 4, False), ('cosine', LONG, 8, False),
     ('bert', LONG, 3, False)])
-def test_a_run_is_made_longer_or_shorter_where_what_is_done_stays_as_it_was(schedule, phases, done,
+def test_the_length_of_a_run_may_change_if_finished_steps_stay_the_same(schedule, phases, done,
                                                                             goes):
   old = changed(TINY, 'optim.schedule', schedule)
   found = resume_obstacles(old, changed(old, 'train.phases', phases), done)
@@ -159,7 +159,7 @@ def test_unimax_and_other_shares_exclude_each_other(path, value):
     check(changed(config, 'train.phases', (phase,)))
 
 
-def test_what_is_left_of_a_run_may_learn_at_another_rate():
+def test_the_rest_of_a_run_may_use_another_learning_rate():
   old = changed(TINY, 'optim.schedule', 'constant')
   assert resume_obstacles(old, changed(changed(old, 'optim.schedule', 'linear'), 'optim.warmup', 2),
                           3) == []
@@ -183,13 +183,13 @@ def test_what_is_left_of_a_run_may_learn_at_another_rate():
      'data.heldout_path gives 2 texts for 1 corpora: one each, or an empty'),
     ('data.heldout_path', ('task:sst2:a.tsv',),
      'data.heldout_path is a text of the same kind as embedded, got task')])
-def test_what_cannot_work_is_refused_before_anything_is_written(path, value, message):
+def test_impossible_settings_are_refused_before_anything_is_written(path, value, message):
   check(TINY)
   with pytest.raises(ConfigError, match=message):
     check(changed(TINY, path, value))
 
 
-def test_an_empty_held_out_text_stands_for_a_share_of_the_documents():
+def test_an_empty_held_out_path_means_a_share_of_the_documents():
   both = changed(changed(TINY, 'data.path', ('a', 'b')), 'data.prepare.heldout', 0.2)
   check(changed(both, 'data.heldout_path', ('valid.txt', '')))
   with pytest.raises(ConfigError,
@@ -222,8 +222,7 @@ def test_the_recipes_are_the_paper_s():
 
 def test_a_ramp_grows_linearly_with_the_tokens_seen():
   phases = batch_size_ramp(tokens=100_000, length=10, batch=100, first=10, over=40_000, pieces=3)
-  # The middles of three pieces are 25, 55 and 85 rows, which are rounded, to the even where they
-  # lie between.
+  # The middles of three parts are 25, 55 and 85 rows; halves are rounded to even.
   assert [(phase.batch, phase.steps) for phase in phases] == [(20, 67), (60, 22), (80, 17),
                                                               (100, 59)]
   assert sum(phase.batch * phase.steps for phase in phases) * 10 == pytest.approx(100_000, rel=0.01)

@@ -305,7 +305,7 @@ def test_shards_that_are_not_there(tmp_path):
     {'norm_at': 'pre'}, {'mlp.gated': True}, {'norm.kind': 'rms'}, {'attention.bias': ()},
     {'mlp.bias': False},
     {'kv_heads': 1}, {'attention.scale': 0.1}])
-def test_what_they_cannot_hold_is_not_written(tmp_path, changes):
+def test_settings_without_a_counterpart_are_not_exported(tmp_path, changes):
   config = dataclasses.replace(CONFIG, block=validation.with_paths(CONFIG.block, changes))
   with pytest.raises(ConvertError, match=f'block.{next(iter(changes))}: .* has no counterpart'):
     conversion.save(tmp_path / 'out', config, make(config=config))
@@ -359,8 +359,8 @@ def write_tensorflow(folder, params, extra=()):
 
 
 def test_tensorflow(tmp_path):
-  """Names and axes are those of the released checkpoints; the two libraries' matrices are
-  transposes of each other."""
+  """Names and axes are as in the released checkpoints; matrices are transposed between the two
+  libraries."""
   params = make()
   variables = write_tensorflow(tmp_path / 'tf', params)
   imported = conversion.load(tmp_path / 'tf')
@@ -420,7 +420,7 @@ def test_command_line(tmp_path, monkeypatch, capsys):
   assert loaded.hash == tokenizer.hash
 
 
-def test_an_output_matrix_of_its_own(tmp_path):
+def test_untied_output_matrices_are_exported(tmp_path):
   config = dataclasses.replace(CONFIG, tied=False)
   params = make(config=config)
   conversion.save(tmp_path / 'out', config, params)

@@ -23,7 +23,7 @@ def test_there_and_back(opened, tmp_path):
   assert client.ask('conversion.is_checkpoint("gs://bucket/models/in")')
   client.ask('found = conversion.load("gs://bucket/models/in")')
   assert client.ask('[*found.heads, found.tokenizer.kind]') == ['mlm', 'nsp', 'bytes']
-  # What is there is not read again, unless something has changed.
+  # Downloaded files are not read again unless they have changed.
   bucket.forget()
   client.ask('again = conversion.load("gs://bucket/models/in", lazy=True)')
   assert not [name for operation, name in bucket.requests if operation == 'read'
@@ -46,7 +46,7 @@ def test_there_and_back(opened, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_not_there(opened):
+def test_missing_folders_are_reported(opened):
   _, client = opened
   assert not client.ask('conversion.is_checkpoint("gs://bucket/nix")')
   with pytest.raises(Failed, match='there is no folder gs://bucket/nix'):

@@ -26,7 +26,7 @@ from plm_jax.models import t5
 pytest.importorskip('safetensors.numpy')
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden'
 COUNT = 12  # cases a file
-# One of every family that reads its configuration in a way of its own.
+# One case per family with separate code for its configuration.
 CASES = ('gpt_neo/*', 'llama/*', 'xlnet/*', 'deberta/v1*', 'deberta/v2*', 'glm/*', 't5/*',
          'albert/*', 'palm/*',
          'bart/*', 'distilbert/*', 'gpt2/*', 'gpt3/*', 'gpt1/*', 'roberta/*')
@@ -37,7 +37,7 @@ def golden(pattern):
 
 
 def load(folder):
-  """Not the numbers, which takes longer than to read what is said of them."""
+  """Load without the tensors' values, which takes longer than reading their headers."""
   return lambda: conversion.load(folder, lazy=True)
 
 
@@ -257,7 +257,7 @@ def test_no_name_leads_out_of_the_folder(name, checkpoint, tmp_path):
     conversion.load(tmp_path / 'glm')
 
 
-def test_what_is_no_file(checkpoint, tmp_path):
+def test_folders_and_pipes_in_place_of_files_are_refused(checkpoint, tmp_path):
   for name in ('config.json', 'model.safetensors'):
     for make_one in (os.mkdir, os.mkfifo):
       folder = tmp_path / f'{name}-{make_one.__name__}'
@@ -281,7 +281,7 @@ def test_an_export_has_the_modes_of_other_files(tmp_path):
 
 
 def test_a_full_disk(tmp_path, monkeypatch):
-  """Of which the library says so in its own words."""
+  """The library reports a full disk with its own message."""
   library = conversion.files.safetensors
   def full(*args, **kwargs):
     raise library.SafetensorError(

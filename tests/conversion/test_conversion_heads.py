@@ -125,7 +125,7 @@ def test_transformers_classes_that_call_the_backbone_otherwise(tmp_path):
   tiny.assert_same(conversion.load(tmp_path / 'llama').params, params)
 
 
-def test_the_encoder_alone_tells_tags(tmp_path):
+def test_token_classification_of_t5_uses_only_the_encoder(tmp_path):
   """T5ForTokenClassification has no decoder."""
   block = validation.with_paths(t5.small().block,
                                 {'width': 32, 'heads': 4, 'head_size': 8, 'mlp_dim': 64})
@@ -138,7 +138,7 @@ def test_the_encoder_alone_tells_tags(tmp_path):
   tiny.assert_same(imported.params['heads_tags'], params['heads_tags'])
 
 
-def test_language_modelling_beside_a_task_is_left_out():
+def test_auxiliary_language_modeling_heads_are_not_exported():
   params = dict.fromkeys(('backbone', 'heads_label', 'heads_lm'))
   assert conversion.exportable_params('llama', params) == ({'backbone': None, 'heads_label': None},
                                                            ['lm'])
@@ -165,9 +165,9 @@ def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
 @pytest.mark.parametrize(('family', 'separators', 'own'), [
     ('deberta', 2, True), ('roberta', 3, True), ('bert', 2, False)])
 def test_an_exported_tokenizer_makes_the_pairs_of_its_family(tmp_path, family, separators, own):
-  """transformers' classes for byte-level BPE put two separators between texts, those for WordPiece
-  one, whatever the
-  model: DeBERTa has one, and RoBERTa two, of which the second is of no other type."""
+  """transformers' classes for byte-level BPE put two separators between texts, those for
+  WordPiece one, independent of the model: DeBERTa has one separator, and RoBERTa two, the second
+  without another type."""
   text = ['a quick brown fox']
   tokenizer = train_byte_bpe(text, 280,
                              layout='bert') if family == 'deberta' else train_wordpiece(text, 60)

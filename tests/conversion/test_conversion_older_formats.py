@@ -1,5 +1,5 @@
-"""Files of before safetensors, made from the tensors of golden cases: what is read has to be those,
-to the bit."""
+"""Checkpoint formats older than safetensors, made from the tensors of golden cases: the loaded
+parameters must be equal to the bit."""
 import argparse
 import collections
 import json
@@ -214,7 +214,7 @@ def test_xlnet_of_tensorflow(tmp_path):
 
 
 def test_electra_of_tensorflow(tmp_path):
-  """Which has no file that describes it; the generator beside it is left alone."""
+  """It has no configuration file; the generator next to it is ignored."""
   config = validation.with_paths(electra.small(), {
       'block.width': 128, 'block.heads': 2, 'block.mlp_dim': 48, 'stack.layers': 2, 'vocab': 50,
       'max_length': 16,
@@ -260,8 +260,8 @@ def to_fairseq(name):
 
 
 def roberta_of_64(case):
-  """The tensors of a golden case, whose heads have to be of 64, wider: each twice and more, and
-  none of the types."""
+  """Widen the tensors of a golden case to heads of size 64 by repeating them, and remove token
+  types."""
   found = tensors_of(case)
   found.pop('roberta.embeddings.token_type_embeddings.weight', None)
   found['roberta.embeddings.word_embeddings.weight'] = found['lm_head.decoder.weight']
@@ -277,8 +277,8 @@ def roberta_of_64(case):
 
 @pytest.mark.parametrize('joined', [False, True], ids=['apart', 'joined'])
 def test_roberta_of_fairseq(tmp_path, torch, joined):
-  """Queries, keys and values apart, or in one as at first; what else lies in the file is not looked
-  at."""
+  """Queries, keys and values are separate, or in one matrix as in early versions; other content
+  of the file is ignored."""
   tensors = roberta_of_64('xlm_roberta/masked_lm')
   state = {to_fairseq(name): x for name, x in tensors.items()}
   if joined:
@@ -310,7 +310,7 @@ def test_roberta_of_fairseq(tmp_path, torch, joined):
 
 
 class Never:
-  """What a pickle's arguments are: of a class that there is not when it is read."""
+  """Arguments of a pickle whose class does not exist when the pickle is read."""
 
   def __reduce__(self):
     return os.mkdir, ('never-made',)
@@ -374,7 +374,7 @@ def small_roberta(**stated):
 
 
 @pytest.mark.parametrize('form', ['args', 'cfg', 'namespace in cfg'])
-def test_what_a_pickle_of_fairseq_states_is_used(tmp_path, torch, form):
+def test_settings_in_a_fairseq_pickle_are_used(tmp_path, torch, form):
   stated = dict(encoder_attention_heads=4, encoder_layers=2, encoder_embed_dim=32,
                 encoder_ffn_embed_dim=48,
                 max_positions=16, activation_fn='relu', dropout=0.2, attention_dropout=0.3,
@@ -409,7 +409,7 @@ def test_what_a_pickle_of_fairseq_states_is_used(tmp_path, torch, form):
     (dict(encoder_attention_heads=4, dropout=1.5), r'dropout is 1\.5, expected a share below 1'),
   ],
 )
-def test_what_a_pickle_of_fairseq_states_is_checked(tmp_path, torch, stated, message):
+def test_settings_in_a_fairseq_pickle_are_checked(tmp_path, torch, stated, message):
   pickles.write(tmp_path / 'model.pt', small_roberta(**stated), torch)
   with pytest.raises(ConvertError, match=message):
     conversion.load(tmp_path)

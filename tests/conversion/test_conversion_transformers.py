@@ -102,7 +102,7 @@ def test_out(tmp_path, tokenizer, batch, shard):
            BertNormalization(strip_accents=False)], ids=str
 )
 def test_tokenizer(tmp_path, tokenizer, text, left_out):
-  """Each of the two files alone says it all, there and here."""
+  """Each of the two files alone is sufficient, in both libraries."""
   mine = WordPiece(tokenizer.pieces, text)
   config = conversion.get_family('bert').config
   tokenizer_files.save(tmp_path, mine, config.max_length)

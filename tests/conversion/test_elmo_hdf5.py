@@ -1,4 +1,4 @@
-"""ELMo's released files: out and in again, and what is no such file."""
+"""ELMo's released files: export, import, and files of another format."""
 import json
 
 import flax.linen as nn
@@ -37,7 +37,7 @@ def folder(trained, tmp_path):
   return tmp_path / 'out'
 
 
-def test_what_is_exported_is_read_again(trained, folder):
+def test_exported_files_are_read_again(trained, folder):
   again = plm_jax.load(folder)
   assert again.model == TINY and {path.name
                                   for path in folder.iterdir()} == {'options.json', 'weights.hdf5'}
@@ -61,7 +61,7 @@ def test_its_folder_is_one_that_the_converter_knows(trained, folder, tmp_path):
     plm_jax.export(trained, tmp_path / 'none', labels=('a', 'b'))
 
 
-def test_vectors_of_words_do_not_depend_on_what_else_is_asked(trained):
+def test_word_vectors_do_not_depend_on_the_rest_of_the_batch(trained):
   one, two, none = word_layers(trained, [['a', 'b', 'c'], ['b'], []], rows=4)
   assert one.shape == (3, 3, 10) and two.shape == (3, 1, 10) and none.shape == (3, 0, 10)
   np.testing.assert_allclose(word_layers(trained, [['b']], rows=4)[0], two, atol=1e-6)

@@ -1,5 +1,5 @@
-"""What exports state about special tokens and generation, and what is read of it; numbers are
-written out by hand."""
+"""Special tokens and generation settings of exported files, and how they are read; numbers are
+written by hand."""
 import json
 
 import backbones
@@ -89,7 +89,7 @@ def exported(tmp_path, family, kind):
     ('marian', 't5', dict(bos=None, eos=1, pad=0, decoder_start=0), ['*', '</s>']),
     ('mbart', 'mbart', dict(bos=0, eos=2, pad=1, decoder_start='ro_RO'), ['*', '</s>', 'de_DE']),
 ], ids=str)
-def test_special_tokens_are_those_of_the_tokenizer(tmp_path, family, kind, ids, row):
+def test_special_tokens_match_the_tokenizer(tmp_path, family, kind, ids, row):
   _, tokenizer, config, generation, beside = exported(tmp_path, family, kind)
   size = tokenizer.vocab.size
   want = {role: size - 1 if number == -1 else tokenizer.pieces.index(number)
@@ -113,7 +113,7 @@ def test_special_tokens_are_those_of_the_tokenizer(tmp_path, family, kind, ids, 
   assert beside['model_input_names'] == ['input_ids', 'attention_mask']
 
 
-def test_bytes_of_an_encoder_decoder_have_a_class_of_their_own(tmp_path):
+def test_a_byte_tokenizer_of_an_encoder_decoder_is_exported_as_byt5(tmp_path):
   _, _, config, _, beside = exported(tmp_path, 't5', 'bytes')
   assert (config['pad_token_id'], config['eos_token_id'],
           config['decoder_start_token_id']) == (0, 1, 0)
@@ -131,7 +131,7 @@ def test_a_glm_states_the_tokens_of_its_blanks(tmp_path):
                 'mask': 4}
 
 
-def test_what_an_export_generates_is_what_the_model_generates(tmp_path):
+def test_an_exported_model_generates_the_same(tmp_path):
   trained, *_ = exported(tmp_path, 'bart', 'chinese')
   back = plm_jax.load(tmp_path / 'out')
   assert back.generation.end_ids == (
@@ -148,7 +148,7 @@ def test_chinese_is_decoded_without_spaces(tmp_path):
 
 
 def imported(tmp_path, family, kind, config=(), generation=None, beside=()):
-  """An export, whose files are changed as those of released checkpoints are, and loaded."""
+  """Export a model, change its files as in released checkpoints, and load it."""
   exported(tmp_path, family, kind)
   out = tmp_path / 'out'
   def change(name, values):

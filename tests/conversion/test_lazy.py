@@ -1,5 +1,4 @@
-"""Parameters that are read by slices: layouts, what of a file is read, and what is found to be
-wrong on the way."""
+"""Parameters that are read by slices: layouts, the bytes read, and errors found while reading."""
 import dataclasses
 import itertools
 import math
@@ -32,9 +31,8 @@ from plm_jax.sharding import MeshConfig, make_mesh
       for alone, shape in ((Linear(), (6, 4, 2)), (Linear(transposed=False), (6, 4, 2)),
                            (Same(flat=True), (4, 2))))],
     ids=str)
-def test_a_part_is_that_of_the_whole(layout, shape):
-  """And of theirs no more is read than the part, and the axes that go with it into one of
-  theirs."""
+def test_a_slice_equals_the_slice_of_the_whole(layout, shape):
+  """Of the foreign array only the part is read, with the axes that are merged with it."""
   parts = [np.arange(math.prod(shape)).reshape(shape) + 1000 * n
            for n in range(getattr(layout, 'parts', 1))]
   ours, theirs = parts[getattr(layout, 'part', 0)], layout.export_array(*parts)
@@ -95,7 +93,7 @@ def test_on_a_mesh_each_byte_is_read_once(checkpoint, bytes_read):
 
 
 def test_a_device_needs_its_own_bytes(checkpoint, bytes_read):
-  """What one device alone asks for is what it holds, in bfloat16."""
+  """One device reads only the bytes that it stores, in bfloat16."""
   folder, boxed, params = checkpoint
   lazy = conversion.load(folder, lazy=True).params
   layout = sharding.shardings(boxed, make_mesh(MeshConfig(1, 4, 2)))

@@ -65,7 +65,7 @@ def model_of(version):
 
 
 class Something:
-  """What else lies in such a file: of a class that is not looked for."""
+  """Other content of such a file, of a class that is not imported."""
 
   def __reduce__(self):
     return os.mkdir, ('never-made',)
@@ -134,7 +134,7 @@ def test_a_file_without_arguments_and_without_a_question(tmp_path, torch):
     ({'model': {'language_model': Something()}}, 'holds more than named tensors'),
   ],
 )
-def test_what_is_not_one_is_refused(tmp_path, torch, monkeypatch, changes, message):
+def test_other_files_are_refused(tmp_path, torch, monkeypatch, changes, message):
   monkeypatch.chdir(tmp_path)
   write(tmp_path / 'model_optim_rng.pt', 3.0, torch, **changes)
   with pytest.raises(ConvertError, match=message):

@@ -61,7 +61,7 @@ def test_names_shapes_and_products(tmp_path):
           said['bias'],
           said['fan_in_fan_out'], said['base_model_name_or_path']) == (
               'LORA', 2, 6.0, True, False, 'none', False, 'base')
-  # What torch's Linear adds to its weight is what the merged kernel has more.
+  # The difference between the merged and the plain kernel is the adapter's product in torch.
   whole, plain = (
       dict(conversion.export_tensors(conversion.get_family('bert').specialize(tiny.config()), tree))
                   for tree in (adapters.merge(params), adapters.remove(params)))
@@ -86,7 +86,7 @@ def test_lengths_of_dora(tmp_path):
     ('lora', ('query', 'value', 'up')), ('rslora', ('query', 'key', 'value')),
     ('dora', ('value',))])
 def test_kernels_in_one_matrix_share_an_adapter(tmp_path, kind, targets):
-  """GPT-2 keeps query, key and value in one Conv1D, whose adapter has the rank of all of theirs."""
+  """GPT-2 stores query, key and value in one Conv1D, whose adapter has the sum of their ranks."""
   model = gpt2.small().resize(tiny.block(), 2, 96, 32)
   config = AdapterConfig(kind=kind, rank=2, alpha=6.0, targets=targets)
   params = adapted('gpt2', model, config)

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: what is written, what is read back, and what is refused."""
+"""Folders of sentence-transformers: export, import, and errors."""
 import json
 import pathlib
 import shutil
@@ -39,8 +39,8 @@ def folder(trained, tmp_path_factory):
   return folder
 
 
-def test_what_is_written_is_read_back(trained, folder):
-  """The same vectors, of an empty text and of one that loses its end too; each module has its
+def test_exported_folders_are_read_back(trained, folder):
+  """The vectors are equal, also of an empty and of a truncated text; each module has its
   place."""
   back = plm_jax.load(folder)
   assert back.task.vector == trained.task.vector and back.length == 12
@@ -87,7 +87,7 @@ def changed(folder, tmp_path, file, change):
      r'known are Transformer, Pooling, Dense, Normalize, in this order'),
     ('sentence_bert_config.json', lambda said: said | {'do_lower_case': True},
      'the tokenizer keeps capitals')])
-def test_what_is_not_known_is_refused_by_name(file, change, said, folder, tmp_path):
+def test_unknown_settings_are_refused_by_name(file, change, said, folder, tmp_path):
   copy = changed(folder, tmp_path, file, change)
   if 'capitals' in said:
     (copy / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
@@ -103,8 +103,8 @@ def test_later_releases_write_one_name(folder, tmp_path):
 
 @pytest.mark.parametrize(('modes', 'expected'),
                          [('cls', 'first'), (['mean'], 'mean'), (['cls', 'mean'], '')])
-def test_the_pooling_of_a_folder_is_that_of_a_classifier(folder, tmp_path, modes, expected):
-  """If it is one: vectors of several poolings are longer than the head reads."""
+def test_a_classifier_uses_the_pooling_of_the_folder(folder, tmp_path, modes, expected):
+  """Only a single pooling: vectors of several poolings are longer than the head's input."""
   copy = changed(folder, tmp_path, '1_Pooling/config.json', lambda said: {'pooling_mode': modes})
   assert finetune.read_initial_model(str(copy)).pooling == expected
   assert sentence_transformers.declared_pooling(tmp_path) == ''
@@ -130,9 +130,9 @@ def test_a_layer_of_training_alone_is_left_out(tmp_path):
   assert conversion.is_checkpoint(tmp_path / 'out')
 
 
-def test_a_teacher_says_the_vectors(folder, trained, tmp_path):
-  """Of a text and its translation both are to have that of the first; a student of another width is
-  refused."""
+def test_a_teacher_provides_the_target_vectors(folder, trained, tmp_path):
+  """A text and its translation must both get the teacher's vector of the text; a student of
+  another width is refused."""
   rows = [{'text': 'the film is good', 'translation': 'bo ana cy'},
           {'text': 'a book', 'translation': 'dan'}]
   path = tmp_path / 'pairs.jsonl'

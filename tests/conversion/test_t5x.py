@@ -86,7 +86,7 @@ def scanned(arrays, by_head):
 
 
 def write(folder, arrays, bucket='gs'):
-  """`bucket`: what the file says of the place that it was written to."""
+  """`bucket`: the storage driver in the file's metadata."""
   tree = {}
   for name, x in arrays.items():
     if name.endswith('scale'):
@@ -128,7 +128,7 @@ def test_in(model, form, tmp_path):
   assert (lazy[name][1:, 2:5] == want[name][1:, 2:5]).all()
 
 
-def test_what_is_not_a_t5_of_ours_is_refused(model, tmp_path):
+def test_unsupported_t5_variants_are_refused(model, tmp_path):
   _, params = model
   arrays = theirs(params)
   arrays['encoder/layers_0/relpos_bias/rel_embedding'] = arrays.pop(

@@ -122,7 +122,7 @@ def test_nothing_in_a_pickle_is_run(older, torch, tmp_path):
   assert not (tmp_path / 'ran').exists()
 
 
-def test_what_is_no_state_dict(torch, tmp_path):
+def test_files_without_a_state_dict_are_refused(torch, tmp_path):
   write(tmp_path / 'x.bin', {'epoch': 3, 'model': {}}, torch)
   with pytest.raises(conversion.ConvertError, match='more than named tensors'):
     TorchPickle(tmp_path / 'x.bin')
@@ -132,7 +132,7 @@ def test_what_is_no_state_dict(torch, tmp_path):
 
 
 def test_the_original_deberta(torch, tmp_path):
-  """Its pytorch_model.bin gives what the same tensors in a safetensors file give."""
+  """Its pytorch_model.bin gives the same as a safetensors file with the same tensors."""
   safetensors = pytest.importorskip('safetensors.numpy')
   shutil.copy(GOLDEN / 'config.json', tmp_path)
   state = safetensors.load_file(GOLDEN / 'model.safetensors')
@@ -144,7 +144,7 @@ def test_the_original_deberta(torch, tmp_path):
 
 @pytest.mark.parametrize('older', [False, True], ids=['zip', 'stream'])
 def test_the_original_glm(older, torch, tmp_path):
-  """Its parameters lie among whatever else there was to save, which is passed over, without a
+  """Its parameters are among other saved objects, which are ignored, and there is no
   configuration."""
   safetensors = pytest.importorskip('safetensors.numpy')
   case = pathlib.Path(__file__).parents[1] / 'golden' / 'glm' / 'blank_infilling_2d'
@@ -247,7 +247,7 @@ def test_the_folder_of_an_adapter_is_called_one(tmp_path):
 def test_a_model_with_the_weights_of_an_adapter_is_refused(tmp_path):
   shutil.copytree(GOLDEN, tmp_path / 'model')
   (tmp_path / 'model' / 'adapter_config.json').write_text('{"peft_type": "LORA"}')
-  conversion.load(tmp_path / 'model')  # the configuration alone is what merging leaves behind
+  conversion.load(tmp_path / 'model')  # merging leaves only the configuration of the adapter
   (tmp_path / 'model' / 'adapter_model.bin').touch()
   with pytest.raises(conversion.ConvertError,
                      match=r'a model and an adapter of peft '

@@ -24,8 +24,8 @@ LENGTH = 150  # words
 
 
 def planted(originals, copies):
-  """Documents of random words, and copies of the first of them in which every `gap`-th word is
-  another."""
+  """Documents of random words, and copies of the first ones in which every `gap`-th word is
+  changed."""
   words = [[f'w{n}' for n in RNG.integers(0, 9999, LENGTH)] for _ in range(originals)]
   other = []
   for number, gap in enumerate(copies):
@@ -122,7 +122,7 @@ def corpus():
   return [text.replace(' w1', '. W1') + '.' for text in [*texts, *texts[20:30]]]
 
 
-def test_what_was_interrupted_goes_on(tmp_path, small, monkeypatch):
+def test_interrupted_cleaning_resumes(tmp_path, small, monkeypatch):
   source = write(tmp_path / 'a.jsonl', corpus())
   clean(small, source, tmp_path / 'whole')
   append, write_shard, calls = clean_lib.append_batch, clean_lib.write_shard, []
@@ -168,7 +168,7 @@ def test_a_damaged_journal_is_no_journal(tmp_path, small):
   assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
 
 
-def test_what_cannot_be(tmp_path):
+def test_unusable_inputs_and_outputs_are_refused(tmp_path):
   source = write(tmp_path / 'in.jsonl', [])
   with pytest.raises(SourceError, match='holds no documents'):
     clean(CleanConfig(), source, tmp_path / 'out')
@@ -215,7 +215,7 @@ def test_equal_numbers_meet(tmp_path, monkeypatch):
   assert not list(disk_tables.group_equal([np.empty(0, SPAN_DTYPE)], 0, tmp_path))
 
 
-def test_tables_are_cut_to_what_is_whole(tmp_path):
+def test_tables_are_truncated_to_complete_rows(tmp_path):
   table = DiskTable(tmp_path / 'a', np.uint64, 2)
   assert len(table) == 0 and table.read().shape == (0, 2)
   table.append(np.arange(10).reshape(5, 2))

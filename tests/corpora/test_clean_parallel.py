@@ -26,8 +26,8 @@ from plm_jax.sources.lines import SourceError
 
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
-  """Files of documents of random words: copies, near-copies, sentences that come again, lines that
-  break rules, a bad line, and a file of which nothing is left."""
+  """Files of documents of random words: copies, near-copies, repeated sentences, lines that break
+  rules, a bad line, and a file whose documents are all dropped."""
   folder, draw = tmp_path_factory.mktemp('corpus'), random.Random(0)
   words = [f'w{n}' for n in range(3000)]
   sentences = [' '.join(draw.choices(words, k=12)).capitalize() + '.' for _ in range(40)]
@@ -48,7 +48,7 @@ def corpus(tmp_path_factory):
   draw.shuffle(texts)
   texts[11] += '\nA line with Javascript in it.\nThis line has no end'
   texts[23] += '\nWhat is the name of this old river here?'
-  # What only a document that is left out has had before stays where it comes again.
+  # A sentence stays if only dropped documents had it before.
   long, other, again = ('\n'.join(' '.join(draw.choices(words, k=12)).capitalize() + '.'
                                   for _ in range(number))
                         for number in (30, 9, 3))
@@ -126,7 +126,7 @@ def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
 
 
-def test_what_is_done_is_not_done_again_after_an_interruption(config, corpus, tmp_path,
+def test_finished_units_are_not_repeated_after_an_interruption(config, corpus, tmp_path,
                                                               monkeypatch):
   clean(config, str(corpus), tmp_path / 'one')
   examine_unit, write_documents, calls = batches.filter_batch, batches.write_documents, []
@@ -163,7 +163,7 @@ def test_damaged_text_is_the_error_that_it_is_for_one_process(config, corpus, tm
   assert not [*tmp_path.glob('out/.work-*')]
 
 
-def test_what_cannot_be(config, tmp_path):
+def test_unusable_sources_and_runners_are_refused(config, tmp_path):
   (tmp_path / 'empty.txt').write_text('\n')
   with pytest.raises(SourceError, match='holds no documents'):
     clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', by(Shuffled()))
@@ -171,7 +171,7 @@ def test_what_cannot_be(config, tmp_path):
     clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', by(lambda describe: None))
 
 
-def test_cuts_are_behind_the_unit_with_which_a_file_is_full():
+def test_a_file_ends_after_the_unit_that_fills_it():
   piece = clean_parallel.FilteredPiece
   found = [piece((0, 0), [(2, 5), (0, 0), (3, 6)], 0), piece((0, 1), [(1, 9), (1, 4)], 0),
            piece((1, 0), [(0, 0)], 0), piece((2, 0), [(4, 3)], 0)]

@@ -1,4 +1,4 @@
-"""What is found out about single documents: rules, words as numbers, signatures, overlaps."""
+"""Properties of single documents: rules, words as numbers, signatures, overlaps."""
 import itertools
 import pickle
 
@@ -98,7 +98,8 @@ def test_grams_are_of_words_in_order():
   assert (a[0], a[1], a[3]) == (b[1], b[2], b[0])
   assert len(set(a.tolist())) == 4
   assert len(word_hashes.ngram_hashes(word_hashes.hash_words(['one']), 5)) == 1
-  # The same on every machine and in every version: output that was begun goes on.
+  # The hashes are the same on every machine and in every version, so that interrupted work can
+  # resume.
   assert word_hashes.ngram_hashes(word_hashes.hash_words(['他', '走']),
                                   2).tolist() == [1552345403798419497]
 

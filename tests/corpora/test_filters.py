@@ -1,4 +1,4 @@
-"""Languages are told by a model of fastText's, and by py3langid where it is installed."""
+"""Languages are identified by a fastText model, and by py3langid if it is installed."""
 import base64
 import sys
 import zlib
@@ -53,7 +53,7 @@ def test_py3langid():
   assert [keep([text]).reason for text in texts] == ['', '', 'language']
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_missing_libraries_are_named(monkeypatch):
   filters.load_identifier.cache_clear()
   monkeypatch.setitem(sys.modules, 'py3langid', None)
   with pytest.raises(ConfigError,

@@ -37,7 +37,8 @@ def forward(reading, case) -> dict[str, np.ndarray]:
 
   with jax.default_matmul_precision('highest'):
     got = {**outputs(imported.params, batch), **jax.jit(model.inside)(imported.params, batch)}
-    if getattr(imported.config, 'clear', False):  # the reference clears padding after every layer, where it is never attended to
+    # The reference clears padding after every layer, where nothing attends to it.
+    if getattr(imported.config, 'clear', False):
       real = (batch['segments'] > 0).reshape(-1, batch['segments'].shape[-1], 1)
       got |= {name: x * real for name, x in got.items() if name.startswith('hidden_states.')}
     last = f'hidden_states.{imported.config.stack.blocks}'
