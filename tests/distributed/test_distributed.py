@@ -36,13 +36,12 @@ def free_address() -> str:
 def two_processes(program: str, devices: int, arguments, folders=(None, None), status=0,
                   settings=({}, {}),
                   seconds=240):
-  """PROGRAM COORDINATOR 2 INDEX *arguments(INDEX), twice; -> function that waits for both, -> what
-  each printed.
+  """Start PROGRAM COORDINATOR 2 INDEX *arguments(INDEX) twice; return a function that waits for
+  both and returns their outputs.
 
-  folders: in which they run. status: with which they are to end; 'any': it is returned, too; None:
-  as soon as
-  one ends, the other is killed. settings: environment variables of each. seconds:
-  that they have.
+  folders: their working directories. status: the expected exit status; 'any': it is returned,
+  too; None: as soon as one process ends, the other is killed. settings: environment variables of
+  each process. seconds: the time limit.
   """
   coordinator = free_address()
   flags = re.sub(r'device_count=\d+', f'device_count={devices}', os.environ['XLA_FLAGS'])
@@ -95,8 +94,7 @@ def test_two_processes_train_as_one_does(tmp_path):
 
 
 def called(*processes: hosts.JobPlace, seconds=0.5) -> list[str]:
-  """The roll of a job, called by those of its processes that are there -> what each says in the
-  end."""
+  """Let the started processes of a job join; return the final message of each."""
   def call(place):
     try:
       hosts.wait_for_processes(place, seconds)
@@ -156,7 +154,7 @@ def test_options_that_make_no_job(options, message):
 
 @pytest.mark.slow
 def test_hosts_that_do_not_share_the_output_end_before_text_is_prepared(tmp_path):
-  """Disks of their own are folders of their own here, with an output that is relative to them."""
+  """The processes have separate folders instead of separate disks, and a relative output path."""
   folders = [tmp_path / '0', tmp_path / '1']
   for folder in folders:
     folder.mkdir()
@@ -171,9 +169,9 @@ def test_hosts_that_do_not_share_the_output_end_before_text_is_prepared(tmp_path
 
 
 @pytest.mark.slow
-def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
-  """The command of a pod's workers. One of them loses its machine: both stop at one step, the same
-  commands go on from there, and the model is that of a single process."""
+def test_a_preempted_run_with_two_processes_resumes(tmp_path):
+  """The command of a pod's workers. One machine is preempted: both processes stop at the same
+  step, the same commands resume from there, and the model equals that of a single process."""
   draw = random.Random(0)
   words = ['array', 'matrix', 'value', 'order', 'memory', 'place', 'copy', 'list']
   text = tmp_path / 'corpus.txt'
@@ -182,7 +180,7 @@ def test_a_run_by_two_processes_is_preempted_and_goes_on(tmp_path):
   text.write_text('\n\n'.join('\n'.join(sentence() for _ in range(8)) for _ in range(80)))
   args = ['--scale=test', f'--data.path={text}', '--data.prepare.heldout=0.2',
           '--train.save-every=100',
-          '--train.phases.1.length=32']  # one length, of which each process compiles the steps
+          '--train.phases.1.length=32']  # one length, for which each process compiles the steps
   def command(folder, terminated):
     return [str(terminated), *args, '--mesh.fsdp=2', f'--output={tmp_path / folder}']
   with two_processes('run_worker.py', 2, lambda index: command('run', terminated=1),
@@ -237,6 +235,6 @@ def test_a_killed_process_ends_the_others_at_once_with_one_line(killed, how):
           'same command on all machines resumes from the newest checkpoint')
   said = [text for text in printed[1 - killed].splitlines() if text and '[Gloo]' not in text]
   assert line in said
-  if killed == 1:  # of process 0 jaxlib has lines of its own, since its coordinator is gone
+  if killed == 1:  # without the coordinator in process 0, jaxlib prints lines of another form
     assert statuses == [75, -9]
     assert all('waiting for 1 other' in text or text == line for text in said), said

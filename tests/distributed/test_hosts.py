@@ -25,7 +25,7 @@ from plm_jax.training import feed
 
 
 class Coordinator:
-  """The coordinator of a job of threads: what they tell each other, and where they meet."""
+  """The coordinator of a job of threads: their key-value store and barriers."""
 
   def __init__(self, count):
     self.values, self.barrier, self.changed = {}, threading.Barrier(
@@ -100,7 +100,7 @@ def test_the_value_of_process_0_is_everybodys(job):
     ([{str(n): n for n in range(20)}, {str(n): -1 for n in range(20)}],
      '15 is 15 on process 0 and -1 on process 1, and 12 more differences. Do it'),
 ])
-def test_every_process_says_the_same_of_a_difference(job, values, said):
+def test_every_process_reports_the_same_difference(job, values, said):
   found, _ = job(len(values),
                  lambda index: hosts.check_agreement('options', values[index], 'Do it'))
   if said is None:
@@ -111,7 +111,7 @@ def test_every_process_says_the_same_of_a_difference(job, values, said):
     assert str(found[0]).endswith(said)
 
 
-def test_an_error_of_one_process_ends_all_and_the_coordinator_forgets_what_was_said(job):
+def test_an_error_of_one_process_ends_all_and_the_coordinator_deletes_messages(job):
   def work(index):
     for number in range(50):
       hosts.broadcast(number, 'number')

@@ -1,5 +1,4 @@
-"""The page that takes one batch through BERT: its code prints what the page shows, in both
-languages."""
+"""The page on one batch through BERT: its code prints the output on the page, in both languages."""
 import contextlib
 import io
 import re

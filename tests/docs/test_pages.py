@@ -1,7 +1,7 @@
-"""Every command and every Python block of the site's pages runs as it stands there, at
---scale=test; every page in both languages that is to be; search finds words of both.
+"""Every command and Python block of the site's pages runs as written, with --scale=test; required
+pages exist in both languages; search finds words of both.
 
-The README's commands are those of tests/test_readme.py; the notebooks, of tests/notebooks.
+tests/test_readme.py runs the README's commands, and tests/notebooks runs the notebooks.
 """
 import ast
 import importlib
@@ -38,7 +38,8 @@ OURS = re.compile(r'(python -m (plm_jax|experiments)|scripts/)')
 
 
 def commands_of(path: pathlib.Path) -> list[str]:
-  """Returns the commands of a page that are ours: beside them stand those of other projects."""
+  """Return the commands of a page that run plm_jax; pages also show commands of other
+  projects."""
   return [line for line in shown(path.read_text(encoding='utf-8')) if OURS.match(line)]
 
 
@@ -106,7 +107,7 @@ def message_templates() -> list[str]:
 
 
 @pytest.mark.parametrize('language', ['', 'zh/'])
-def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
+def test_messages_on_the_troubleshooting_page_are_in_the_code(language):
   text = (DOCS / language / 'howto/troubleshooting.md').read_text(encoding='utf-8')
   cells = [line.split(' | ')[0] for line in text.split('\n') if line.startswith('| ')]
   messages = [quoted for cell in cells for quoted in re.findall('`(.+?)`', cell) if ' ' in quoted]
@@ -117,8 +118,8 @@ def test_messages_on_the_troubleshooting_page_are_those_of_the_code(language):
     assert any(map(pattern.search, templates)), message
 
 
-# All pages are tried before a release: that takes a quarter of an hour. The commands and blocks of
-# Chinese pages are those of the English ones, with other names and texts.
+# All pages run before a release: that takes a quarter of an hour. Chinese pages have the same
+# commands and blocks as the English ones, with other names and texts.
 LANGUAGES = pytest.mark.parametrize('language', ['en', 'zh'])
 
 
@@ -153,7 +154,7 @@ def test_every_command_runs(tmp_path, monkeypatch, language):
 
 
 def rehearsed(line: str) -> None:
-  """Has a script print what it would do, and reads the options of the run in it."""
+  """Run a script in dry-run mode, and parse the run's options in its output."""
   assert '--dry-run' in line, 'a page shows what is paid for without --dry-run'
   done = subprocess.run([ROOT / line.split()[0], *shlex.split(line)[1:]], capture_output=True,
                         text=True)

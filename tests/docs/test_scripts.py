@@ -32,7 +32,7 @@ def test_table_of_scripts(name):
   texts = [line for line in documents(name, 140).split('\n') if line]
   said = tokenizer_fit.accent_warning(PrepareConfig(), BertNormalization(), texts)
   assert (re.findall(r'\(([\d.]+)%\)', said) or ['0.0']) == [share]
-  # Every use of words finds those that the table names, and `clean` tells the sentences apart.
+  # Every word segmentation finds the words in the table, and `clean` distinguishes the sentences.
   sentence = texts[0].split('.')[0].split('។')[0].split('။')[0].split('।')[0].split('。')[0].replace(
       "'", ' ')
   found = [word.text for word in split_words(sentence)]

@@ -29,8 +29,8 @@ class Words:
 
 
 def scorer(odds):
-  """odds: word -> its probability behind any other, or (word before it, word) -> that behind this
-  one."""
+  """odds: word -> its probability after any other word, or (previous word, word) -> its
+  probability after this one."""
   tokenizer = Words(*dict.fromkeys(word for key in odds
                                    for word in ([key] if isinstance(key, str) else key)))
   table = np.full((tokenizer.vocab.size, tokenizer.vocab.size), 1e-6)
@@ -93,7 +93,7 @@ def test_features_of_tfds(name, features, context, choices, label):
   )
 
 
-def test_examples_stand_before_the_question():
+def test_examples_come_before_the_question():
   shots = [
     FewShotExample('Question: a\nAnswer:', ('x', 'y'), 1, ''),
     FewShotExample('Question: b\nAnswer:', ('z', 'w'), 0, ''),
@@ -141,8 +141,8 @@ def test_how_choices_are_compared():
 
 
 def test_evaluate_by_each_comparison():
-  """'long long' is likelier a token, 'b' in all; behind 'Answer:' alone 'b' is likelier still, so
-  'a' gains most."""
+  """'long long' is more likely per token, 'b' in total; after 'Answer:' alone 'b' is even more
+  likely, so 'a' gains most."""
   model = scorer({'a': 0.1, 'b': 0.15, 'long': 0.3, ('Answer:', 'a'): 0.01, ('Answer:', 'b'): 0.2,
                   ('Answer:', 'long'): 0.3, 'Question': 0.001})
   task = dataclasses.replace(TASKS['multiple-choice'], template='{question}')

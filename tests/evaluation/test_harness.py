@@ -1,4 +1,4 @@
-"""The adapter against what it adapts; skipped where the harness is not installed."""
+"""The adapter compared with lm-eval; skipped if lm-eval is not installed."""
 import dataclasses
 import types
 
@@ -52,7 +52,7 @@ def test_loglikelihood(model):
     (3, [([0, 1, 2], 1)]),
 ])
 def test_windows(size, windows):
-  """Its own example: a start and ten tokens, four of which are read at a time."""
+  """lm-eval's example: a start token and ten tokens, four per window."""
   assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 4)] == windows
   assert [tuple(span) for span in harness.rolling_spans(list(range(size)), 0)] == [
       (list(range(size)), 1)]
@@ -70,8 +70,8 @@ def test_loglikelihood_rolling(model):
 
 
 def test_generate_until(model):
-  """In the order that was asked, whatever goes together; a stop ends a text, and is no part of
-  it."""
+  """Results are in the order of the requests, whatever is batched together; a stop sequence ends
+  a text and is not part of it."""
   whole, long, other, one = model.generate_until(asked(
       ('the cat', {'max_gen_toks': 8}), ('the cat sat on the mat ' * 9, {'max_gen_toks': 8}),
       ('a dog', {'until': ['\n']}),
@@ -110,7 +110,7 @@ def test_a_long_prompt_loses_its_beginning(model):
 
 
 def test_the_harness_itself(model):
-  """One task of its own kind, whose figure is known from the scores."""
+  """One small task whose metric is known from the scores."""
   from lm_eval.api.task import ConfigurableTask
   from lm_eval.evaluator import evaluate
   rows = [{'question': 'the cat', 'choices': ['sat', 'on the'], 'label': 0},
@@ -132,8 +132,7 @@ def test_the_harness_itself(model):
 
 
 def test_on_a_mesh(model, monkeypatch):
-  """A model in a folder, split over four devices, twice: scores and texts are those of one
-  device."""
+  """A saved model on four devices, loaded twice, gives the scores and texts of one device."""
   alone = model.trained
   heads = ModelWithHeads(alone.model.backbone(), alone.heads)
   batch = {name: jnp.ones((1, 8), jnp.int32) for name in ('tokens', 'segments')}

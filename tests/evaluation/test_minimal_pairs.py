@@ -1,5 +1,5 @@
-"""How likely an encoder finds a text, told again by asking it for each token through the front
-door; and minimal pairs counted by hand."""
+"""The likelihood of a text under an encoder, compared with masking each token by the public API;
+and minimal pairs counted by hand."""
 import json
 import math
 import pathlib
@@ -29,7 +29,7 @@ BLIMP = pathlib.Path(__file__).parents[1] / 'fixtures' / 'blimp.jsonl'
 
 
 def model(family: str, head: str, tokenizer) -> LoadedModel:
-  """Makes a small model of a family, with parameters drawn by lot."""
+  """Make a small model of a family with random parameters."""
   cfg = backbones.small(family, tokenizer.vocab.size, 64)
   heads = {head: conversion.build_head(family, head, cfg, 2)}
   zeros = jax.ShapeDtypeStruct((1, 8), jnp.int32)
@@ -59,7 +59,7 @@ def gpt2(lines) -> LoadedModel:
 
 
 def asked(trained: LoadedModel, texts: list[str], how: str) -> list[float]:
-  """Masks a token at a time, and adds up what `fill_mask` says of it."""
+  """Mask one token at a time, and sum the log-probabilities of `fill_mask`."""
   tokenizer = trained.tokenizer
   assert tokenizer
   rows, told = [], []
@@ -91,8 +91,9 @@ def test_a_pseudo_likelihood_is_what_masks_are_filled_with_one_by_one(bert, how)
   np.testing.assert_allclose(scores, asked(bert, texts, how), rtol=1e-5)
 
 
-def test_tokens_behind_in_the_word_are_masked_too_and_no_others(bert):
-  """And so is a word's rest alone: the last token of each word is predicted alike by both."""
+def test_later_tokens_of_the_same_word_are_masked_too(bert):
+  """Only later tokens of the same word: both methods score the last token of each word
+  equally."""
   scorer = pseudo_likelihood.make_pseudo_scorer(bert, 'pll-word-l2r')
   ids, = scorer.encode(['appreciates himself.'])
   starts = bert.tokenizer.starts_word[ids]
@@ -115,7 +116,7 @@ def test_scores_do_not_depend_on_what_else_is_scored(roberta, lines):
                                           < 0).all() and len({*together.round(4).tolist()}) > 12
 
 
-def test_a_decoder_is_asked_for_whole_texts(gpt2, lines):
+def test_a_decoder_scores_whole_texts(gpt2, lines):
   np.testing.assert_allclose(
       plm_jax.likelihood(gpt2, lines[:5]), plm_jax.score(gpt2, [('', line) for line in lines[:5]]),
       rtol=1e-6)
@@ -156,8 +157,8 @@ def test_pairs_are_counted_by_paradigm_and_phenomenon(tmp_path):
     (60, 100, (0.497, 0.697), 'unsure'), (61, 100, (0.507, 0.706), 'above'),
     (39, 100, (0.294, 0.493), 'below'),
     (0, 5, (0.0, 0.522), 'unsure'), (6, 6, (0.541, 1.0), 'above')])
-def test_intervals_are_those_of_the_binomial_distribution(right, pairs, interval, beyond):
-  """As R's binom.test prints them."""
+def test_intervals_are_exact_binomial_intervals(right, pairs, interval, beyond):
+  """Literal output of R's binom.test."""
   share = PairAccuracy('one', right, pairs)
   np.testing.assert_allclose(share.interval, interval, atol=5e-4)
   assert share.versus_chance == beyond
@@ -198,7 +199,7 @@ def test_runs_that_were_judged_are_compared(tmp_path, monkeypatch, capsys):
     (['{one}', 'more.jsonl'], 'has been judged already'),
     (['{one}', '--compare-with={one}'], 'two are the same'),
     (['{raw}'], 'expected the numbers good and bad')])
-def test_what_cannot_be_shown_is_refused(args, message, tmp_path, monkeypatch):
+def test_unusable_files_of_results_are_refused(args, message, tmp_path, monkeypatch):
   places = {'one': judged_file(tmp_path / 'one.jsonl', a=1), 'raw': str(tmp_path / 'raw.jsonl')}
   (tmp_path / 'raw.jsonl').write_text('{"sentence_good": "a", "sentence_bad": "b"}\n')
   monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs',
@@ -235,7 +236,7 @@ def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypa
   assert 'Paradigms' in page.read_text() and page.read_text().count('<li>') == 4
 
 
-def test_what_cannot_be_judged_is_said_in_a_line(bert, gpt2, tmp_path):
+def test_unusable_pairs_are_one_line_errors(bert, gpt2, tmp_path):
   (tmp_path / 'bad.jsonl').write_text('{"good": "a", "bad": "b"}\n')
   nameless = LoadedModel('bert', bert.model, {}, bert.params, bert.tokenizer)
   for call, error, line in (

@@ -53,9 +53,9 @@ def test_windows_do_not_matter_to_a_model_of_pairs():
                       stride).nats == pytest.approx(whole.nats, rel=1e-6)
 
 
-def test_what_is_given_is_not_counted():
-  """Without a start, the first token of each text is not predicted: neither are its bytes, nor a
-  word that ends there. One of a single token has nothing to predict."""
+def test_context_is_not_counted():
+  """Without a start token, the first token of each text is not predicted; its bytes, and a word
+  that ends there, are not counted. A text of one token has nothing to predict."""
   tokenizer = train_byte_bpe(['The cat', 'The é'] * 9, 290, layout='gpt2')
   pieces = [[tokenizer.pieces[i] for i in tokenizer.encode(text)]
             for text in ('The cat', 'The', 'cThe', '日')]

@@ -1,5 +1,5 @@
-"""What layers know of words, where a classifier by hand says it; and where heads look, on attention
-made by hand."""
+"""Probing of layers, compared with a hand-made classifier, and attention statistics on hand-made
+attention."""
 import base64
 import struct
 import zlib
@@ -58,12 +58,12 @@ def test_a_sentence_longer_than_a_row_has_all_of_its_words(bert):
   assert len(token_features.build_rows(bert, long)) > 1
   found, = token_features.word_layers(bert, long)
   assert found.shape == (3, 40, 32)
-  # an address, say: it is one unknown word
+  # for example a URL: it is one unknown word
   row, = token_features.build_rows(bert, [('fox' * 1000, 'dog')])
   assert len(row.starts) == 3
 
 
-def test_a_linear_classifier_finds_what_is_linear_and_no_more():
+def test_a_linear_classifier_learns_only_linear_labels():
   draw = np.random.default_rng(0)
   x, y = draw.normal(size=(600, 8)).astype(np.float32), draw.normal(size=(300, 8)).astype(
       np.float32)
@@ -76,10 +76,10 @@ def test_a_linear_classifier_finds_what_is_linear_and_no_more():
   assert right(draw.integers(0, 3, 600), draw.integers(0, 3, 300)) == pytest.approx(1 / 3, abs=0.08)
 
 
-def test_what_is_compared_with(bert):
+def test_the_majority_baseline_and_control_tags(bert):
   train = TaggedSentences([('a', 'fox'), ('a', 'dog'), ('the', 'fox')], [(0, 1), (0, 1), (0, 2)])
   test = TaggedSentences([('a', 'fox', 'jumps')], [(0, 2, 1)])
-  # fox is tied and was 1 first; jumps was never seen, and 0 is the commonest.
+  # fox has a tie, and 1 came first; jumps is unseen, and 0 is the most common.
   assert probing.majority_baseline(train, test) == pytest.approx(1 / 3)
   given = probing.make_control_tags([train, test], 3, seed=4)
   assert given[0][0] == given[0][2] == given[1][0] and given[0][1] == given[0][5] == given[1][1]
@@ -109,7 +109,7 @@ def test_shares_of_attention_made_by_hand():
   )
 
 
-def test_what_is_looked_at_is_before_in_a_decoder():
+def test_attention_of_a_decoder_is_causal():
   heads, maps = plm_jax.attention(model('gpt2'), [' '.join(some) for some in SENTENCES], maps=2)
   assert len(heads) == 4 and len(maps) == 2
   for one in maps:

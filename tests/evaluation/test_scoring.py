@@ -1,4 +1,4 @@
-"""A model that knows pairs of letters stands for all: its probabilities can be written down."""
+"""Scores of a hand-made model of letter pairs, whose probabilities are known."""
 import math
 
 import jax
@@ -46,8 +46,8 @@ def table():
 
 @pytest.fixture(scope='module')
 def scorer(table):
-  """The next token by the last one alone, and by how many stand before it, so that lost context
-  shows."""
+  """The next token depends on the last token and on the number of tokens before it, so that lost
+  context is detected."""
   def logits(params, batch):
     before = jnp.cumsum(batch['segments'], 1) * (batch['segments'] > 0)
     both = params[batch['tokens']] * (1 + before[..., None] / 100)
@@ -56,8 +56,7 @@ def scorer(table):
 
 
 def by_hand(table, ids, first):
-  """ids as the model reads them -> (logarithm of the probability of ids[first:], whether they are
-  the likeliest)."""
+  """Return the log-probability of ids[first:], and whether they are the most likely tokens."""
   logprob, greedy = 0.0, True
   for place in range(first, len(ids)):
     logits = table[ids[place - 1]].astype(np.float64) * (1 + place / 100)
@@ -76,7 +75,7 @@ def test_score(scorer, table):
     assert score == ContinuationScore(pytest.approx(logprob, rel=1e-5), greedy, len(ids) - first, 0)
 
 
-def test_greedy_is_the_likeliest_path(scorer, table):
+def test_greedy_is_the_most_likely_token_at_each_step(scorer, table):
   ids = [13]
   for place in range(1, 5):
     ids.append(int((table[ids[-1]] * (1 + place / 100)).argmax()))
@@ -85,9 +84,9 @@ def test_greedy_is_the_likeliest_path(scorer, table):
   assert answers[0][0] > answers[1][0]
 
 
-def test_barred_is_what_a_continuation_may_not_begin_with(scorer, table):
-  """The likeliest letter barred, the next one is what greedy decoding gives; later letters are
-  free."""
+def test_a_continuation_does_not_start_with_excluded_tokens(scorer, table):
+  """If the most likely letter is excluded, greedy decoding starts with the next one; later
+  letters are not restricted."""
   for context in 'cdeghi':
     order = [i for i in np.argsort(-table[Letters().encode(context)[0]]) if 1 <= i <= 9][:3]
     first, second, third = (chr(ord('a') + i - 1) for i in order)
@@ -117,7 +116,8 @@ def test_a_long_context_loses_its_beginning(scorer, table):
 def test_a_continuation_longer_than_a_row_is_scored_in_parts(scorer, table):
   ids = [13, *[3, 4] * 30]
   [score] = scorer.score([('cd' * 5, 'cd' * 25)])
-  # The window of 21 begins ten before what is predicted, and moves on by ten; each sees half a row.
+  # A window of 21 tokens begins ten tokens before the predicted ones and advances by ten; each
+  # token has at least half a window of context.
   parts = [(ids[1:22], 10), (ids[11:32], 11), (ids[21:42], 11), (ids[31:52], 11), (ids[41:], 11)]
   assert sum(len(some) - first for some, first in parts) == 50
   assert score.tokens == 50 and score.truncated == 1
@@ -138,7 +138,7 @@ def test_answers_of_one_token_share_a_row(table):
 
 
 def test_few_rows_of_a_length_go_with_longer_ones(table):
-  """Calls read 64 tokens: four rows of 16 fill one of their own, three do not."""
+  """A batch has 64 tokens: four rows of 16 fill one batch, three do not."""
   for short, want in ((3, [(2, 24)]), (4, [(4, 16), (1, 24)])):
     seen = []
     def logits(params, batch, seen=seen):

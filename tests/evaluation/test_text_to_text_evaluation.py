@@ -80,8 +80,8 @@ def test_rows_with_the_same_inputs_are_references_of_one_example(tmp_path):
 
 @pytest.mark.slow
 def test_each_example_gets_its_own_answer(trained, tmp_path):
-  """In batches of like lengths, the last of them filled up: as if each was asked alone, cut to so
-  many tokens."""
+  """Answers in batches of similar lengths, the last one padded, equal those of single examples
+  truncated to the same length."""
   texts = ['a long sentence, which is cut', 'bc', 'def', 'gh ijk', 'lm']
   rows = [json.dumps({'sentence': text, 'label': n % 2}) for n, text in enumerate(texts)]
   (tmp_path / 'x.jsonl').write_text('\n'.join(rows))
@@ -99,7 +99,7 @@ def test_each_example_gets_its_own_answer(trained, tmp_path):
   assert two.predictions == result.predictions[:2]
 
 
-def test_what_cannot_be_asked_is_refused(trained, tmp_path):
+def test_unusable_sources_and_models_are_refused(trained, tmp_path):
   (tmp_path / 'x.jsonl').write_text('')
   with pytest.raises(SourceError, match='has no examples'):
     text_to_text.evaluate_text_to_text(trained, f'task:sst2:{tmp_path}/x.jsonl')

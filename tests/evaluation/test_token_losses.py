@@ -1,4 +1,4 @@
-"""Losses by frequency and place, and neighbours, told again by hand."""
+"""Losses by frequency and position, and neighbors, compared with direct computation."""
 import numpy as np
 import pytest
 from test_minimal_pairs import model
@@ -23,7 +23,7 @@ def gpt2():
   return model('gpt2', 'lm', train_byte_bpe(TEXTS, 280, layout='gpt2'))
 
 
-def test_losses_of_tokens_sum_to_those_of_texts(bert, gpt2):
+def test_token_losses_sum_to_text_losses(bert, gpt2):
   for trained, first in ((bert, 1), (gpt2, 1)):
     found = token_losses.compute_losses(trained, [*TEXTS, ' '])
     assert -found.nats.sum() == pytest.approx(plm_jax.likelihood(trained, TEXTS).sum(), abs=1e-3)

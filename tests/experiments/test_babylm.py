@@ -1,5 +1,5 @@
-"""From a folder of text to a table: every step once, whatever comes between, and what cannot be
-asked for."""
+"""From a folder of text to a table of results: every step runs once, also after interruptions, and
+wrong options are refused."""
 import contextlib
 import json
 import pathlib
@@ -58,7 +58,7 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
   assert first['dev']['asked'].endswith('books.dev')
   assert 'words' in capsys.readouterr().out
 
-  # With more to do: what is done stays done.
+  # With additional work, finished work is not repeated.
   monkeypatch.setattr(entry.corpus, 'clean', None)
   more = [*asked, '--pairs=pairs.jsonl', '--limit=2', '--glue=glue', '--tasks=cola',
           '--zero-shot=eval']
@@ -160,7 +160,7 @@ def test_an_interrupted_training_is_gone_on_with(track, monkeypatch):
      'tracks take none'),
     (['--model=run', '--output=out', '--train.keep=2'],
      '--model is evaluated as it is: leave out --train.keep=2')])
-def test_what_cannot_be_done_is_said_before_anything_is(track, monkeypatch, args, message):
+def test_impossible_entries_are_refused_before_any_work(track, monkeypatch, args, message):
   monkeypatch.setattr(entry.corpus, 'clean', None)
   with pytest.raises(SystemExit, match=message):
     typed(*args)

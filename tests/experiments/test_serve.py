@@ -74,7 +74,7 @@ def post(port, path, value, **headers):
   return response.status, json.loads(response.read())
 
 
-def test_answers_of_many_clients_equal_those_of_the_function(port):
+def test_concurrent_clients_get_the_results_of_the_function(port):
   texts = [ready.texts(number)[0] for number in range(24)]
   with ThreadPoolExecutor(8) as pool:
     found = list(pool.map(lambda text: post(port, '/encode', {'texts': [text]}), texts))

@@ -1,4 +1,4 @@
-"""What the tracks of the BabyLM challenge allow, counted by hand."""
+"""Limits of the tracks of the BabyLM challenge, counted by hand."""
 import pytest
 
 from experiments.babylm import tracks
@@ -10,7 +10,7 @@ from plm_jax.sources.document_formats import TextReadConfig
 MULTILINGUAL = TrackConfig('multilingual', ('eng', 'nld', 'zho'))
 
 
-def test_checkpoints_are_those_of_the_challenge():
+def test_checkpoint_names_match_the_challenge():
   """The lists of collate_preds.py in babylm-eval at 45fe2c1."""
   small = [f'chck_{i}M' for i in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90,
                                   100)]

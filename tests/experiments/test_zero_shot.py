@@ -70,7 +70,7 @@ def test_files_of_the_challenge(folder):
   assert item.groups == (('field', 'syntax/semantics'), ('linguistics_term', 'island_effects'))
 
 
-def test_what_is_no_item(folder, tmp_path):
+def test_wrong_items_are_reported(folder, tmp_path):
   with pytest.raises(SourceError,
                      match=r"agent.jsonl:1: not an item of the BabyLM task comps: KeyError"):
     zero_shot.read_items(folder / 'ewok_filtered', 'comps')

@@ -1,4 +1,4 @@
-"""Texts that are changed anew in every epoch."""
+"""Texts that are augmented differently in every epoch."""
 import types
 
 import numpy as np

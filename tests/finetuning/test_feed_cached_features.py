@@ -1,4 +1,4 @@
-"""A backbone that is not trained is asked once."""
+"""A frozen backbone computes each example once."""
 import dataclasses
 
 import jax
@@ -41,8 +41,8 @@ def run(tmp_path, task, source, name, pooling='first', **data):
     ('modernbert', 'head.pooling', 'first', True), ('modernbert', 'head.pooling', 'mean', True),
     ('eurobert', 'head.pooling', 'late', False)])
 def test_features_are_kept_only_for_heads_that_read_no_others(family, path, pooling, kept):
-  """A head with a decision per token reads all of them, and heads of T5 those of its encoder or its
-  decoder."""
+  """A head with a prediction per token reads all of them, and heads of T5 read the outputs of the
+  encoder or the decoder."""
   make = {'modernbert': modernbert.base, 'eurobert': eurobert.eurobert_210m}[family]
   model = validation.with_paths(make(), {path: pooling})
   config = FinetuneRun('try', family=family, model=model, tuning=TuningConfig(top=0))
@@ -54,8 +54,8 @@ def test_features_are_kept_only_for_heads_that_read_no_others(family, path, pool
 
 
 @pytest.mark.slow
-def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
-  """Not of what it learned from: its development set is answered anew."""
+def test_a_finished_run_encodes_no_training_examples(tmp_path, monkeypatch):
+  """No training example is encoded; only the development set is predicted again."""
   source = tmp_path / 'texts.tsv'
   source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))
   first = run(tmp_path, SequenceTask(), source, 'run')
@@ -67,7 +67,7 @@ def test_a_run_that_has_ended_asks_nothing_more(tmp_path, monkeypatch):
 @pytest.mark.parametrize(('kind', 'pooling'),
                          [('label', 'first'), ('label', 'mean'), ('label', 'max'),
                           ('tags', 'first')])
-def test_what_is_kept_teaches_the_same(kind, pooling, tmp_path):
+def test_cached_features_give_the_same_training(kind, pooling, tmp_path):
   if kind == 'label':
     source, task = tmp_path / 'texts.tsv', SequenceTask()
     source.write_text('text\tlabel\n' + ''.join(f'{text}\t{label}\n' for text, label in TEXTS))

@@ -1,5 +1,5 @@
-"""Runs that learn a task: killed and resumed, on several devices, in micro-steps, packed; the best
-of them; what they begin with."""
+"""Fine-tuning runs: killed and resumed, on several devices, with gradient accumulation, packed;
+their best checkpoint and their initialization."""
 import json
 import os
 import pathlib
@@ -24,7 +24,7 @@ PLAIN = {'model__block__dropout': 0.0, 'model__block__attention__dropout': 0.0}
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory) -> pathlib.Path:
-  """A tokenizer, and examples of every kind that a run has asked for."""
+  """A tokenizer, and examples of every kind of task in the tests."""
   return tmp_path_factory.mktemp('labelled')
 
 
@@ -35,9 +35,8 @@ def finished(home):
   return folder, run(labelled.run(home, output=str(folder)))
 
 
-def test_a_run_is_measured_without_what_it_learned_from(finished, tmp_path, capsys):
-  """Its best checkpoint, by the figures that it ended with; the classes are those of its
-  configuration."""
+def test_a_run_is_evaluated_without_its_training_data(finished, tmp_path, capsys):
+  """Its best checkpoint, by its final metrics; the classes come from its configuration."""
   folder = shutil.copytree(finished[0], tmp_path / 'run')
   said = json.loads((folder / 'config.json').read_text())
   said['data']['train'] = ['gone.jsonl']
@@ -120,7 +119,7 @@ def test_micro_steps_and_packed_rows_change_nothing(kind, home, tmp_path):
 
 
 def scripted(figures: list[float], seen: dict):
-  """An evaluator whose accuracy is said beforehand; the parameters that it was asked of are kept in
+  """Return an evaluator with given accuracies, which records the evaluated parameters in
   `seen`."""
   def evaluator(self, learner, mesh):
     def evaluate(params, phase):
@@ -132,7 +131,8 @@ def scripted(figures: list[float], seen: dict):
 
 @pytest.mark.slow
 def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypatch):
-  """Early: after two evaluations that are no better. The same command does not go on."""
+  """Early: after two evaluations without improvement. The same command does not continue the
+  run."""
   seen: dict = {}
   config = labelled.run(home, steps=12, output=str(tmp_path / 'run'), train__early=2)
   monkeypatch.setattr(LabeledFeed, 'make_evaluator', scripted([40, 70, 70, 60, 99, 99], seen))
@@ -168,7 +168,7 @@ def test_the_head_of_an_exported_checkpoint_is_taken_for_the_same_classes(
 
 @pytest.mark.slow
 def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, capsys):
-  """Three classes, then two with other names; what else there is goes on from there."""
+  """Three classes, then two with other names; the other parameters are kept."""
   (tmp_path / 'three').mkdir()
   for part in ('train', 'dev'):
     rows = [json.loads(line)

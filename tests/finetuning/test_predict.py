@@ -1,4 +1,4 @@
-"""What a model that has learned a task says of texts, by the names of its labels."""
+"""Predictions of a fine-tuned model, with the names of its labels."""
 import dataclasses
 
 import numpy as np
@@ -34,7 +34,7 @@ def test_a_class_has_its_name_and_a_value_is_a_number():
   assert up.value > 0 > down.value
 
 
-def test_words_are_tagged_and_entities_stand_in_their_text():
+def test_tags_are_predicted_with_offsets_of_entities():
   model = tuned.trained('tagging')
   text = 'Angela Merkel came  to Berlin.'
   found, = plm_jax.tag(model, text)
@@ -49,7 +49,7 @@ def test_words_are_tagged_and_entities_stand_in_their_text():
   assert plm_jax.predict(model, text) == [found]
 
 
-def test_an_answer_stands_in_its_context_whatever_its_length():
+def test_answers_have_offsets_in_contexts_of_any_length():
   model = tuned.trained('answers')
   context = 'a film. ' * 12 + 'Angela  Merkel came. ' + 'a film. ' * 9
   found = plm_jax.answer(model, 'Who came?', context)
@@ -66,7 +66,7 @@ def test_a_choice_is_one_of_those_given():
   assert chosen.probability == chosen.probabilities[1] > 0.9
 
 
-def test_what_cannot_be_asked_is_refused_in_a_line():
+def test_unsupported_predictions_are_one_line_errors():
   classes, names = tuned.trained('classification'), tuned.trained('tagging')
   for call, line in (
       (lambda: plm_jax.tag(classes, 'a'),
@@ -155,7 +155,7 @@ def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
     list(sources.read_chunks('classification', str(file)))
 
 
-def test_scores_are_those_of_all_at_once():
+def test_streaming_metrics_equal_metrics_of_all_examples():
   model = tuned.trained('classification')
   examples = [Example((text,), label)
               for text, label in (('fine', 1), ('dull', 1), ('a dull film', 0), ('a', None))]
@@ -172,8 +172,8 @@ def test_scores_are_those_of_all_at_once():
 
 
 def test_phrases_without_spaces_are_named_once(caplog):
-  """Thai and its like: a phrase is one word, and that is said once; not of words, nor of Chinese
-  characters."""
+  """Thai and similar scripts: a phrase is one word, which is reported once; words and Chinese
+  characters are not."""
   tagging_format.warn_unsegmented.cache_clear()
   for text in ('บ้าน สวย', '我们喜欢学习汉语和画山水画', 'हिन्दी भाषा'):
     TAGGING.parse_input(text, 'here')

@@ -19,7 +19,7 @@ from plm_jax.tasks.token_classification import TaggingTask
     (AnswerTask(unanswerable=True), 'f1'),
     (ChoiceTask(), 'accuracy'), (EmbeddingTask(), 'spearman'),
     (EmbeddingTask(measured_by='retrieval'), 'ndcg_10')])
-def test_the_best_checkpoint_follows_what_is_measured(task, expected):
+def test_the_selection_metric_follows_the_task(task, expected):
   assert selection_metric('main', task, ['']) == expected
   assert selection_metric('main', task, []) == selection_metric('', task, ['']) == ''
 

@@ -1,5 +1,5 @@
-"""What decoders do token by token is what they do at once: every kind of position, window and
-cache, ragged batches."""
+"""Decoding token by token equals one pass over the text: every kind of position, window and cache,
+ragged batches."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,8 +53,8 @@ class Model:
     return self.head.apply({'params': params.get('heads_lm', {})}, output, batch)
 
   def behind(self, text):
-    """Logits of the token behind each of a text's, by one program for all lengths: what comes later
-    is not seen."""
+    """Return the logits of the next token after each token of a text, by one program for all
+    lengths; later tokens are not visible."""
     padded = jnp.array([text + [0] * (LENGTH - len(text))])
     return np.asarray(self.whole(self.params, padded))[0, :len(text)]
 
@@ -76,7 +76,7 @@ def ragged(prompts, length):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('apart', [True, False])
-def test_every_step_is_that_of_the_whole_text(model, apart):
+def test_every_decoding_step_equals_the_full_pass(model, apart):
   steps = DecoderSteps(model.config, model.head, apart)
   params = steps.load_params(model.params)
   start, follow = jax.jit(steps.prefill, static_argnames='slots'), jax.jit(steps.decode_step)
@@ -92,7 +92,7 @@ def test_every_step_is_that_of_the_whole_text(model, apart):
           texts, PROMPTS, strict=True)]), cache)
 
 
-def test_greedy_is_that_of_the_whole_text(model):
+def test_greedy_decoding_equals_full_passes(model):
   found = engine.generate_tokens(
     model.steps, model.loaded, ragged(PROMPTS, 8), GenerationConfig(6), OutputVocab(VOCAB, (), 0)
   )
@@ -103,7 +103,7 @@ def test_greedy_is_that_of_the_whole_text(model):
     assert text == prompt + added
 
 
-def test_beams_score_what_the_whole_text_says(model):
+def test_beam_scores_equal_scores_of_the_full_text(model):
   config = GenerationConfig(6, beams=3, number=3, length_penalty=0.7, no_repeat_ngram=2)
   found = jax.device_get(
     engine.generate_tokens(model.steps, model.loaded, ragged(PROMPTS, 8), config,

@@ -1,4 +1,4 @@
-"""Vectors of texts: those of other code, whatever else is in the batch, of every wiring."""
+"""Vectors of texts equal those of other libraries, in any batch, for every architecture."""
 import contextlib
 import dataclasses
 import pathlib
@@ -60,7 +60,7 @@ def model(request, tokenizer):
 
 
 @pytest.mark.slow
-def test_a_text_has_its_vectors_whatever_stands_beside_it(model, monkeypatch):
+def test_vectors_do_not_depend_on_the_rest_of_the_batch(model, monkeypatch):
   ends = dataclasses.replace(model.tokenizer.vocab, bos=2, eos=3, sop=2, eop=3)
   monkeypatch.setattr(model.tokenizer, 'vocab', ends)
   together = encode(model, TEXTS, pooling='none', layer=1, tokens=64)
@@ -105,7 +105,7 @@ def test_a_text_that_is_cut_keeps_its_special_tokens_and_nothing_of_its_end(kind
   assert seen == [whole] and len(whole) == 64
 
 
-def test_the_last_token_of_an_xlnet_has_a_type_of_its_own(tokenizer):
+def test_the_last_token_of_xlnet_has_segment_type_2(tokenizer):
   xlnet = models(tokenizer.vocab.size)[3]
   (_, batch), = encoding.iterate_batches([[5, 6, 3, 2], [7, 3, 2]], xlnet, 64, 0)
   types = np.asarray(batch['types'])
@@ -117,7 +117,7 @@ def test_the_last_token_of_an_xlnet_has_a_type_of_its_own(tokenizer):
 @pytest.mark.parametrize('case', ['bert/base_no_token_types', 'gpt_neo/lm_global_local_w4', *(
     pytest.param(case, marks=pytest.mark.slow) for case in (
         'roberta/masked_lm', 'albert/groups2_inner2', 'deberta/v1_seqcls_c2p_only'))])
-def test_hidden_states_are_those_of_transformers(case):
+def test_hidden_states_equal_transformers(case):
   outputs, inputs = (np.load(GOLDEN / case / f'{name}.npz') for name in ('outputs', 'inputs'))
   names = [name for name in outputs.files if name.startswith('hidden_states.')]
   imported = conversion.load(GOLDEN / case)

@@ -1,4 +1,4 @@
-"""What a decoder does token by token behind an encoder is what both do at once."""
+"""Decoding token by token after an encoder equals one pass of both."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +67,7 @@ def model(request):
 
 @pytest.fixture(scope='module')
 def written(model):
-  """What is said greedily, every step by a full pass: [B, 1 + NEW]."""
+  """Greedy output, with a full pass for every step: [B, 1 + NEW]."""
   tokens = np.zeros((3, 1 + NEW), np.int32)
   tokens[:, 0] = 39
   for place in range(NEW):
@@ -87,7 +87,7 @@ def test_token_by_token(model, written, apart):
 
 @pytest.mark.slow
 def test_a_beam_is_scored_as_it_is_read_at_once(model):
-  """Rows of one source keep its memory, whichever of them go on."""
+  """Beams of one source share its memory, whichever of them continue."""
   steps, beams = model.steps(True), 3
   found = engine.generate_tokens(
     steps,
@@ -119,8 +119,8 @@ def test_the_first_and_the_last_token_may_be_given(model):
 
 @pytest.mark.slow
 def test_a_source_is_read_once(model, written):
-  """The encoder's parameters, and those that make keys of what it says, have no part in a step:
-  here they are nan."""
+  """Decoding steps do not use the parameters of the encoder, nor those of the cross-attention
+  keys and values: here they are nan."""
   backbone = model.config.backbone()
   batch = {'tokens': SOURCES, 'segments': BATCH['source_segments'],
            'decoder_tokens': jnp.asarray(written[:, :3]),
@@ -185,7 +185,7 @@ def test_a_bias_of_logits_is_not_trained():
                              atol=1e-5)
 
 
-def test_what_stands_around_a_text():
+def test_start_and_end_tokens_of_the_decoder():
   assert delimiters(Vocab(40, pad=0, eos=1, unk=2, sentinel=39)) == ((), (1,), 0)  # T5
   assert delimiters(Vocab(40, pad=0, eos=1, unk=2)) == ((), (1,), 0)  # Marian
   assert delimiters(Vocab(40, cls=0, bos=0, pad=1, sep=2, eos=2)) == ((0,), (2,), 2)  # BART

@@ -1,5 +1,4 @@
-"""What GPT-BERT is asked for: blanks, texts that go on, and which of two is likelier, by one set of
-parameters."""
+"""GPT-BERT fills masks, generates text and compares likelihoods with one set of parameters."""
 from typing import Any
 
 from flax.linen import unbox
@@ -39,8 +38,8 @@ def trained() -> LoadedModel:
 
 @pytest.fixture(scope='module')
 def read(trained):
-  """Rows of ids behind the start -> logarithms of probabilities [N, V], a row at a time, without
-  padding."""
+  """Return the log-probabilities [N, V] of rows of ids after the start token, one row at a time,
+  without padding."""
   model, start = ModelWithHeads(trained.model.backbone(),
                                 trained.heads), boundary_ids(trained.tokenizer.vocab)[0]
   params = jax.tree.map(jnp.asarray, trained.params)
@@ -54,8 +53,8 @@ def read(trained):
 
 
 @pytest.mark.slow  # a shape for every length of a row
-def test_goes_on_with_the_likeliest_token_from_left_to_right(trained, read):
-  """Prompts of other lengths, padded in front, are read as they are alone."""
+def test_greedy_decoding_takes_the_most_likely_token(trained, read):
+  """Prompts of different lengths, padded on the left, give the same as alone."""
   ends = {boundary_ids(trained.tokenizer.vocab)[1]}
   found = plm_jax.generate(trained, TEXTS, max_new=5)
   for text, (row,) in zip(TEXTS, found, strict=True):
@@ -70,7 +69,7 @@ def test_goes_on_with_the_likeliest_token_from_left_to_right(trained, read):
 
 
 @pytest.mark.slow
-def test_beams_and_draws_are_of_the_rows_they_go_on_from(trained, read):
+def test_beams_and_samples_continue_their_own_rows(trained, read):
   (best,), = plm_jax.generate(trained, TEXTS[0], max_new=3, beams=3)
   ids = trained.tokenizer.encode(TEXTS[0])
   scores = read([*ids, *best.tokens], causal=True)[len(ids):-1]
@@ -79,14 +78,15 @@ def test_beams_and_draws_are_of_the_rows_they_go_on_from(trained, read):
   assert [len(rows) for rows in drawn] == [2, 2, 2]
 
 
-def test_blanks_are_filled_where_the_token_before_them_stands(trained, read):
+def test_masks_are_predicted_at_the_previous_position(trained, read):
   (first, second), = plm_jax.fill_mask(trained, 'An [MASK] of [MASK].', top=300)
   tokenizer = trained.tokenizer
   ids = tokenizer.encode('An [MASK] of [MASK].'.replace('[MASK]',
                                                         tokenizer.pieces[tokenizer.vocab.mask]),
                                                         True)
   places = [place for place, token in enumerate(ids) if token == tokenizer.vocab.mask]
-  logits = read(ids, causal=False)  # behind the start, so that a place is that of the token before
+  # after the start token, so that an index is that of the previous token
+  logits = read(ids, causal=False)
   for place, candidates in zip(places, (first, second), strict=True):
     piece, probability = candidates[0]
     best = int(logits[place][:tokenizer.vocab.size].argmax())
@@ -137,7 +137,7 @@ def test_layers_are_seen_and_frozen_one_by_one(trained):
   assert states(params).inside.hidden.shape == (2, 1, 8, 24)
 
 
-def test_what_it_can_do_and_what_others_cannot(trained):
+def test_capabilities_of_gpt_bert(trained):
   assert {'fill_mask', 'generate', 'stream', 'score', 'perplexity', 'likelihood',
           'minimal_pairs'} <= {
     *trained.capabilities

@@ -97,7 +97,7 @@ def test_wide_beams_find_the_best_of_all_texts(table, penalty):
 
 
 @pytest.mark.slow
-def test_beams_stop_when_they_are_told_to(table):
+def test_early_stopping_ends_beams(table):
   likely_end = table.copy()
   likely_end[..., END] += 2
   lengths = {stopping: [len(text) for row in run(
@@ -167,7 +167,7 @@ def test_repetition_penalty(table):
   flat = np.zeros((V, V, V), np.float32)
   flat[...] = [0.5, 0.4, 0.3, 0.2, 0.1]
   assert run(flat, [[0, 1]], max_new=4, ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
-  # 0.5 / 1.5 is still the most; 0.5 / 6 is less than what was not said.
+  # 0.5 / 1.5 is still the maximum; 0.5 / 6 is less than the tokens that were not generated.
   assert run(flat, [[2, 1]], max_new=4, repetition_penalty=1.5,
              ids=OutputVocab(V, (), PAD))[0] == [[[0, 0, 0, 0]]]
   assert run(flat, [[2, 1]], max_new=4, repetition_penalty=6.0,

@@ -1,4 +1,4 @@
-"""Text in, text out: prompts of any lengths, stop sequences, streaming, and what cannot be."""
+"""Text in, text out: prompts of any lengths, stop sequences, streaming, and errors."""
 import dataclasses
 import io
 import sys
@@ -65,7 +65,7 @@ def test_streams_the_same_text_and_no_half_characters(trained, drawn):
   for i, row in enumerate(drawn):
     assert ''.join(piece[i].text for piece in pieces) == row.text
     assert pieces[-1][i].ended == row.ended
-    # What is no character in the end was held back until something followed it, not given in parts.
+    # Incomplete characters are held back until the next token, not streamed in parts.
     before = ''
     for piece in pieces:
       before += piece[i].text
@@ -130,7 +130,7 @@ def test_ids_that_no_token_has_are_refused(tokenizer, ids):
   assert generate.prompt_ids(tokenizer, np.array([0, size - 1])) == [0, size - 1]
 
 
-def test_what_cannot_be(trained, tokenizer):
+def test_unusable_prompts_and_models_are_refused(trained, tokenizer):
   with pytest.raises(ConfigError, match='has 61 tokens, and max_new is 4: the model takes 64'):
     generate.generate(trained, ['An', 'x' * 60], GenerationConfig(4))
   with pytest.raises(CheckpointError, match='language-modelling head'):
@@ -145,8 +145,8 @@ def test_what_cannot_be(trained, tokenizer):
     generate.encode_prompt(Bare(), '', start=True)
 
 
-def test_samples_begin_with_a_word_and_so_does_what_follows(trained, tokenizer, monkeypatch):
-  """Windows begin anywhere: here behind 'An', and in 'numbers,'."""
+def test_prompts_of_samples_and_their_references_begin_with_a_word(trained, tokenizer, monkeypatch):
+  """Windows can begin anywhere: here after 'An', and inside 'numbers,'."""
   text = tokenizer.encode('An array of numbers, né à 北京. Another array of arrays.')
   class Windows:
     def __init__(self, *args): ...
@@ -196,8 +196,8 @@ def test_all_of_a_text_fits(trained):
 
 @pytest.fixture
 def shell(trained, monkeypatch, capsys):
-  """Arguments of python -m plm_jax generate -> (what it prints, what it says beside it or as an
-  error)."""
+  """Run python -m plm_jax generate with the arguments; return its standard output and its
+  errors."""
   monkeypatch.setattr(loaded_model, 'load_model', lambda folder: trained)
 
   def run(*args, given=''):
@@ -229,7 +229,7 @@ def test_command(shell, trained, tmp_path):
                                                     'never said')[1]
 
 
-def test_command_says_what_is_wrong(shell):
+def test_the_command_reports_wrong_options(shell):
   assert 'there is no prompt' in shell()[1]
   assert 'prints one text' in shell('An', 'x', '--stream')[1]
   assert 'is for sampling: give' in shell('An', '--top-k=3')[1]

@@ -55,7 +55,7 @@ def forward():
 
 
 def row(text, length=40):
-  """One row without padding in front: what the objective makes."""
+  """One row without left padding: the row of the objective."""
   laid = glm_infill.build_row(text, VOCAB)
   size = len(laid['tokens'])
   return size, {name: jnp.array([x + [0] * (length - size)], jnp.int32) for name, x in laid.items()}
@@ -103,8 +103,8 @@ def test_a_text_ends_in_part_a_unless_a_blank_ends_it():
   assert glm_infill.encode_prompt(trained(), 'a [gMASK]')[-1] == VOCAB.gmask
 
 
-def test_a_text_goes_on_in_a_blank():
-  """`generate` asks a GLM for what [gMASK] stands for."""
+def test_generate_continues_a_text_in_a_blank():
+  """`generate` fills [gMASK] with a GLM."""
   found = generate.generate(trained(), ['a b c', 'd', 'e f g h'], GenerationConfig(max_new=6))
   text = glm_infill.make_continuation(trained(), 'a b c')
   assert text.ids == [VOCAB.cls, *TOKENIZER.encode('a b c'), VOCAB.gmask]
@@ -128,8 +128,8 @@ def test_scores_are_sums_over_whole_rows():
 @pytest.mark.release
 @pytest.mark.slow
 def test_a_task_is_learned_as_a_cloze():
-  """Texts with a letter of the first half of the alphabet are very good, the others bad; new texts
-  are told apart."""
+  """Texts with a letter of the first half of the alphabet are very good, the others bad; the
+  model classifies new texts."""
   cloze = ClozeTask('{text} . [MASK] .', ('very good', 'bad'))
   draw = np.random.default_rng(0)
   def examples(number):
@@ -175,7 +175,7 @@ def test_a_task_is_learned_as_a_cloze():
   assert {words for words, in written} == set(cloze.words)
 
 
-def test_what_cannot_be_filled():
+def test_unusable_blanks_are_refused():
   with pytest.raises(ConfigError, match=r"there is no blank in 'a b'"):
     glm_infill.fill_blanks(trained(), ['a b'])
   with pytest.raises(ConfigError,
@@ -210,7 +210,7 @@ def test_what_cannot_be_filled():
 
 @pytest.mark.slow
 def test_examples_of_a_report(monkeypatch):
-  """What does not fit is left out."""
+  """Texts that do not fit are omitted."""
   monkeypatch.setattr(
     glm_infill, 'sample_heldout_blanks',
     lambda *_: [('a [MASK] c', 'b'), ('a ' * 30 + '[MASK]', 'b')]

@@ -1,5 +1,4 @@
-"""What people give a model to read: anything at all ends in an answer or in one line that says what
-is wrong."""
+"""Any input text gives a result or a one-line error."""
 import dataclasses
 import json
 import random
@@ -60,8 +59,8 @@ def odd_text(draw: random.Random) -> str:
 
 
 def messages(ask, number: int) -> list[str]:
-  """What is said in `number` calls, '' where nothing is refused; anything else than a refusal is
-  raised."""
+  """Return the error messages of `number` calls, '' for a call without an error; unexpected
+  exceptions are raised."""
   found = []
   for turn in range(number):
     try:

@@ -1,4 +1,4 @@
-"""What is done to logits: literal arrays."""
+"""Transformations of logits on literal arrays."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +42,7 @@ def test_top_p(p, expected):
   assert kept(of.keep_top_p, p) == expected
 
 
-def test_top_p_is_that_of_a_sort():
+def test_top_p_equals_sorting():
   draw = np.random.default_rng(0)
   logits = draw.normal(size=(64, 300)).astype(np.float32) * 4
   probs = np.exp(logits.astype(np.float64))
@@ -69,8 +69,7 @@ def test_repetition_makes_less_likely_whatever_the_sign():
 
 
 @pytest.mark.parametrize(('n', 'length', 'expected'), [
-    # 1 2 3 1 2 . .: behind '1 2' no 3; '3 1 2' has not been; once '3' is written again, no 1 behind
-    # '2 3'.
+    # 1 2 3 1 2 . .: no 3 after '1 2'; '3 1 2' is new; after another '3', no 1 after '2 3'.
     (3, 5, [1, 1, 1, 0, 1]), (4, 5, [1, 1, 1, 1, 1]), (2, 5, [1, 1, 1, 0, 1]),
     (1, 5, [1, 0, 0, 0, 1]),
     (2, 4, [1, 1, 0, 1, 1]), (3, 2, [1, 1, 1, 1, 1]), (3, 1, [1, 1, 1, 1, 1]),

@@ -42,7 +42,7 @@ def test_a_text_is_the_mean_of_its_tokens(vectors):
   np.testing.assert_array_equal(got[0], 0)
 
 
-def test_a_folder_stands_for_a_model(vectors, tmp_path):
+def test_functions_accept_a_folder_of_static_vectors(vectors, tmp_path):
   vectors.save(tmp_path / 'out')
   texts = ['the film is good', 'a book']
   np.testing.assert_array_equal(plm_jax.encode(tmp_path / 'out', texts), vectors.encode(texts))

@@ -121,7 +121,7 @@ def test_random_order_samples_from_the_mean_over_orders(trained, table):
     assert (abs(got - other) > error + 1e-3).any()
 
 
-def test_confidence_keeps_the_likeliest_prediction_first(trained, table):
+def test_the_most_confident_prediction_is_unmasked_first(trained, table):
   _, found = unmasking.generate_tokens(trained, [[]], GenerationConfig(SIZE, order='confidence'))
   tokens = np.full(SIZE, SMALL.mask)
   for _ in range(SIZE):
@@ -147,7 +147,7 @@ def test_prompts_stay_and_rows_are_their_own(trained):
   assert unmasking.tokens_per_step(7, 3).tolist() == [3, 2, 2]
 
 
-def test_what_cannot_be_unmasked(trained):
+def test_unsupported_settings_of_unmasking_are_refused(trained):
   def refused(match, model=trained, **options):
     with pytest.raises((ConfigError, CheckpointError), match=match):
       generate.generate(model, ['a'], GenerationConfig(**{'max_new': 2, **options}))

@@ -1,4 +1,4 @@
-"""Losses over a vocabulary in blocks, beside those of whole logits."""
+"""Chunked cross-entropy compared with losses of full logits."""
 import dataclasses
 
 import jax
@@ -69,7 +69,7 @@ def test_logits_are_never_whole():
 
 @pytest.mark.parametrize(('objective', 'model'), [
     (CausalLM(z_loss=1e-2), gpt2.small), (TextToText(z_loss=1e-2, smoothing=0.1), t5.small)])
-def test_objectives_in_blocks_measure_what_they_measure_whole(objective, model):
+def test_chunked_objectives_have_the_same_metrics(objective, model):
   config = validation.with_paths(model(), {'vocab': SIZE, 'block.width': 24})
   draw = np.random.default_rng(0)
   batch = {'labels': jnp.array(draw.integers(config.vocab, size=(2, 6))),

@@ -7,8 +7,8 @@ import numpy as np
 from plm_jax.layers.crf import CRF
 
 
-def test_likelihood_and_decoding_are_those_of_all_rows_of_tags():
-  """Of 3 tags and rows of 4, 2 and no words, one after another written down: 3 ** 4 of them."""
+def test_likelihood_and_decoding_equal_enumeration():
+  """Rows of 4, 2 and no words with 3 tags: all 3 ** 4 tag sequences are enumerated."""
   rng = np.random.default_rng(0)
   scores = rng.normal(0, 2, (3, 4, 3)).astype(np.float32)
   tags, sizes = rng.integers(0, 3, (3, 4)), (4, 2, 0)

@@ -23,20 +23,20 @@ def test_keep_mask_literal():
 @pytest.mark.parametrize('key', [
     jax.random.key(7), jax.random.PRNGKey(7), jax.random.key(7, impl='rbg')],
     ids=['typed', 'raw', 'rbg'])
-def test_random_words_are_those_of_jax(key, shape):
+def test_random_words_equal_jax(key, shape):
   expected = jax.random.bits(key, shape, jnp.uint32)
   np.testing.assert_array_equal(cpu.draw_words(key, shape), expected)
   np.testing.assert_array_equal(jax.jit(cpu.draw_words, static_argnums=1)(key, shape), expected)
 
 
-def test_random_words_of_many_keys_are_those_of_jax():
+def test_random_words_of_many_keys_equal_jax():
   keys = jax.random.split(jax.random.key(5), 6)
   words = jax.jit(jax.vmap(lambda key: cpu.draw_words(key, (3, 4))))(keys)
   np.testing.assert_array_equal(
       words, jax.vmap(lambda key: jax.random.bits(key, (3, 4), jnp.uint32))(keys))
 
 
-def test_random_words_without_partitionable_keys_are_those_of_jax():
+def test_random_words_without_partitionable_keys_equal_jax():
   with jax.threefry_partitionable(False):
     key = jax.random.key(2)
     np.testing.assert_array_equal(cpu.draw_words(key, (5, 3)),
@@ -69,7 +69,7 @@ def test_no_rows_no_dropout():
   assert Dropout(0.0).apply({}, x, jnp.arange(2)) is x
 
 
-def test_a_row_meets_the_same_noise_wherever_it_stands():
+def test_dropout_of_a_row_does_not_depend_on_its_position():
   x = jax.random.normal(jax.random.key(3), (8, 5, 6))
   order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
   whole = np.asarray(drop(x, jnp.arange(8)))
@@ -98,7 +98,7 @@ def test_dense_contracts_trailing_with_leading_axes():
 @pytest.mark.parametrize('workarounds', [True, False])
 @pytest.mark.parametrize('features', [(2, 2), (3, 4)], ids=['fewer features than inputs', 'more'])
 def test_dense_gradients(features, workarounds, monkeypatch):
-  """Beside those of the definition, in float64, and twice: the one of the gradient too."""
+  """Compared with the definition in float64, also second derivatives."""
   monkeypatch.setattr(cpu, 'WORKAROUNDS', workarounds)
   with jax.enable_x64(True):
     draw = np.random.default_rng(0).normal

@@ -68,7 +68,7 @@ def test_other_spans_have_rows_of_the_table():
     Disentangled(terms=('p2c',), span=64, buckets=4, shared=True),
     Disentangled(span=64, buckets=4, shared=True)],
     ids=['clamped', 'few rows', 'c2p', 'p2c', 'shared'])
-def test_logits_are_those_of_the_paper(position):
+def test_logits_equal_the_equation_of_the_paper(position):
   """Equation 4, distance by distance: q k + q k_r(i - j) + k q_r(i - j), over the root of size
   times products."""
   cfg = tiny.block(attention=dict(position=position))
@@ -106,7 +106,7 @@ def test_logits_are_those_of_the_paper(position):
   want = np.exp(logits - logits.max(-1, keepdims=True))
   np.testing.assert_allclose(probs, want / want.sum(-1, keepdims=True), atol=2e-6)
 
-  # Queries that stand at some of the keys, in any order.
+  # Queries at a subset of the positions, in any order.
   places = jnp.array([[3, 0, 10], [7, 7, 2]])
   some = run(x, places, None)
   np.testing.assert_allclose(some[0], np.take_along_axis(np.asarray(output), places[..., None], 1),

@@ -32,8 +32,8 @@ def test_pairs_turn_as_complex_numbers():
 
 
 def test_only_distance_counts():
-  """Probabilities stay when all positions move; a share that turns leaves the features behind
-  it."""
+  """Probabilities do not change if all positions shift; partial rotation does not change the
+  other features."""
   cfg = tiny.block(attention=dict(position=Rope(share=0.5), dropout=0.0))
   module = Attention(cfg.attention, cfg)
   x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 6, 32)), jnp.float32)

@@ -1,4 +1,4 @@
-"""Rows cut into blocks of queries beside whole rows under a mask."""
+"""Blocks of queries compared with full rows under a mask."""
 import dataclasses
 
 import flax.linen as nn
@@ -18,8 +18,8 @@ from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.models import gpt3, modernbert
 
 
-def test_a_block_stands_beside_its_neighbours():
-  """Each key with its number, each query with its own: of a row of 300 in blocks of 128."""
+def test_a_block_reads_its_neighbors():
+  """Keys and queries are numbered: a row of 300 in blocks of 128."""
   band, row = SlidingWindow(3, 2), jnp.arange(1, 301)[None]
   own, beside = sliding_window.split_queries(row, band), sliding_window.neighbor_keys(row, band)
   assert own.shape == (3, 128) and beside.shape == (3, 133)
@@ -32,9 +32,9 @@ def test_a_block_stands_beside_its_neighbours():
 
 @pytest.mark.parametrize('band', [SlidingWindow(3, 2), SlidingWindow(0, 4), SlidingWindow(130, 0)],
                          ids=str)
-def test_what_is_seen_in_blocks_is_what_is_seen_in_rows(band):
-  """Pairs of query and key by their numbers, of two rows of two texts each, and of rows that are
-  filled up."""
+def test_blocks_and_rows_attend_to_the_same_keys(band):
+  """Pairs of query and key by their numbers, for two rows of two texts each, and for padded
+  rows."""
   length, rng = 300, np.random.default_rng(0)
   segments = jnp.array([[1] * 140 + [2] * 160, [1] * 200 + [0] * 100])
   number = jnp.tile(jnp.arange(length), (2, 1))
@@ -91,8 +91,8 @@ def test_blocks_attend_as_rows_do(band, monkeypatch):
 
 @pytest.mark.slow
 def test_dropout_of_blocks_falls_on_a_share_of_pairs_and_on_others_in_each_block():
-  """Of values that tell keys apart, and logits that are all alike, what is left of each key is
-  there or is not."""
+  """Values identify keys, and all logits are equal, so that each key is either kept or
+  dropped."""
   cfg = BlockConfig(width=8, heads=1)
   cfg = dataclasses.replace(cfg, attention=dataclasses.replace(cfg.attention, dropout=0.25))
   module, rows = Attention(cfg.attention, cfg), jnp.array([4, 7])
@@ -113,7 +113,7 @@ def test_dropout_of_blocks_falls_on_a_share_of_pairs_and_on_others_in_each_block
 @pytest.mark.parametrize(('config', 'module'), [
     (modernbert.make_config(5, 32, 4, 48), Encoder),
     (gpt3.make_config(5, 64, 4), Decoder)], ids=['ModernBERT', 'GPT-3'])
-def test_models_say_the_same_either_way(config, module, monkeypatch):
+def test_models_give_the_same_outputs_with_blocks(config, module, monkeypatch):
   config = dataclasses.replace(config, vocab=64, max_length=0 if module is Encoder else 512,
                                windows=(0, 9, 9) if module is Encoder else (0, 9))
   batch = {'tokens': jnp.arange(512)[None] % 59 + 5,
@@ -133,8 +133,8 @@ def test_models_say_the_same_either_way(config, module, monkeypatch):
                          [1, *(pytest.param(number, marks=[pytest.mark.slow, pytest.mark.release])
                                for number in (0, 3, 5))])
 def test_layers_take_turns(frozen):
-  """Five layers in a loop of two and one behind it, against a loop of five: outputs, what is
-  inside, gradients."""
+  """Five layers as a loop of two and one more layer, compared with a loop of five: outputs,
+  intermediate values and gradients."""
   config = validation.with_paths(modernbert.make_config(5, 32, 4, 48), {
       'vocab': 64, 'stack.frozen': frozen, 'stack.remat': 'full' if frozen == 1 else 'none'})
   batch = {'tokens': jnp.arange(5, 25)[None], 'segments': jnp.ones((1, 20), jnp.int32)}

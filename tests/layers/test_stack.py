@@ -176,7 +176,7 @@ def test_every_layer_starts_elsewhere():
     dict(groups=0), *(pytest.param(stack, marks=pytest.mark.slow) for stack in (
         dict(groups=1), dict(groups=1, shared='attention')))], ids=str)
 def test_the_program_does_not_grow_with_depth(stack):
-  """Of the step's gradient, so that nothing is unrolled behind either: compile time is that of one
+  """Also the program of the gradient, so nothing is unrolled: compile time is that of one
   layer."""
   cfg = tiny.block()
   def lines(layers):
@@ -316,9 +316,9 @@ def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
 
 
 @pytest.mark.parametrize('norm_at', ['pre', 'post'])
-def test_queries_of_their_own_read_kv(norm_at):
-  """What XLNet's query stream and DeBERTa's mask decoder are made of: equal to self attention where
-  kv is x."""
+def test_separate_queries_read_keys_and_values(norm_at):
+  """The case of XLNet's query stream and DeBERTa's mask decoder: equal to self attention where kv
+  is x."""
   cfg = tiny.block(norm_at=norm_at)
   block, mask = Block(cfg), MASK
   params = tiny.random_params(jax.eval_shape(lambda: block.init(jax.random.key(0), X, mask)))

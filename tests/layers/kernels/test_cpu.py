@@ -1,4 +1,4 @@
-"""What a CPU computes otherwise, beside the plain forms."""
+"""Computations that differ on a CPU, compared with the plain forms."""
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,7 +33,7 @@ def test_only_one_cpu_is_a_single_cpu(monkeypatch):
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(
     ('letters', 'shape'), [('bld,dv->blv', (5, 37)), ('bld,vd->blv', (37, 5))], ids=['own', 'tied'])
-def test_gradients_of_logits_are_those_of_float64(letters, shape, dtype):
+def test_gradients_of_logits_match_float64(letters, shape, dtype):
   h, matrix, pull = jnp.array(numbers(2, 3, 5),
                               dtype), jnp.array(numbers(*shape, seed=1), dtype), numbers(2, 3, 37)
   def gradients(product, *args):

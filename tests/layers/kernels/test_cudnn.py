@@ -30,7 +30,7 @@ from plm_jax.layers.masks import padding_mask
     ((9, 0), 64, (127, 128), False),
     ((9, 0), 64, (128, 129), False),
     ((9, 0), 64, (1, 128), False)])
-def test_what_is_taken(capability, size, lengths, taken):
+def test_supported_shapes_and_dtypes(capability, size, lengths, taken):
   takes = functools.partial(cudnn.supports, capability)
   assert takes(jnp.dtype('bfloat16'), size,
                *lengths) == takes(jnp.dtype('float16'), size, *lengths) == taken
@@ -48,8 +48,8 @@ def pretend(monkeypatch, capability):
 
 
 @pytest.mark.parametrize('capability', [(8, 0), (9, 0), (10, 0)])
-def test_what_is_taken_passes_the_checks_of_jax(capability, monkeypatch):
-  """And what these refuse is not taken: they are asked by a trace of the gradient."""
+def test_supported_shapes_pass_the_checks_of_jax(capability, monkeypatch):
+  """JAX rejects all other shapes; its checks run when the gradient is traced."""
   pretend(monkeypatch, capability)
   assert cudnn.compute_capability() == capability
   def refused(dtype, size, queries, keys):
@@ -84,9 +84,9 @@ def test_capability_of_a_device(monkeypatch):
 
 
 @pytest.mark.parametrize('keys', [4, 2, 1])
-def test_the_kernel_is_given_what_the_plain_form_computes(keys, monkeypatch):
-  """The library's other implementation stands in for it: masks are whole, and values and gradients
-  the same."""
+def test_the_kernel_computes_the_plain_form(keys, monkeypatch):
+  """JAX's other implementation replaces the kernel: masks are complete, and values and gradients
+  are equal."""
   q, k, v = (jax.random.normal(jax.random.key(n), (3, 8, heads, 8))
              for n, heads in enumerate((4, keys, keys)))
   full = (jax.random.uniform(jax.random.key(4), (3, 1, 8, 8)) < 0.5) | jnp.eye(8, dtype=bool)

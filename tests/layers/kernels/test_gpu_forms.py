@@ -18,7 +18,7 @@ from plm_jax.training.step import compute_gradient, init_state, total_loss
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-  """on_gpu() makes programs that are traced from then on those of a GPU, without its attention."""
+  """on_gpu() makes later traces use the forms for a GPU, without its attention kernel."""
   def pretend():
     for module in (cpu, gpu):
       monkeypatch.setattr(module, 'target_platform', lambda: 'gpu')

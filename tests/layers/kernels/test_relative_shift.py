@@ -1,4 +1,4 @@
-"""Tiles that are turned, beside look-ups of what stands where."""
+"""Relative shifts by rotated tiles, compared with look-ups."""
 import jax
 import jax.numpy as jnp
 import numpy as np

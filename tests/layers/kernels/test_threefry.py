@@ -25,14 +25,14 @@ DRAWS = {
 
 
 @pytest.mark.parametrize('draw', DRAWS.values(), ids=DRAWS)
-def test_random_numbers_are_those_of_jax(draw):
+def test_random_numbers_equal_jax(draw):
   key = jax.random.fold_in(jax.random.key(3), 5)
   unrolled = threefry.unroll_generator(key)
   assert str(unrolled.dtype) == 'key<unrolled>'
   np.testing.assert_array_equal(jax.jit(draw)(unrolled), jax.jit(draw)(key))
 
 
-def test_seeds_are_those_of_jax():
+def test_seeds_equal_jax():
   unrolled = jax.random.key_data(jax.random.key(7, impl=threefry.UNROLLED))
   np.testing.assert_array_equal(unrolled, jax.random.key_data(jax.random.key(7)))
 

@@ -1,5 +1,5 @@
-"""The kernel for a TPU, interpreted, beside attention as it is written out:
-`attention.probabilities` and `mixture`."""
+"""The TPU kernel in interpret mode, compared with plain attention: `attention.probabilities` and
+`mixture`."""
 import functools
 import types
 
@@ -89,8 +89,8 @@ CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropou
 
 @pytest.mark.parametrize(('queries', 'keys', 'heads', 'key_heads', 'size', 'kind', 'biased',
                           'dropped'), CASES)
-def test_what_it_answers_and_its_gradients(queries, keys, heads, key_heads, size, kind, biased,
-                                           dropped):
+def test_the_kernel_equals_plain_attention_and_its_gradients(
+    queries, keys, heads, key_heads, size, kind, biased, dropped):
   rows = 3 if queries < 600 else 1
   q, given = numbers(rows, queries, heads, size), numbers(rows, queries, heads, size, seed=1)
   k, v = (numbers(rows, keys, key_heads, size, seed=seed) for seed in (2, 3))
@@ -177,8 +177,8 @@ def test_parts_of_keys_that_no_query_sees_are_finite(monkeypatch):
 
 @pytest.mark.slow
 def test_parts_on_a_mesh_and_with_remat(monkeypatch):
-  """The same values and gradients on four devices, two of which share the rows; grouped heads of
-  keys are repeated."""
+  """Values and gradients are the same on four devices, two of which share the rows; grouped key
+  heads are repeated."""
   monkeypatch.setattr(tpu_attention, 'max_keys', lambda *_: 128)
   q, given = numbers(4, 300, 4, 64), numbers(4, 300, 4, 64, seed=1)
   k, v = (numbers(4, 300, 1, 64, seed=seed) for seed in (2, 3))
@@ -230,8 +230,8 @@ def test_a_window_that_saves_goes_by_blocks_where_rows_need_parts(monkeypatch):
 
 
 def alike(attending, args, given, leaves, on=SMALL, error=1e-5):
-  """The kernel and what is written out give the same answer and, of `given`, the same gradients of
-  args: of the largest entry of each."""
+  """Compare the kernel with plain attention: the outputs, and the gradients of args for `given`
+  output gradients, relative to the largest entry of each."""
   def both(attend):
     @jax.jit
     def learn(*args):
@@ -259,8 +259,8 @@ DISTANT = [  # length, heads, their size, terms, mask, dropout, device kind
 
 @pytest.mark.parametrize(('length', 'heads', 'size', 'terms', 'kind', 'dropped', 'on'), DISTANT)
 def test_distances(length, heads, size, terms, kind, dropped, on):
-  """Of `Distances` a kernel makes what is written out elsewhere; gradients of the tables are added
-  up over rows."""
+  """A kernel for `Distances` equals the plain form; gradients of the tables are summed over
+  rows."""
   rows = 3 if length < 600 else 1
   q, k, v, given = (numbers(rows, length, heads, size, seed=seed) for seed in range(4))
   tables = {name: numbers(2 * length, heads, size, seed=seed)
@@ -292,9 +292,9 @@ def test_distances_in_bfloat16():
 
 
 @pytest.mark.parametrize('kind', ['packed', pytest.param('padding', marks=SLOW)])
-def test_queries_that_stand_at_some_of_the_keys(kind):
-  """As the decoder of masks asks: in any order, some keys are not asked about. Of two at one place,
-  as where rows are filled up, the first answers."""
+def test_queries_at_a_subset_of_the_positions(kind):
+  """As in the mask decoder: queries are at any positions in any order. Of two queries at one
+  position, as in padded rows, the first counts."""
   k, v = (numbers(2, 40, 2, 64, seed=seed) for seed in (1, 2))
   places = jnp.array([[3, 39, 0, 17, 8, 9, 1, 2, 0], [5, 4, 20, 21, 22, 38, 6, 7, 5]])
   q, given = numbers(2, 9, 2, 64), numbers(2, 9, 2, 64, seed=5).at[:, 8].set(0)
@@ -325,7 +325,7 @@ TWO_STREAMS = [
 
 
 def two_streams(content, others, memory, heads, size, segments, backward):
-  """Logits of an XLNet's layer, without what learns; the mask of both streams."""
+  """Logits of an XLNet layer without parameters, and the mask of both streams."""
   draw, keys, rows = np.random.default_rng(2), memory + content, 3 if content < 200 else 2
   queries = content + others
   places = jnp.asarray(draw.integers(0, content, (rows, others))) if others else None
@@ -418,7 +418,7 @@ def test_a_mesh_changes_no_bit_of_dropout():
 
 @pytest.mark.slow
 def test_a_mesh_adds_up_gradients_of_tables():
-  """Over eight devices, of which each has rows and heads of its own."""
+  """Over eight devices; each has its rows and heads."""
   args = [numbers(4, 16, 4, 64, seed=seed)
           for seed in range(3)] + [numbers(32, 4, 64, seed=seed) for seed in (3, 4)]
   places = jnp.array([[3, 0, 15, 7, 8], [1, 2, 3, 4, 5], [9, 8, 7, 6, 5], [0, 15, 14, 1, 2]])
@@ -474,7 +474,7 @@ def test_bits_of_dropout_are_as_good_as_random():
   assert abs(by_query - 0.9).max() < 5 * (0.09 / 4096) ** 0.5
 
 
-def test_what_it_takes():
+def test_supported_inputs_of_the_kernel():
   takes, half = tpu_attention.supports, jnp.bfloat16
   row = (8, 512, 12, 64)
   assert takes('TPU v5 lite', half, row, row) and takes('TPU v3', half, row, row)
@@ -507,7 +507,7 @@ def test_what_it_takes():
     Disentangled(span=64, buckets=4, shared=True, exact=True)],
     ids=['clamped', 'c2p', 'p2c', 'buckets'])
 def test_disentangled_attention_with_it(position):
-  """All parameters' gradients, and that of the table of distances."""
+  """Gradients of all parameters and of the table of distances."""
   cfg = tiny.block(attention=dict(position=position, dropout=0.0))
   x, given = numbers(2, 11, 32), numbers(2, 11, 32, seed=1)
   table = numbers(2 * position.size - position.exact, 32, seed=2)
@@ -561,9 +561,9 @@ def equations(jaxpr):
 
 
 @pytest.mark.parametrize('rate', [0.0, 0.1])
-def test_vector_operations_are_those_of_the_kernel(rate):
-  """Of what has the shape of the scores, or of the words whose halves are two bits of dropout: not
-  products, nor what is laid out anew."""
+def test_vector_operations_match_the_kernel(rate):
+  """Operations with the shape of the scores, or of the words of random bits: no products and no
+  layout changes."""
   q, share = jnp.zeros((1, 512, 1, 128), jnp.bfloat16), {(512, 512): 1.0, (512, 256): 0.5}
   bits = tpu_attention.AttentionDropout(jnp.zeros(2, jnp.uint32), jnp.zeros(1, jnp.int32),
                                         rate) if rate else None
@@ -586,7 +586,7 @@ def test_vector_operations_are_those_of_the_kernel(rate):
 
 @pytest.mark.parametrize('on', ['TPU v5 lite', pytest.param('TPU v3', marks=SLOW)])
 def test_vector_operations_by_distance(on):
-  """Of what is as large as a tile, of which v3 turns eight rows at once."""
+  """Operations on whole tiles; v3 rotates eight rows at once."""
   q, table = jnp.zeros((1, 256, 1, 128), jnp.bfloat16), jnp.zeros((512, 1, 128), jnp.bfloat16)
   def counted(bias):
     def attended(q, k, v):

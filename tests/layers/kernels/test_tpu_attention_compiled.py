@@ -11,7 +11,7 @@ from plm_jax.layers.sliding_window import SlidingWindow
 
 pytestmark = [pytest.mark.slow, pytest.mark.compiler]
 ROW = 2, 512, 3, 64
-CASES = [  # what is beside q, k and v; their shape
+CASES = [  # arguments other than q, k and v; the shape of q
     ('nothing', ROW), ('bias', ROW), ('bias', (2, 1024, 2, 64)), ('both', ROW),
     ('keys', (2, 256, 1, 128)),
     ('both', (2, 128, 4, 32)),
