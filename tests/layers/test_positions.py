@@ -19,7 +19,8 @@ def table(queries, keys, clamp=-1):
 
 
 def test_table_of_distances():
-  """The table begins with distance 6, as in transformers' XLNetModel.relative_positional_encoding."""
+  """The table begins with distance 6, as in transformers'
+  XLNetModel.relative_positional_encoding."""
   found = table(6, 6)
   assert found.shape == (12, 16)
   np.testing.assert_allclose(found[0], [

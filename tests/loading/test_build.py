@@ -1,4 +1,4 @@
-"""Shapes of parameters, learned from the model alone, are those of training."""
+"""Parameter shapes computed from the model configuration equal those of training."""
 import dataclasses
 
 import jax

@@ -1,5 +1,4 @@
-"""Parameters go to the device once, and results are never those of parameters that were
-replaced."""
+"""Parameters are copied to the device once, and results never use parameters that were replaced."""
 import copy
 import dataclasses
 import gc
@@ -39,8 +38,8 @@ def halved(params):
 
 @pytest.mark.parametrize('name', CALLS)
 def test_replaced_parameters_are_used(name):
-  """By another tree, by parts of the tree, and by single arrays in it: each gives what a new model
-  gives."""
+  """A new tree, new subtrees, and new arrays in the tree: each gives the results of a new
+  model."""
   kind, call = CALLS[name]
   model = ready.model(kind)
   before = call(model)
@@ -76,7 +75,7 @@ def test_host_arrays_move_once_and_stay():
   assert {key: id(form) for key, form in forms.items()} == made
 
 
-def test_what_the_owner_of_an_array_writes_later_does_not_change_the_model():
+def test_later_writes_to_an_array_do_not_change_the_model():
   model = ready.model('bert')
   arrays = jax.tree.leaves(model.params)
   before = plm_jax.encode(model, TEXTS)

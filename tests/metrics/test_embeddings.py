@@ -46,14 +46,14 @@ def test_nearest_is_brute_force(count, monkeypatch):
   assert all(len({*row}) == count for row in numbers.tolist())
 
 
-def test_search_says_what_does_not_fit():
+def test_search_reports_wrong_shapes():
   with pytest.raises(ConfigError, match=r'got \[1, 2\], \[3, 4\] and 5'):
     find_nearest(np.ones((1, 2)), np.ones((3, 4)), 5)
   with pytest.raises(ConfigError, match=r'got \[1, 2\], \[0, 2\]'):
     find_nearest(np.ones((1, 2)), np.ones((0, 2)))
 
 
-def test_how_vectors_lie():
+def test_mean_cosine_and_variance_spectrum():
   assert mean_cosine(np.array([[1, 0], [0, 2], [-3, 0]])) == pytest.approx((0 + 0 - 1) / 3)
   np.testing.assert_allclose(variance_spectrum(np.array([[3, 0], [-3, 0], [0, 1], [0, -1]])),
                              [0.9, 0.1])

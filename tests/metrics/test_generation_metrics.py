@@ -83,7 +83,7 @@ def test_rouge_of_words_by_hand():
   assert generation.rouge(['погода barked e\u0301t'], ['погода barks \u00e9t'])['rouge1'] == 100
 
 
-def test_english_rouge_is_that_of_the_library():
+def test_english_rouge_equals_rouge_score():
   """Also with a foreign name here and there, which the library divides."""
   scorer = pytest.importorskip('rouge_score.rouge_scorer').RougeScorer(
       ['rouge1', 'rouge2', 'rougeL', 'rougeLsum'], use_stemmer=True)
@@ -100,7 +100,7 @@ def test_english_rouge_is_that_of_the_library():
     assert value == pytest.approx(100 * sum(scores) / 20)
 
 
-def test_bleu_is_that_of_the_library_with_the_tokenizer_of_the_script():
+def test_bleu_equals_sacrebleu_with_a_tokenizer_for_the_script():
   sacrebleu = pytest.importorskip('sacrebleu',
                                   reason='needs the extra: pip install "plm_jax[metrics]"')
   for language, tokenizer in (('zh', 'zh'), ('th', 'char'), ('km', 'char'), ('ru', '13a'),

@@ -62,7 +62,7 @@ def test_metrics_by_hand():
       'map': 100 * (0.5 + (1 + 2 / 3) / 2) / 2})
 
 
-def test_a_constant_score_earns_what_the_worst_order_does():
+def test_a_constant_score_gets_the_worst_order():
   found = ranking_metrics([[1, 0, 0, 0]], [[0.5] * 4])
   assert found['mrr_10'] == 25 and found['map'] == 25
   assert ranking_metrics([[1] + [0] * 10], [[0.5] * 11])['mrr_10'] == 0

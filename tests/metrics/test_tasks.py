@@ -1,6 +1,6 @@
-"""Values are what the libraries give: scikit-learn 1.9.1, scipy 1.17.1, seqeval 1.2.2; the scripts
-of SQuAD 1.1 and 2.0 (as huggingface/evaluate has them) and of CMRC 2018, with the word tokenizer of
-NLTK 3.10.4."""
+"""Literal values of libraries: scikit-learn 1.9.1, scipy 1.17.1, seqeval 1.2.2; of the scripts of
+SQuAD 1.1 and 2.0 (in huggingface/evaluate) and of CMRC 2018, with the word tokenizer of NLTK
+3.10.4."""
 import math
 
 import numpy as np
@@ -29,7 +29,7 @@ def test_measures_of_labels_are_the_libraries(name, truth, said, value):
 
 
 @pytest.mark.parametrize('name', tasks.METRICS)
-def test_what_is_the_same_throughout_gives_no_nan(name):
+def test_constant_predictions_give_no_nan(name):
   numbers = [tasks.METRICS[name](*sides) for sides in (
       ([1, 1, 1], [1, 1, 1]), ([0, 0, 0], [0, 0, 0]), ([0, 1, 1], [0, 0, 0]),
       ([2, 2, 2], [0, 1, 2]), ([1], [0]))]
@@ -63,7 +63,7 @@ def test_confusion_and_scores_of_each_class():
     tasks.confusion_matrix(TRUTH, SAID, 2)
 
 
-def test_chunks_of_mixed_schemes_are_those_of_seqeval():
+def test_chunks_of_mixed_schemes_equal_seqeval():
   true = [['B-PER', 'I-PER', 'O', 'I-LOC'], ['I-PER', 'I-PER', 'B-PER', 'O'],
           ['O', 'I-ORG', 'I-LOC', 'I-LOC']]
   said = [['B-PER', 'I-PER', 'O', 'B-LOC'], ['I-PER', 'B-PER', 'I-PER', 'O'],
@@ -138,7 +138,7 @@ def test_random_labels_agree_with_counts_made_by_hand():
 
 
 @pytest.mark.parametrize('classes', [2, 3])
-def test_metrics_of_labels_are_those_of_scikit_learn(classes):
+def test_metrics_of_labels_equal_scikit_learn(classes):
   draw = np.random.default_rng(classes)
   truth, said = draw.integers(0, classes, 60), draw.integers(0, classes, 60)
   wanted = {'accuracy': sklearn.accuracy_score(truth, said),

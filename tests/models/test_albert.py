@@ -36,7 +36,7 @@ def parameters(config, heads=()):
 @pytest.mark.parametrize(('config', 'number'), [
     (albert.base(), 11_813_810), (albert.large(), 17_847_474), (albert.xlarge(), 59_021_490),
     (albert.xxlarge(), 223_158_450)], ids=['base', 'large', 'xlarge', 'xxlarge'])
-def test_parameters_are_those_of_transformers(config, number):
+def test_parameter_counts_of_albert_equal_transformers(config, number):
   """AlbertForPreTraining; published as 12M, 18M, 60M and 235M (Lan et al. 2020, table 1)."""
   assert count_parameters(parameters(config, ORDER.heads(config))) == number
 
@@ -104,8 +104,8 @@ def test_there_and_back(tmp_path, family, heads):
 
 
 def test_released_configurations():
-  """albert-base-v1 and -v2, distilbert-base-uncased; what they say besides is of no matter or as we
-  know it."""
+  """albert-base-v1 and -v2, distilbert-base-uncased; their other attributes do not matter or have
+  known values."""
   common = dict(
       attention_probs_dropout_prob=0, down_scale_factor=1, embedding_size=128, gap_size=0,
       hidden_dropout_prob=0,

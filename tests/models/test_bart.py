@@ -1,5 +1,5 @@
-"""BART, mBART and Marian with token tables of their own, against transformers where it and torch
-are installed."""
+"""BART, mBART and Marian with untied embeddings, compared with transformers if it and torch are
+installed."""
 import jax
 import numpy as np
 import pytest
@@ -24,9 +24,8 @@ SIZES = dict(
     ('marian', 'MarianMTModel', {'share_encoder_decoder_embeddings': False,
                                  'tie_word_embeddings': False})],
     ids=['bart', 'mbart', 'marian', 'marian_untied'])
-def test_tables_of_their_own(tmp_path, family, name, changes):
-  """The folder is read, gives the same logits, and the export is read by transformers as the same
-  model."""
+def test_untied_embeddings_of_encoder_and_decoder(tmp_path, family, name, changes):
+  """Import gives the same logits, and transformers reads the export as the same model."""
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   pytest.importorskip('safetensors')
   torch.manual_seed(0)

@@ -1,4 +1,5 @@
-"""BART with a source encoder: what it reads, and which parameters each of the two stages moves."""
+"""BART with a source encoder: its inputs, and the parameters that each of the two stages
+updates."""
 import dataclasses
 
 import jax
@@ -80,7 +81,7 @@ def named(params):
       [f'{name}[{n}]' for n in range(len(x))] if '/layers/' in name else [name])}
 
 
-def test_the_source_encoder_has_parameters_of_its_own(params):
+def test_the_source_encoder_has_separate_parameters(params):
   backbone = params['backbone']
   assert backbone['source']['embeddings']['tokens'].shape == backbone['tokens'].shape
   assert 'tokens' not in backbone['encoder']['embeddings'] and set(backbone) == {
@@ -88,8 +89,8 @@ def test_the_source_encoder_has_parameters_of_its_own(params):
 
 
 @pytest.mark.slow
-def test_the_encoder_reads_what_the_source_encoder_has_made(params):
-  """And never BART's own vectors of the source's ids: these are the decoder's alone."""
+def test_the_encoder_reads_the_outputs_of_the_source_encoder(params):
+  """And never BART's embeddings of the source tokens, which only the decoder uses."""
   table = params['backbone']['tokens']
   rows = batch()
   encode = jax.jit(lambda table, source: CONFIG.backbone().apply(
@@ -100,7 +101,7 @@ def test_the_encoder_reads_what_the_source_encoder_has_made(params):
   shifted = {**source, 'embeddings': {**source['embeddings'],
                                       'tokens': source['embeddings']['tokens'][::-1]}}
   assert np.abs(encode(table, shifted) - plain).max() > 0.1
-  # With vectors in the place of its own table's, BART is what it was before.
+  # With vectors instead of its own embeddings, BART is unchanged.
   made = jax.jit(lambda: dataclasses.replace(CONFIG, stack=CONFIG.source, source=StackConfig(0),
                                              decoder=StackConfig(0))
                  .backbone().apply({'params': {'tokens': source['embeddings']['tokens'],
@@ -133,8 +134,8 @@ def test_the_second_stage_moves_all(params):
 
 
 @pytest.mark.slow
-def test_it_writes_what_it_would_at_once(params):
-  """Through the one engine, which knows nothing of source encoders."""
+def test_generation_equals_full_passes(params):
+  """The generation engine has no code for source encoders."""
   head, rows = ByHand().heads(CONFIG)['lm'], batch()
   steps = EncoderDecoderSteps(CONFIG, head)
   start = jnp.full((4, 1), 2)

@@ -54,7 +54,7 @@ def test_parameters_of_the_smaller_ones(config, published):
   assert abs(backbone / 1e6 - published) < 0.8
 
 
-def test_sizes_are_those_of_the_paper():
+def test_sizes_of_bert_match_the_paper():
   assert [(c.stack.layers, c.block.width, c.block.heads, c.block.mlp_dim)
           for c in (bert.base(), bert.large())] == [
       (12, 768, 12, 3072), (24, 1024, 16, 4096)]
@@ -109,7 +109,7 @@ def test_hidden_states_against_numpy(learner, params, batch):
 
 
 @pytest.mark.slow
-def test_logits_at_predicted_positions_are_those_of_all_positions(learner, params, batch):
+def test_logits_at_predicted_positions_equal_logits_of_all_positions(learner, params, batch):
   run = jax.jit(lambda b: learner.model.apply({'params': params}, b))
   some = np.asarray(run(batch)['mlm'])
   every = np.asarray(run({name: value for name, value in batch.items() if name != 'positions'})[

@@ -1,5 +1,5 @@
-"""The encoder of CPT is transformers' BertModel (fastnlp/CPT, finetune/modeling_cpt.py): the golden
-cases of BERT say what it computes."""
+"""The encoder of CPT is transformers' BertModel (fastnlp/CPT, finetune/modeling_cpt.py), which the
+golden cases of BERT check."""
 import json
 import pathlib
 import shutil
@@ -15,7 +15,7 @@ from plm_jax.models import cpt, families
 
 library = pytest.importorskip('safetensors.numpy')
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'bert' / 'pretraining_mlm_nsp'
-# As fnlp/cpt-large says of itself, beside the sizes.
+# Attributes of fnlp/cpt-large other than sizes.
 SAID = {
     'activation_dropout': 0.0, 'activation_function': 'gelu', 'add_bias_logits': False,
     'add_final_layer_norm': False,
@@ -66,7 +66,7 @@ def test_the_encoder_is_berts_with_the_second_type(tmp_path, bias):
   np.testing.assert_allclose(found, logits + (np.arange(67) / 64 if bias else 0), atol=1e-4)
 
 
-def test_it_comes_back_as_it_was_but_for_what_is_left_out(tmp_path):
+def test_export_and_import_preserve_the_supported_parameters(tmp_path):
   first = write(tmp_path / 'cpt')
   got = conversion.load(first)
   conversion.save(tmp_path / 'again', got.config, got.params, like='cpt')
@@ -80,7 +80,7 @@ def test_it_comes_back_as_it_was_but_for_what_is_left_out(tmp_path):
   assert not any('decoder' in name for name in saved)
 
 
-def test_what_is_not_known_is_refused(tmp_path):
+def test_unsupported_attributes_of_cpt_are_refused(tmp_path):
   write(tmp_path / 'cpt', scale_embedding=True)
   with pytest.raises(ConvertError, match='scale_embedding is True, only False is supported'):
     conversion.load(tmp_path / 'cpt')

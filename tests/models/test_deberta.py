@@ -68,7 +68,7 @@ def seen_by(cfg):
   @jax.jit
   def influence():
     def outputs(own):
-      # Every token has a row of its own behind the table.
+      # Every token has a separate row at the end of the table.
       tables = {'tokens': jnp.concatenate([table, own])}
       found = model.apply({'params': without_tokens(some)}, batch(tokens=rows, tables=tables))
       return jnp.concatenate([found['mlm'][..., :len(table)].sum(-1).ravel(), found['rtd'].ravel()])
@@ -123,8 +123,8 @@ def test_another_document_changes_not_a_bit():
 
 @pytest.mark.slow
 def test_masks_are_not_read_off_the_last_layers_output():
-  """They are what the decoder makes of the layer before it, and of absolute positions, which
-  nothing else sees."""
+  """The decoder predicts them from the layer before and from absolute positions, which no other
+  layer uses."""
   cfg = config(layers=2)
   backbone = params(cfg)['backbone']
   block = backbone['stack']['layers']['block']
@@ -141,7 +141,8 @@ def test_masks_are_not_read_off_the_last_layers_output():
 
   @jax.jit
   def by_hand(backbone):
-    """The decoder from its parts: the first layer, then the second asked twice by positions."""
+    """The decoder from its parts: the first layer, then the second layer twice with queries at
+    the positions."""
     first = dataclasses.replace(cfg, stack=StackConfig(1))
     alone = jax.tree.map(lambda x: x[:1], block)
     before = first.backbone().apply(
@@ -219,8 +220,8 @@ PUBLISHED = {'v1 base': 100, 'v1 large': 350, 'v1 xlarge': 700, 'v2 xlarge': 710
 
 @pytest.mark.parametrize('name', SIZES)
 def test_parameters(name):
-  """Those of transformers, which has no absolute positions; besides the token table, as published
-  in millions."""
+  """As in transformers, which has no absolute positions; without embeddings, as published in
+  millions."""
   cfg, number = SIZES[name]
   ids = jnp.zeros((1, 8), jnp.int32)
   shapes = unbox(jax.eval_shape(
@@ -258,7 +259,7 @@ def test_many_spellings_are_one(said):
   released = {'relative_attention': True, 'max_relative_positions': -1,
               'position_biased_input': False, **said}
   def read(family, said):
-    # How fresh parameters are drawn stands in no checkpoint.
+    # Checkpoints do not store the initialization.
     return validation.with_paths(attributes.parse_hf_config(family, said),
                                  {'block.init': NORMAL_INIT})
   cfg = read(deberta.FAMILY, deberta.normalize_hf_config(released))
@@ -272,7 +273,7 @@ def test_many_spellings_are_one(said):
   assert v2 == deberta_v2.xlarge()
 
 
-def test_what_is_not_known_is_refused():
+def test_unsupported_attributes_of_deberta_are_refused():
   for said, name in (({'talking_head': True}, 'talking_head'),
                      ({'pos_att_type': 'c2p|p2p'}, 'pos_att_type'),
                      ({'tie_word_embeddings': False}, 'tie_word'),
@@ -284,10 +285,10 @@ def test_what_is_not_known_is_refused():
 
 
 @pytest.mark.slow
-def test_padding_has_no_vector_of_its_own():
-  """Its row of the table may be zero, as in released checkpoints: through the norm the gradient
-  there is that of any other token times 1 / sqrt(1e-7). What sees it is a softmax over whole rows,
-  such as that of where answers stand."""
+def test_padding_is_a_zero_vector_without_a_gradient():
+  """Its embedding may be zero, as in released checkpoints: the norm would multiply a gradient
+  there by 1 / sqrt(1e-7). A softmax over whole rows, such as that of answer spans, would give it
+  one."""
   model = config().backbone()
   batch = {'tokens': jnp.where(SEGMENTS == 0, 0, 5 + jnp.arange(LENGTH)), 'segments': SEGMENTS}
   params = unbox(model.init(jax.random.key(0), batch)['params'])
@@ -305,8 +306,8 @@ def test_padding_has_no_vector_of_its_own():
 
 @pytest.mark.slow
 def test_with_the_kernel_for_a_tpu():
-  """Interpreted: layers and the decoder of masks, which asks at some places, of packed rows;
-  outputs and gradients."""
+  """In interpret mode: layers and the mask decoder, with queries at a subset of positions, on
+  packed rows; outputs and gradients."""
   cfg = config()
   def both():
     def outputs(some):

@@ -39,8 +39,8 @@ def params():
     (elmo.small(), 13.6), (elmo.medium(), 28.0), (elmo.original(), 93.6)],
     ids=['small', 'medium', 'original'])
 def test_parameters_as_published(config, published):
-  """allennlp.org/elmo, in millions, to a digit behind the point; softmax, which was not released,
-  apart."""
+  """allennlp.org/elmo, in millions with one decimal; without the softmax, which was not
+  released."""
   number = count_parameters(shapes(config))
   assert number == sum(np.prod(shape) for shape in elmo.array_shapes(config).values())
   assert round(number / 1e6, 1) == published
@@ -70,8 +70,9 @@ def test_sentences_get_their_marks_and_are_turned_round():
 
 
 @pytest.mark.slow
-def test_one_direction_sees_what_is_before_and_the_other_what_is_behind(params):
-  """Half a vector each: another second word changes those from it on, and those up to it."""
+def test_one_direction_reads_earlier_words_and_the_other_later_words(params):
+  """Each direction has half of the vector: another second word changes the forward half from it
+  on, and the backward half up to it."""
   def read(*words) -> np.ndarray:
     batch = {'characters': jnp.asarray(char_ids.encode_words(words, 9))[None]}
     output: Any = Elmo(TINY).apply({'params': params}, batch)

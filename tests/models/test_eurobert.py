@@ -68,14 +68,15 @@ def test_parameters_as_published(config, backbone, whole):
   assert count_parameters(params['backbone']) == backbone and count_parameters(params) == whole
 
 
-def test_released_files_and_those_of_transformers_5_say_the_same():
+def test_released_and_transformers_5_configurations_are_equal():
   assert parse(RELEASED) == eurobert.eurobert_210m()
   new = {name: value for name, value in RELEASED.items() if not name.startswith('rope')}
   new |= dict(rope_parameters={'rope_theta': 250000, 'rope_type': 'default'},
               classifier_pooling='late', head_dim=64,
               is_causal=False, mlp_bias=False, use_cache=False)
   assert parse(new) == eurobert.eurobert_210m()
-  # Released code says clf_pooling, transformers classifier_pooling; of both, the second counts.
+  # Released code has clf_pooling, transformers classifier_pooling; if both are set, the second
+  # counts.
   assert [parse({**RELEASED, **said}).head.pooling for said in (
       {'clf_pooling': 'mean'}, {'clf_pooling': 'late', 'classifier_pooling': 'bos'})] == [
           'mean', 'first']
@@ -83,7 +84,7 @@ def test_released_files_and_those_of_transformers_5_say_the_same():
   assert (written['num_key_value_heads'], written['rope_theta']) == (6, 250_000)
   assert written['clf_pooling'] == written['classifier_pooling'] == 'late'
   assert parse(written) == eurobert.eurobert_610m()
-  # What transformers takes where a file says nothing.
+  # Defaults of transformers.
   assert parse({}).block.attention.position.theta == 10_000
 
 
@@ -93,12 +94,12 @@ def test_released_files_and_those_of_transformers_5_say_the_same():
     (dict(hidden_dropout=0.1), 'hidden_dropout is 0.1, only 0.0 is supported'),
     (dict(is_causal=True), 'is_causal is True, only False is supported'),
     (dict(rope_scaling={'rope_type': 'longrope'}), "rope of type 'longrope'")])
-def test_what_is_not_known_is_refused(said, message):
+def test_unsupported_attributes_of_eurobert_are_refused(said, message):
   with pytest.raises(ConvertError, match=message):
     parse({**RELEASED, **said})
 
 
-def test_one_attribute_says_both_biases():
+def test_one_attribute_sets_both_biases():
   assert parse({**RELEASED, 'mlp_bias': True}).head.output_bias
   with pytest.raises(ConvertError, match=r'block\.mlp\.bias and head\.output_bias differ'):
     attributes.build_hf_attributes(FAMILY, small(**{'block.mlp.bias': True}))
@@ -109,7 +110,8 @@ def test_one_attribute_says_both_biases():
     ('mlm', {'block.mlp.bias': True, 'head.output_bias': True}),
     ('label', {'head.pooling': 'mean'}), ('tags', {'tied': True}), ('span', {})])
 def test_an_export_is_read_as_the_same(tmp_path, head, changes):
-  """A tied masked-LM head without a bias has no tensors: the class of the file tells of it."""
+  """A tied masked-LM head without a bias has no tensors: only the class in config.json shows
+  it."""
   pytest.importorskip('safetensors')
   config = small(**changes)
   heads = {head: conversion.build_head('eurobert', head, config, 3)}

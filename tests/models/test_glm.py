@@ -50,13 +50,13 @@ def model():
 
 
 @pytest.mark.slow
-def test_part_a_does_not_feel_part_b_and_b_feels_what_is_before_it(model):
-  """By the gradient of every position's output with respect to every token's row of the table:
-  exactly zero, or not."""
+def test_part_a_ignores_part_b_and_part_b_attends_to_earlier_tokens(model):
+  """By the gradient of every position's output with respect to every token's embedding: exactly
+  zero, or not."""
   model, params, batch = model
   row = {name: jnp.asarray(x[:1]) for name, x in batch.items() if name != 'positions'}
   size, length = (batch['segments'][0] > 0).sum(), batch['tokens'].shape[1]
-  # Each place has a row of the table of its own, so that a row's gradient is that place's alone.
+  # Each position has a separate embedding, so its gradient is the gradient of that position.
   table = params['backbone']['embeddings']['tokens'][row['tokens'][0]]
 
   @jax.jit

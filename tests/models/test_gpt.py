@@ -1,5 +1,4 @@
-"""GPT, GPT-2, GPT-3 and GPT-Neo: sizes as published, and what an import and an export have to
-keep."""
+"""GPT, GPT-2, GPT-3 and GPT-Neo: published sizes, and export and import."""
 import dataclasses
 import json
 
@@ -66,7 +65,7 @@ def parameters_of(family: str, config, heads):
     ('gpt_neo', ('lm',), 'GPTNeoForCausalLM'),
     ('gpt_neo', ('tags',), 'GPTNeoForTokenClassification')])
 def test_there_and_back(family, heads, cls, tmp_path):
-  """A tied head has no parameters, so the class is what says that there is one."""
+  """A tied head has no parameters, so only the class shows that it exists."""
   files = pytest.importorskip('safetensors.numpy')
   config = small(family)
   params = parameters_of(family, config, heads)
@@ -93,8 +92,7 @@ def test_an_untied_head_has_a_matrix(tmp_path):
 
 
 def test_a_tied_matrix_under_its_other_name(tmp_path):
-  """Some write it as the output matrix alone, some as both: an export gives back what an import
-  had."""
+  """Some files have only the output matrix, some both: the export equals the import."""
   files = pytest.importorskip('safetensors.numpy')
   config, table = small('gpt2'), 'transformer.wte.weight'
   params = parameters_of('gpt2', config, ('lm',))

@@ -40,7 +40,7 @@ def test_parameters_of_released_models(size, number):
   )
 
 
-def test_sizes_are_those_of_the_paper():
+def test_sizes_of_llama_match_the_paper():
   """Touvron et al. 2023, table 2: width, heads, layers."""
   configs = [llama.llama_7b(), llama.llama_13b(), llama.llama_33b(), llama.llama_65b()]
   assert [(c.block.width, c.block.heads, c.stack.layers) for c in configs] == [
@@ -92,7 +92,7 @@ def test_rope_that_is_not_known_is_refused(scaling, complaint):
     llama.normalize_hf_config(dict(rope_scaling=scaling))
 
 
-def test_heads_of_their_own_size_and_biases():
+def test_head_size_and_biases_are_read():
   said = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
               intermediate_size=96,
               attention_bias=True, mlp_bias=True)

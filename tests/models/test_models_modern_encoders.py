@@ -74,7 +74,7 @@ def normal(x, weight, bias=None, eps=1e-12):
 
 
 def attend(q, k, v, bias=0.0):
-  """[B, L, H, A] each -> [B, L, H A]; keys are those of LENGTHS."""
+  """[B, L, H, A] each -> [B, L, H A]; keys up to LENGTHS are valid."""
   logits = np.einsum('bqha,bkha->bhqk', q, k) / math.sqrt(q.shape[-1]) + bias
   logits = np.where((np.arange(q.shape[1]) < np.array(LENGTHS)[:, None])[:, None, None], logits,
                     -np.inf)
@@ -103,8 +103,8 @@ def neo(w, tokens):
 
 
 def mosaic(w, tokens):
-  """mosaicml/examples, bert_layers.py; the slopes of six heads are those of four, and of every
-  other one of eight."""
+  """mosaicml/examples, bert_layers.py; the slopes of six heads are those for four, and every
+  other slope for eight."""
   def gelu(y):
     return y * (1 + erf(y / math.sqrt(2))) / 2
   def normed(x, name):
@@ -163,8 +163,8 @@ def cram_shapes():
 
 
 def ltg(w, tokens):
-  """ltgoslo/ltg-bert, babylm/train/model.py: distances, query less key, in seven buckets, of which
-  those beyond two tokens widen; and the norm that heads begin with."""
+  """ltgoslo/ltg-bert, babylm/train/model.py: distances, query minus key, in seven buckets, which
+  get wider beyond two tokens; and the norm at the beginning of heads."""
   def gelu(y, tanh=False):
     return y * (1 + (np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)) if tanh
                      else erf(y / math.sqrt(2)))) / 2
@@ -216,7 +216,8 @@ def ltg_shapes():
 
 def gpt(w, tokens):
   """ltgoslo/gpt-bert, pretraining/model_extra.py: scores of distances, gates, the norm before the
-  projection back, sums of all states behind each sublayer; and the norm that heads begin with."""
+  output projection, sums of all states after each sublayer; and the norm at the beginning of
+  heads."""
   def gelu(y, tanh=False):
     return y * (1 + (np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y ** 3)) if tanh
                      else erf(y / math.sqrt(2)))) / 2

@@ -42,7 +42,7 @@ def small(**changes):
     (modernbert.mmbert_small(), 140_493_696, 140_897_536),
     (modernbert.mmbert_base(), 306_939_648, 307_786_240)],
     ids=['base', 'large', 'mmbert_small', 'mmbert_base'])
-def test_parameters_are_those_of_transformers(config, backbone, whole):
+def test_parameter_counts_of_modernbert_equal_transformers(config, backbone, whole):
   """ModernBertModel and ModernBertForMaskedLM; published as 149M and 395M, mmBERT as 140M and
   307M."""
   params = parameters(config)
@@ -51,8 +51,9 @@ def test_parameters_are_those_of_transformers(config, backbone, whole):
       0] == config.stack.layers - 1
 
 
-def test_heights_of_norms_are_those_of_their_layers():
-  """The first layer has no norm before its attention: the first there is is the second layer's."""
+def test_depths_of_norms_match_their_layers():
+  """The first layer has no norm before its attention: the first such norm is the second
+  layer's."""
   of = depths_below_head(parameters(small()))['backbone']['stack']['layers']['block']
   np.testing.assert_array_equal(of['mlp_norm']['scale'], [5, 4, 3, 2])
   np.testing.assert_array_equal(of['attention_norm']['scale'], [4, 3, 2])
@@ -88,8 +89,8 @@ def test_bands_by_gradient(windows, query, first, last):
 
 @pytest.mark.parametrize('windows', [
     pytest.param((3,), id='bands'), pytest.param((0, 3, 3), id='in turn', marks=pytest.mark.slow)])
-def test_texts_of_a_row_do_not_see_each_other_in_bands(windows):
-  """By gradient, at both ends of a text in the middle; and its states are those of the text
+def test_packed_texts_do_not_attend_to_each_other(windows):
+  """By gradient, at both ends of a text in the middle; and its states equal those of the text
   alone."""
   config, segments = small(**{'windows': windows, 'stack.layers': 3}), [1] * 6 + [2] * 7 + [
       3] * 5 + [0] * 2
@@ -107,8 +108,8 @@ def test_texts_of_a_row_do_not_see_each_other_in_bands(windows):
 
 
 @pytest.mark.slow
-def test_layers_turn_by_their_own_base():
-  """A change of one base is felt where layers of its kind are, and nowhere else."""
+def test_layers_use_their_own_rope_base():
+  """A change of one base changes only layers of its kind."""
   ropes = [TwoRopes(), TwoRopes(whole=Rope(50.0)), TwoRopes(band=Rope(50.0))]
   batch, found = rows(), {}
   for windows in ((0,), (3,), (0, 3)):
@@ -145,8 +146,8 @@ OLD = dict(model_type='modernbert', global_attn_every_n_layers=3, global_rope_th
            pad_token_id=50283)
 
 
-def test_configurations_of_before_and_of_now_are_one():
-  """As the released checkpoint says it, and as transformers 5 does."""
+def test_older_and_newer_configurations_are_equal():
+  """The released configuration, and the one of transformers 5."""
   config = attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config(OLD))
   assert config == validation.with_paths(modernbert.base(), {'head.pooling': 'mean'})
   said = attributes.build_hf_attributes(FAMILY, config)
@@ -179,13 +180,14 @@ def test_mmberts_file():
     (dict(rope_parameters={'full_attention': {'rope_type': 'dynamic', 'factor': 2.0}}),
      'scaling dynamic is not known'),
     (dict(embedding_dropout=0.1), 'embedding_dropout is 0.1, only 0.0 is supported')])
-def test_what_is_not_known_is_refused(said, message):
+def test_unsupported_attributes_of_modernbert_are_refused(said, message):
   with pytest.raises(ConvertError, match=message):
     attributes.parse_hf_config(FAMILY, modernbert.normalize_hf_config({**OLD, **said}))
 
 
-def test_dropout_behind_attention_alone_is_trained_with_and_not_written():
-  """Theirs is of probabilities too: what the paper drops has no attribute of its own there."""
+def test_dropout_after_attention_is_trained_but_not_exported():
+  """transformers' attribute also drops probabilities: the paper's dropout has no attribute
+  there."""
   config = recipes.find_recipe('modernbert_base')().model
   assert (config.block.attention.dropout, config.block.attention.out_dropout) == (0.0, 0.1)
   assert attributes.build_hf_attributes(FAMILY, config)['attention_dropout'] == 0.0
@@ -206,8 +208,8 @@ def test_bands_of_two_widths_have_no_counterpart():
 
 @pytest.mark.parametrize('head', ['mlm', 'label', 'tags', 'choice', 'span'])
 def test_an_export_is_read_as_the_same(tmp_path, head):
-  """Every head, whose tensors begin alike, by the class that the configuration names; and without
-  one where it can be told."""
+  """Every head, by the class in config.json, because tensor names begin alike; without a class
+  where the head is unambiguous."""
   pytest.importorskip('safetensors')
   config = small(**{'head.pooling': 'mean'})
   heads = {head: conversion.build_head('modernbert', head, config, 3)}

@@ -15,7 +15,7 @@ from plm_jax.objectives.clm import CausalLM
 @pytest.mark.parametrize(('config', 'number'), [
     (make_config(7, 256, 4, 384), 16_913_600), (make_config(22, 768, 12, 1152), 149_655_232)],
     ids=['17m', '150m'])
-def test_parameters_are_those_of_the_encoders(config, number):
+def test_parameter_counts_equal_the_encoders(config, number):
   """Ettin's encoders and decoders have the same sizes (Weller et al. 2025, table 1)."""
   shapes = parameter_shapes(FAMILY, config, CausalLM().heads(config))
   assert sum(int(np.prod(shape)) for shape in shapes.values()) == number

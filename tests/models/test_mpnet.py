@@ -52,7 +52,7 @@ def parse(hf_config):
   return attributes.parse_hf_config(FAMILY, hf_config)
 
 
-def test_parameters_are_those_of_transformers():
+def test_parameter_counts_of_mpnet_equal_transformers():
   """MPNetForMaskedLM; published as 110M."""
   params = parameters(mpnet.base(), MaskedPermutedLM().heads(mpnet.base()))
   assert count_parameters(params) == 109_518_527

@@ -31,7 +31,7 @@ def parameters(config, heads):
 
 @pytest.mark.parametrize(('config', 'number'), [
     (roberta.base(), 124_697_433), (roberta.large(), 355_412_057)], ids=['base', 'large'])
-def test_parameters_are_those_of_transformers(config, number):
+def test_parameter_counts_of_roberta_equal_transformers(config, number):
   """RobertaForMaskedLM; published as 125M and 355M."""
   params = parameters(config, MaskedLM(pair=Single()).heads(config))
   assert count_parameters(params) == number
@@ -39,7 +39,7 @@ def test_parameters_are_those_of_transformers(config, number):
   assert params['backbone']['embeddings']['types'].shape[0] == 1
 
 
-def test_positions_begin_behind_that_of_padding():
+def test_positions_begin_after_the_padding_index():
   tokens = jnp.array([[0, 7, 8, 2, 1, 1], [0, 7, 1, 8, 2, 1]])
   np.testing.assert_array_equal(position_ids(tokens, padding=1),
                                 [[2, 3, 4, 5, 1, 1], [2, 3, 1, 4, 5, 1]])
@@ -69,9 +69,9 @@ def test_a_model_of_one_type_takes_no_notice_of_types():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('together', [True, False], ids=['together', 'apart'])
-def test_documents_of_a_row_see_each_other_if_they_shall(together):
-  """Another second document: nothing of the first changes by a bit, or all of it does; its gradient
-  likewise."""
+def test_documents_attend_to_each_other_only_if_together_is_set(together):
+  """With another second document the first document's outputs stay equal to the bit, or all
+  change; so does its gradient."""
   tokens = jnp.array([[11, 12, 13, 14, 21, 22, 23], [11, 12, 13, 14, 31, 32, 33]])
   windows = dict(tokens=tokens, segments=jnp.array([[1] * 4 + [2] * 3] * 2),
                  words=jnp.arange(1, 8) + 0 * tokens)
@@ -116,8 +116,8 @@ def test_their_table_of_positions_is_longer_by_padding():
 
 @pytest.mark.parametrize('theirs', ['gelu', 'gelu_new', 'relu'])
 def test_the_head_of_masks_has_exact_gelu(theirs):
-  """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act says of the
-  layers."""
+  """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act of the
+  layers is."""
   config = attributes.parse_hf_config(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))
   assert config.block.mlp.activation == {'gelu': 'gelu', 'gelu_new': 'gelu_tanh',
                                          'relu': 'relu'}[theirs]

@@ -142,9 +142,8 @@ def test_copies_in_the_first_files(tmp_path, tmp_path_factory):
     conversion.load(wrong)
 
 
-def test_what_is_tied_where_logits_are_not_scaled(tmp_path, tmp_path_factory):
-  """As transformers from version 5 on writes v1.1: two matrices, though it says that they are
-  one."""
+def test_embeddings_without_scaled_logits_are_untied(tmp_path, tmp_path_factory):
+  """transformers 5 writes v1.1 like this: two matrices, although tie_word_embeddings is true."""
   folder = written('v1.1', tmp_path_factory)
   newer = changed(folder, tmp_path / 'newer', tie_word_embeddings=True, scale_decoder_outputs=False)
   assert conversion.load(newer).config == KINDS['v1.1'][1]
@@ -165,7 +164,7 @@ def test_an_encoder_alone(tmp_path):
   tiny.assert_same(imported.params, params)
 
 
-def test_what_they_cannot_hold(tmp_path, tmp_path_factory):
+def test_settings_without_a_counterpart_in_t5_are_not_exported(tmp_path, tmp_path_factory):
   odd = dataclasses.replace(KINDS['t5'][1], logit_factor=0.5)
   with pytest.raises(ConvertError, match=r'T5 multiplies logits by 0\.25 with tied embeddings'):
     conversion.save(tmp_path / 'odd', odd, tiny.random_params(shapes_of('t5', odd)), like='t5')

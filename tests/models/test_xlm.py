@@ -64,7 +64,7 @@ def test_a_language_moves_a_token_and_padding_is_cleared():
     assert (hidden[0, 6:] == 0).all() and np.abs(hidden[0, :6]).min(-1).max() > 0
 
 
-def test_causal_rows_do_not_see_what_comes():
+def test_causal_rows_do_not_attend_to_later_tokens():
   config = validation.with_paths(xlm.xlm_xnli15(), {**SMALL, 'causal': True})
   model: Any = Encoder(config)
   segments = jnp.ones((1, 8), jnp.int32)
@@ -97,7 +97,7 @@ def test_there_and_back(tmp_path, case):
   jax.tree.map(np.testing.assert_array_equal, again.params, imported.params)
 
 
-def test_what_the_file_of_an_xlm_cannot_say():
+def test_settings_without_a_counterpart_in_xlm_are_not_exported():
   config = validation.with_paths(xlm.xlm_xnli15(), {**SMALL, 'block.mlp_dim': 100})
   params = jax.tree.map(lambda x: np.zeros(x.shape, np.float32), params_of(config))
   with pytest.raises(conversion.ConvertError, match='at four times the width, 128'):

@@ -26,7 +26,7 @@ from plm_jax.models.rules import ConvertError
 GOLDEN = pathlib.Path(__file__).parents[1] / 'golden' / 'xlnet'
 ROWS, LENGTH, MEMORY = 3, 10, 4
 DRAW = np.random.default_rng(0)
-# Every token of a row, and of its memory, is another one: their vectors stand for them.
+# All tokens of a row and its memory are different, so that their vectors identify them.
 IDS = np.stack([DRAW.permutation(np.arange(5, 96, dtype=np.int32))[:MEMORY + LENGTH]
                 for _ in range(ROWS)])
 POSITIONS = np.array([[2, 7, 8], [0, 3, 9], [1, 2, 3]])
@@ -64,7 +64,7 @@ def forward(batch, cfg=None, remember=False):
 
 @pytest.mark.slow
 def test_the_tpu_kernel_computes_both_streams():
-  """Outputs, memory and the gradients of all parameters are those of the plain path."""
+  """Outputs, memory and the gradients of all parameters equal the plain path."""
   model = XLNet(config(**{'attention.dropout': 0.0}), remember=True)
   def learn():
     def run(params):
@@ -174,8 +174,8 @@ def test_texts_of_a_row_do_not_touch_each_other_by_a_bit():
 
 
 @pytest.mark.slow
-def test_memory_is_a_longer_row_in_which_it_comes_first():
-  """And a row run on its own may be the memory of the next."""
+def test_memory_equals_the_beginning_of_a_longer_row():
+  """And a separate row may be the memory of the next."""
   row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int),
              backward=BATCH['backward'][:2])
   found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY],
@@ -192,8 +192,8 @@ def test_memory_is_a_longer_row_in_which_it_comes_first():
                              atol=1e-5)
 
 
-def test_what_sees_only_what_comes_before_does_so_in_memory():
-  """Transformer-XL: a row behind its memory is the end of a longer row."""
+def test_causal_attention_includes_the_memory():
+  """Transformer-XL: a row after its memory is the end of a longer row."""
   cfg = dataclasses.replace(config(), attention='uni', max_length=0)
   row = dict(tokens=IDS[:2, MEMORY:], segments=np.ones((2, LENGTH), int))
   found = forward(row | dict(memory_tokens=IDS[:2, :MEMORY],
@@ -212,9 +212,9 @@ def test_text_that_runs_backwards_is_text_read_from_the_other_end():
                 - forwards).max() > 0.1
 
 
-def test_content_does_not_depend_on_what_is_predicted():
-  """So the same weights fine-tune with one stream; its last token is that of the text, wherever
-  padding is."""
+def test_the_content_stream_does_not_depend_on_the_predicted_positions():
+  """So the same weights fine-tune with one stream; its last token is the last of the text,
+  wherever padding is."""
   both, one = forward(BATCH), forward({name: x for name, x in BATCH.items() if name != 'positions'})
   np.testing.assert_allclose(both.hidden, one.hidden, atol=1e-6)
   assert one.predicted is None
@@ -222,8 +222,8 @@ def test_content_does_not_depend_on_what_is_predicted():
 
 
 @pytest.mark.slow
-def test_without_an_order_what_is_predicted_comes_last():
-  """As blanks are filled: from all other tokens, not from each other."""
+def test_without_an_order_predicted_positions_come_last():
+  """As in mask filling: predicted tokens see all other tokens, not each other."""
   plain = {name: BATCH[name] for name in ('tokens', 'segments', 'positions')}
   ranks = np.zeros_like(RANKS)
   np.put_along_axis(ranks, POSITIONS, 1, 1)
@@ -257,7 +257,7 @@ def test_loops_and_rematerialisation_change_nothing(stack):
 
 
 @pytest.mark.slow
-def test_flops_are_those_of_the_compiled_products():
+def test_flops_equal_the_compiled_products():
   cfg = XLNetConfig(vocab=2048, block=tiny.block(
       attention=dict(position=TransformerXL(), bias=()), width=256, mlp_dim=1024,
       mlp=dict(activation='relu')),

@@ -1,6 +1,6 @@
-"""The notebooks are what their sources say, and each runs from its first cell to its last, at the
-smallest scale and without a network. They share compiled programs with the other tests, and the
-runs of those before them."""
+"""The notebooks match their sources, and each runs from its first cell to its last, at the smallest
+scale and without a network. They share compiled programs with the other tests, and use the runs of
+earlier notebooks."""
 import importlib.util
 import json
 import pathlib
@@ -26,7 +26,7 @@ def make():
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """Where all of them run, one behind the other as a reader would, with a text."""
+  """The working folder of all notebooks, which run in order, with a text."""
   folder = tmp_path_factory.mktemp('notebooks')
   (folder / 'text.txt').write_text(tiny.text())
   return folder
@@ -41,9 +41,9 @@ def test_there_are_seven():
 
 
 @pytest.mark.parametrize('source', SOURCES, ids=lambda path: path.stem)
-def test_is_what_its_source_says(source):
-  """Cells, of source and notebook, without the libraries that only CI has: what is between the
-  marks of cells."""
+def test_the_notebook_matches_its_source(source):
+  """Cells of source and notebook are equal, without the libraries that only CI has, between the
+  cell markers."""
   notebook = source.with_suffix('.ipynb')
   assert notebook.stat().st_size < LARGEST
   text = '\n'.join(source.read_text().split('\n')[9:])

@@ -32,7 +32,7 @@ def learner(kind, dropout=0.0, **changes):
 
 @functools.cache
 def setting(kind, dropout=0.0):
-  """-> (learner, parameters in which everything is random, a batch)."""
+  """Return (learner, random parameters, a batch)."""
   one, windows = learner(kind, dropout), tiny.windows(4)
   shapes = jax.eval_shape(lambda: step.init_state(one, windows).params)
   batch = jax.jit(lambda windows: one.objective.corrupt(one.key('corruption'), windows,

@@ -77,7 +77,7 @@ def test_sides_of_a_matrix(axes, rows, columns):
 
 
 @pytest.mark.parametrize('axes', [('vocab', 'width'), ('width', 'vocab'), ('width',), (None,)])
-def test_what_is_no_matrix(axes):
+def test_axes_that_are_no_matrix(axes):
   assert find_sides(axes) is None
 
 
@@ -103,7 +103,7 @@ def test_hidden_matrices_of_every_architecture(name):
     ('bert_base', 0.2), ('bert_base', 0.0), ('deberta_v2_xlarge', 0.2), ('xlnet_base', 0.2),
     ('elmo_medium', 0.2),
     ('llama3_8b', 0.2), ('t5_small', 0.2)])
-def test_updates_are_those_of_numpy(name, rms):
+def test_updates_equal_numpy(name, rms):
   boxed = shapes_of(name)
   dimensions, leaves = matrix_dimensions(boxed), leaves_of(boxed)
   random = np.random.default_rng(0)

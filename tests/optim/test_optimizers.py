@@ -61,9 +61,8 @@ def stacked(leaves):
 
 
 @pytest.mark.parametrize('kind', ['lamb', 'adafactor', 'stable_adamw'])
-def test_each_layer_of_a_stack_is_a_tensor_of_its_own(kind):
-  """Ratios, sizes and factors of a layer do not depend on the layers that share an array with
-  it."""
+def test_each_layer_of_a_stack_is_a_separate_tensor(kind):
+  """Ratios, norms and factors of a layer do not depend on the other layers in the same array."""
   draw = np.random.default_rng(0)
   scale = np.array([1, 10, 0.1], np.float32)[:, None, None]
   params = stacked(scale * draw.normal(size=(3, 6, 5)).astype(np.float32))
@@ -123,7 +122,7 @@ def test_adafactor_keeps_rows_and_columns_of_large_matrices_only():
   assert max(sizes) == 256 * 64 and {3 * 256, 3 * 128} <= sizes
 
 
-def test_what_is_frozen_stays_and_has_no_state():
+def test_frozen_parameters_have_no_updates_and_no_state():
   params = {'student': {'kernel': jnp.ones(3)}, 'teacher': {'kernel': jnp.ones(7)}}
   optimizer = make_optimizer(AdamW(peak=0.1, warmup=0, schedule='constant'), 10,
                              frozen=('teacher',))
@@ -191,13 +190,12 @@ def test_what_stays_does_not_count_in_the_clipped_norm():
   optimizer = make_optimizer(config, 10)
   _, state = optimizer.update(grads, optimizer.init(params), params)
   sizes = [x for x in jax.tree.leaves(state) if getattr(x, 'shape', None) == (2, 1)]
-  # The mean of squares at the first step is that of the gradient, which has been clipped to length
-  # 1.
+  # The mean of squares at the first step is the squared gradient, clipped to norm 1.
   seen = [np.asarray(x).ravel().tolist() for x in sizes]
   assert [1.0, 0.0] in np.round(seen, 5).tolist()
 
 
-def test_a_pattern_of_nothing_says_what_there_is():
+def test_a_pattern_without_a_match_lists_the_parameters():
   for pattern in ('backbone/encode', 'encoder', 'backbone/tokens[0]',
                   'backbone/encoder/stack/layers/block/norm[3]'):
     with pytest.raises(ParameterError) as error:
@@ -208,8 +206,8 @@ def test_a_pattern_of_nothing_says_what_there_is():
   assert found['backbone/encoder/stack/layers/block/norm/scale'].tolist() == [True, False, False]
 
 
-def test_an_exempt_name_of_nothing_says_what_there_is():
-  """Default names are excepted: a model without biases is no error, with or without frozen
+def test_an_exempt_name_without_a_match_lists_the_names():
+  """Default names are optional: a model without biases is no error, with or without frozen
   parameters."""
   for config in (AdamW(exempt=('bias', 'scales')),
                  AdamW(exempt=('scales',), only=('backbone/tokens',))):
@@ -314,8 +312,8 @@ def test_decay_by_the_square_of_the_learning_rate():
 
 
 def test_adafactor_with_a_mean_of_updates_and_nothing_factored():
-  """PaLM's: an update is g / |g| times the size of the parameter at first, of which the mean takes
-  a tenth."""
+  """Like PaLM's: the first update is g / |g| times the norm of the parameter, and the mean takes
+  a tenth of it."""
   params = {'a': {'kernel': jnp.full((2, 2), 3.0)}}
   grads = jax.tree.map(lambda x: jnp.ones((2, *x.shape)), params)
   config = Adafactor(peak=0.1, warmup=0, schedule='constant', weight_decay=0.0, clip=0.0,

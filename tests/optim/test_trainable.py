@@ -31,7 +31,8 @@ def tree():
 
 
 def factors(config, params):
-  """-> by what the update of a gradient of ones is multiplied, beside one without any of this."""
+  """Return the ratios of the update of a gradient of ones to the update without these
+  settings."""
   def updates(config):
     optimizer = make_optimizer(dataclasses.replace(config, warmup=0, schedule='constant', clip=0.0),
                                10)
@@ -73,7 +74,7 @@ def small(model, **more):
   return model.resize(tiny.block(**more), 2, 96, 16)
 
 
-def test_both_sides_of_an_encoder_decoder_count_one_behind_the_other():
+def test_depths_of_an_encoder_decoder_continue_from_encoder_to_decoder():
   got = tiny.flat(depths_below_head(shapes(bart.base().resize(bart.base().block, 2, 96, 16))))
   query = 'stack/layers/block/attention/query/kernel'
   assert {name: x.tolist() for name, x in got.items() if query in name or 'positions' in name} == {
@@ -196,7 +197,7 @@ def test_what_stays_costs_no_gradient():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('accumulate', [1, 2])
-def test_the_rest_of_the_gradient_is_what_it_was(accumulate):
+def test_the_rest_of_the_gradient_does_not_change(accumulate):
   params, batch = setting()
   def gradient(learner):
     return jax.device_get(jax.jit(lambda: step.compute_gradient(learner, params, batch,
@@ -217,8 +218,8 @@ def test_the_rest_of_the_gradient_is_what_it_was(accumulate):
 
 
 
-def test_top_layers_and_the_pooler_begin_afresh():
-  """Zhang et al. 2021, section 4; the head is new anyway, and what is below stays."""
+def test_top_layers_and_the_pooler_are_reinitialized():
+  """Zhang et al. 2021, section 4; the head is always new, and lower layers are kept."""
   old, new = tree(), jax.tree.map(lambda x: -x, tree())
   got = tiny.flat(reinitialize_top(old, new, 2))
   layers = 'backbone/stack/layers/block/attention/query'

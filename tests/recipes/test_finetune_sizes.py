@@ -31,7 +31,7 @@ def small(name='bert_base', scale: Any = 'laptop', folder='runs/bert_base-laptop
     (recipes.find_recipe('t5_small')('laptop').model, 'laptop'),
   ],
 )
-def test_the_scale_is_that_of_the_model(model, scale):
+def test_the_scale_follows_the_size_of_the_model(model, scale):
   assert choose_scale(model) == scale
 
 
@@ -43,7 +43,7 @@ def test_the_few_layers_of_a_small_model_are_unrolled():
 
 @pytest.mark.parametrize('task', ['classification', 'sst2', 'tagging', 'stsb', 'answers',
                                   'embedding'])
-def test_a_small_model_learns_at_rates_of_its_own(task):
+def test_a_small_model_gets_its_own_learning_rate(task):
   """Of any family: ALBERT's published numbers of steps are for a model of width 768."""
   for start in (small(), small('albert_base'), small('roberta_base')):
     run = recipe(task, start, **FILES)

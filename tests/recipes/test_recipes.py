@@ -97,7 +97,7 @@ def on(corpus: pathlib.Path, config: PretrainRun, folder: pathlib.Path) -> Pretr
 
 @pytest.fixture(scope='module')
 def teacher(corpus, tmp_path_factory) -> Callable[[str], pathlib.Path]:
-  """Trains what a student of a family learns from."""
+  """Train the teacher model for a student of a family."""
   @functools.cache
   def trained(family: str) -> pathlib.Path:
     folder = tmp_path_factory.mktemp('teacher') / 'run'
@@ -108,7 +108,7 @@ def teacher(corpus, tmp_path_factory) -> Callable[[str], pathlib.Path]:
 
 
 def killed_and_taken_up(config: PretrainRun, monkeypatch) -> TrainingResult | None:
-  """Does the run, which dies before its third step, and goes on with it."""
+  """Run until it is killed before its third step, and resume."""
   def cut(*arguments):
     for step, phase, windows in batches(*arguments):
       if step == 2:
@@ -159,7 +159,7 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
 
   monkeypatch.setattr('sys.argv', ['plm_jax', 'export', config.folder, str(tmp_path / 'out')])
   ours = loaded_model.load_model(config.folder)
-  # a source encoder of its own
+  # with a source encoder
   if config.model.kind == 'encoder-decoder' and config.model.new_parts:
     with pytest.raises(SystemExit, match='layers: 2 has no counterpart there'):
       cli.main()
@@ -183,7 +183,7 @@ def test_recipe(name, how: How, corpus, tmp_path, request, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_warm_start_reads_what_transformers_writes(corpus, tmp_path, monkeypatch):
   """Of a T5 it writes a tokenizer.json alone: no model of SentencePiece."""
-  # what a run begins with is what it ends with
+  # parameters do not change
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   first = dataclasses.replace(smallest('t5_small'), output=str(tmp_path / 'first'))
   first = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""What recipes are called, how they are found, and what their families say of them."""
+"""Names of recipes, how they are found, and the docstrings of their families."""
 import importlib
 import json
 import math
@@ -55,7 +55,7 @@ def test_a_recipe_is_found_by_its_name_or_by_family_and_size(asked, found):
     (('gpt3',), 'gpt3 comes in 8 sizes: --size is small, medium, large, xl, 2b7, 6b7, 13b, 175b'),
     (('llama', '7'), "llama comes in 4 sizes: --size is 7b, 13b, 33b, 65b, got '7'"),
     (('bert_base', 'base'), 'bert_base is of one size: leave out --size')])
-def test_a_recipe_that_there_is_not_is_told_in_one_line(asked, message):
+def test_an_unknown_recipe_is_a_one_line_error(asked, message):
   with pytest.raises(ConfigError) as wrong:
     recipes.find_recipe(*asked)
   assert str(wrong.value) == message
@@ -84,7 +84,7 @@ def test_every_device_of_a_pod_gets_as_many_rows(name):
 
 
 @pytest.mark.parametrize('name', recipes.all_recipes())
-def test_the_table_says_what_the_run_is(name):
+def test_the_table_matches_the_run(name):
   recipe = recipes.find_recipe(name)
   row, config = recipe.row, recipe()
   assert config.optim.peak == row.peak and config.train.accumulate == row.accumulate
@@ -94,13 +94,14 @@ def test_the_table_says_what_the_run_is(name):
 
 
 def documented(family):
-  """The commands in the docstring of a family, as lists of arguments behind `python -m plm_jax`."""
+  """The commands in the docstring of a family, as lists of arguments after `python -m
+  plm_jax`."""
   lines = (recipes.FAMILIES[family].__doc__ or '').replace('\\\n', ' ').splitlines()
   return [shlex.split(line, comments=True)[3:]
           for line in lines if line.strip().startswith('python -m plm_jax ')]
 
 
-def test_the_mesh_of_the_pod_is_the_recipe_s_own_until_another_is_asked_for():
+def test_the_mesh_of_a_recipe_applies_unless_another_is_given():
   large = recipes.find_recipe('bert_large')
   assert large.row.mesh == MeshConfig(fsdp=8) and large().mesh == MeshConfig(fsdp=8, adapts=True)
   assert parse(large, []).mesh == large().mesh and parse(
@@ -117,7 +118,7 @@ def test_the_mesh_of_the_pod_is_the_recipe_s_own_until_another_is_asked_for():
 @pytest.mark.parametrize('family', [
     pytest.param(family, marks=[pytest.mark.release] * (number % 6 > 0))
     for number, family in enumerate(recipes.FAMILIES)])
-def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
+def test_commands_in_the_docstring_of_a_family_are_parsed(family, monkeypatch):
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, *_: asked.append(config))
   monkeypatch.setattr(cli.bucket_check, 'check_reachable', lambda uses: None)
@@ -135,7 +136,7 @@ def test_the_commands_that_a_family_tells_are_understood(family, monkeypatch):
   assert len(asked) == sum(command[0] == 'prepare' for command in commands)
 
 
-def test_help_begins_with_what_the_family_says_and_how_the_recipe_is_started(capsys):
+def test_help_begins_with_the_usage_and_the_docstring_of_the_family(capsys):
   with pytest.raises(SystemExit):
     start('bert_base', ['--help'])
   said = capsys.readouterr().out
@@ -153,7 +154,7 @@ def test_help_begins_with_what_the_family_says_and_how_the_recipe_is_started(cap
     ('experiments.gpt3', 'gpt3_13b', 'python -m experiments.gpt3 --size=13b'),
     ('experiments.__main__', 'bert_base', 'python -m plm_jax train bert_base'),
     ('plm_jax.__main__', 'bert_base', 'python -m plm_jax train bert_base')])
-def test_messages_name_what_was_typed(module, name, program, monkeypatch):
+def test_messages_name_the_command(module, name, program, monkeypatch):
   monkeypatch.setattr(sys.modules['__main__'], '__spec__',
                       importlib.machinery.ModuleSpec(module, None))
   assert options.program_name(recipes.find_recipe(name)) == program
@@ -175,8 +176,8 @@ def test_train_is_a_command(monkeypatch, capsys):
     cli.main()
 
 
-def test_doors():
-  """A file for each recipe of the README; nothing more in them."""
+def test_scripts_of_recipes_have_no_other_code():
+  """One script for each recipe of the README, without other code."""
   doors = {path.stem: path.read_text() for path in (ROOT / 'experiments').glob('[a-z]*.py')}
   assert {'bert_base', 'gpt2_small', 't5_small_tasks', 'transformer_base'} <= {*doors}
   assert 'fastapi' in doors.pop('serve')  # an example of a service
@@ -202,7 +203,7 @@ def test_doors():
     ('experiments.gpt3', 'error: gpt3 comes in 8 sizes'),
     ('experiments.bert_bse', "error: there is no recipe 'bert_bse': did you mean bert_base or "),
     ('experiments', 'recipes:\n  BERT, as published')])
-def test_what_is_typed_at_the_door(module, said):
+def test_packages_print_their_commands(module, said):
   environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu'}
   done = subprocess.run([sys.executable, '-m', module], capture_output=True, text=True, cwd=ROOT,
                         env=environment,

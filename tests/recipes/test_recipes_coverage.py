@@ -19,8 +19,8 @@ from plm_jax.objectives.translation_rows import Translations
 from plm_jax.training import feed, step
 from plm_jax.training.learner import make_learner, placeholder_vocab
 
-SPECIALS, TOKENS = 12, 60  # ids before those of the text, and of the text
-VOCAB = SPECIALS + TOKENS + 41  # no other axis of a parameter is as long
+SPECIALS, TOKENS = 12, 60  # special ids, and ids of the text
+VOCAB = SPECIALS + TOKENS + 41  # no other axis of a parameter has this length
 TABLES = 'positions', 'types', 'languages', 'offsets'  # next to tables with a row for each token
 # rows are one text; the second type is for pairs of texts in fine-tuning
 ONE_TYPE = {'types': range(1, 2)}
@@ -36,7 +36,7 @@ UNTRAINED = {
     'spanbert_*': {'heads_sbo/offsets': range(10, 20)},
     # Two sentences are short: that is why this format has larger batches (section 4.2).
     'roberta_sentence_pair': {'positions': range(29, 66)},
-    # Absolute positions are those of masked tokens alone: [CLS] and [SEP] are never masked.
+    # Only masked tokens have absolute positions: [CLS] and [SEP] are never masked.
     'deberta_base': {'positions': (0, 63)}, 'deberta_v2_*': {'positions': (0, 63)},
     # As released, also: one token of every 6 is masked, from the front, until 15% are.
     'deberta_v3_*': {'generator/backbone/positions': (0, 61, 62, 63)},
@@ -143,7 +143,7 @@ def find_untrained(config: PretrainRun, name: str, gradient: np.ndarray) -> list
   elif name.rpartition('/')[2] in TABLES:
     axis = int('/layers/' in name)
     rows = range(gradient.shape[axis])
-    if name.endswith('positions'):  # behind the id of padding, as in RoBERTa
+    if name.endswith('positions'):  # after the id of padding, as in RoBERTa
       rows = rows[getattr(config.model, 'first_position',
                           getattr(config.model, 'padding', -1) + 1):]
   else:
@@ -178,8 +178,8 @@ def mark_recipes() -> list:
 
 @pytest.mark.parametrize('name', mark_recipes())
 def test_an_epoch_trains_every_row(name, folders):
-  """Tables of relative positions are left out: they have rows for distances of longer sequences.
-  Frozen parameters and those of a teacher are, too."""
+  """Tables of relative positions are excluded: they have rows for distances of longer sequences.
+  So are frozen parameters and a teacher's."""
   config = smallest(name)
   untrained, tables = {}, 0
   for parameter, gradient in sum_gradients(config, folders).items():

@@ -1,4 +1,4 @@
-"""What papers and released code say of each size and of each run: literals, with the source beside
+"""Sizes and settings of runs as literals from papers and released code, with the source next to
 them."""
 import math
 
@@ -78,7 +78,7 @@ PAPERS = {
     'minilm_v2_l6_h768': (66_955_008, 66, 6e-4, 256, 512),
     'minilm_v2_large_l6_h384': (22_713_216, 22, 6e-4, 256, 512),
     'minilm_v2_large_l6_h768': (66_955_008, 66, 6e-4, 256, 512),
-    # He et al. 2021, appendix A.2. DebertaModel, DebertaV2Model; section 5.3 says 1.5B of xxlarge.
+    # He et al. 2021, appendix A.2. DebertaModel, DebertaV2Model; section 5.3 has 1.5B for xxlarge.
     'deberta_base': (138_601_728, 0, 2e-4, 2048, 512),
     'deberta_large': (405_163_008, 0, 2e-4, 2048, 512),
     'deberta_v2_xlarge': (884_593_152, 900, 1.5e-4, 2048, 512),
@@ -213,7 +213,7 @@ PAPERS = {
     'byt5_xl': (3_737_801_728, 3740, 0.01, 1024, 1024),
     'mt5_xxl': (12_921_057_280, 12_900, 0.01, 1024, 1024),
     'byt5_xxl': (12_906_899_328, 12_900, 0.01, 1024, 1024),
-    # Lester et al. 2021, section 3.3: 100,000 steps; sizes are those of T5 v1.1.
+    # Lester et al. 2021, section 3.3: 100,000 steps; the sizes of T5 v1.1.
     't5_lm_small': (76_961_152, 0, 1e-3, 2048, 512),
     't5_lm_base': (247_577_856, 0, 1e-3, 2048, 512),
     't5_lm_large': (783_150_080, 0, 1e-3, 2048, 512),
@@ -246,9 +246,9 @@ def test_tables_are_the_papers(name):
 
 
 def test_of_each_family_there_is_a_paper():
-  """What is left out has the sizes of others: formats of rows, kinds of blanks, stages; and GPT-2
-  small in Chinese.
-  ELMo has no layers of this kind: tests/models/test_elmo.py, tests/objectives/test_bilm.py."""
+  """Omitted recipes have the sizes of others: row formats, kinds of blanks, stages; and GPT-2
+  small in Chinese. ELMo has no such layers: tests/models/test_elmo.py,
+  tests/objectives/test_bilm.py."""
   assert {*recipes.all_recipes()} - {*PAPERS} == {
       'roberta_doc_sentences', 'roberta_sentence_pair', 'glm_large_doc', 'glm_large_sentence',
       'gpt2_chinese',
@@ -278,7 +278,7 @@ def test_all_parameters_decay_where_fairseq_or_optimus_trained():
                        'eurobert', 'mpnet')}
 
 
-def test_masks_are_those_of_released_code():
+def test_masking_strategies_match_released_code():
   choices = {family: {getattr(getattr(recipe().objective, 'mlm', recipe().objective), 'choice',
                               None)
                       for recipe in recipes.all_recipes().values() if recipe.family == family}
@@ -348,9 +348,9 @@ def test_palms_batches():
   assert {sum(steps * rows for steps, rows in runs) for runs in phases.values()} == {378_880_000}
 
 
-def test_t5_and_what_comes_from_it():
+def test_t5_and_its_successors():
   """t5x, t5_1_0/base.gin: a z loss of 1e-4; T5's operative_config.gin, combine_dims: heads are
-  joined."""
+  merged."""
   family = [recipe for recipe in recipes.all_recipes().values()
             if recipe.family in ('t5', 't5_v1_1', 't5_lm', 't5_tasks', 'mt5', 'byt5', 'ul2')]
   assert len(family) == 27
@@ -366,7 +366,7 @@ def test_barts_noise_counts_words():
     assert (config.objective.noises[-1].unit,
             config.objective.noises[-1].mean_span_length) == ('word', mean)
     assert config.data.assembly == 'document'
-  # fairseq, bart/model.py, mbart_large; Liu et al. 2020, section 2.2: </s> behind each sentence.
+  # fairseq, bart/model.py, mbart_large; Liu et al. 2020, section 2.2: </s> after each sentence.
   assert recipes.find_recipe('mbart_large')().model.block.attention.dropout == 0
   assert recipes.find_recipe('mbart_large')().objective.reserve > 0
 
@@ -407,7 +407,7 @@ def test_ettins_batches_are_constant_and_not_packed():
 
 
 def test_ettins_printed_commands():
-  """de_decay and prolong_decay of the same files: what the docstring prints."""
+  """de_decay and prolong_decay of the same files: the commands in the docstring."""
   text = (recipes.FAMILIES['ettin'].__doc__ or '').replace('\\\n', ' ').splitlines()
   commands = [line.split('ettin_150m ')[1].split()
               for line in text if '--train.phases.0.length=7999' in line]
@@ -546,7 +546,7 @@ def test_masks_of_chinese_bert_are_static():
   assert [recipe().objective.duplicates for recipe in family] == [10] * 6
 
 
-def test_crammings_documents_stand_behind_one_another():
+def test_crammings_documents_are_packed():
   """JonasGeiping/cramming, config/data/the-pile.yaml: [SEP] between documents, which attend to each
   other."""
   config = recipes.find_recipe('cramming_base')()

@@ -1,4 +1,4 @@
-"""What the laptop's scale says of how long it takes."""
+"""The estimated duration of runs at the laptop scale."""
 import dataclasses
 
 import pytest
@@ -8,7 +8,7 @@ from plm_jax.config.run import Phase, TrainConfig
 from plm_jax.recipes.scale_presets import describe_duration
 
 
-def test_what_is_measured_by_the_run_and_by_its_parameters_stays_so():
+def test_settings_relative_to_the_run_or_parameters_do_not_scale():
   paper, laptop, test = (recipes.find_recipe('gpt_bert_strict_small')(scale)
                          for scale in ('paper', 'laptop', 'test'))
   assert (
@@ -32,7 +32,7 @@ def test_what_is_measured_by_the_run_and_by_its_parameters_stays_so():
     ('t5_small', 'about 12 minutes on two CPU cores; a run of 5, from which less can be expected: '
                  '--train.phases.0.steps=1600 --output=runs/t5_small-laptop-short'),
     ('bert_base', '')])
-def test_a_long_run_says_so_and_names_a_short_one(name, said):
+def test_a_long_run_states_its_duration_and_a_shorter_recipe(name, said):
   run = recipes.find_recipe(name)('laptop')
   assert describe_duration(run) == said
   assert (

@@ -1,4 +1,4 @@
-"""What a run shows next to its score, and what it proposes where a baseline is better."""
+"""Baselines next to a run's scores, and suggestions if a baseline is better."""
 import json
 
 import labelled
@@ -55,9 +55,9 @@ def test_a_model_that_is_better_is_shown_next_to_the_baselines(tmp_path):
   assert notes == []
 
 
-def test_a_model_that_is_behind_is_told_what_may_help(tmp_path):
-  """Texts of more than 8 tokens are cut, the last evaluation was the best, and it began from
-  scratch."""
+def test_a_model_below_a_baseline_gets_suggestions(tmp_path):
+  """Texts of more than 8 tokens are truncated, the last evaluation was the best, and training
+  started from scratch."""
   ready = ready_of(tmp_path, train__phases=labelled.phases(4, 8))
   rows, notes = compare_with_baselines(ready, result(best=4, accuracy=60.0))
   assert len(rows) == 2
@@ -91,8 +91,7 @@ def test_a_short_pretraining_and_a_low_rate_are_named(tmp_path):
 
 
 def test_two_texts_are_compared_by_vectors(tmp_path):
-  """The command that is proposed reads the same files: its options are those of the highest
-  score."""
+  """The suggested command reads the same files: its options match the highest score."""
   rows = [{'sentence1': 'a film', 'sentence2': f'the film {n}', 'score': n % 5 + 0.5}
           for n in range(20)]
   file = tmp_path / 'pairs.jsonl'
@@ -185,7 +184,7 @@ def test_a_tagger_needs_capital_letters(lowercase, expected):
   assert drops_capitals(train_wordpiece(text, 60, BertNormalization(lowercase))) is expected
 
 
-def test_nothing_is_computed_where_nothing_is_asked_for(tmp_path, monkeypatch):
+def test_no_baseline_is_computed_if_disabled(tmp_path, monkeypatch):
   monkeypatch.setattr(baselines, 'simple_baseline', lambda *args: pytest.fail('computed'))
   ready = ready_of(tmp_path, data__baseline=False)
   assert compare_with_baselines(ready, result(accuracy=0.0)) == ({}, [])

@@ -1,4 +1,4 @@
-"""What a report shows of what was learned, read back from the document."""
+"""Errors and predictions in the report of a fine-tuning run, read back from the document."""
 import re
 
 import tuned
@@ -48,7 +48,7 @@ def test_tags_are_marked_as_they_are_and_as_they_were_predicted():
           '<td>1') in found
 
 
-def test_answers_stand_in_their_contexts():
+def test_answers_are_shown_in_their_contexts():
   context = 'a film. ' * 30 + 'angela merkel came to berlin.'
   found = document('answers', [
       Example(('who?', context), answers=(Answer('berlin', 262),), where='x:1', key='q7'),

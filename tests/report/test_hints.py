@@ -1,4 +1,4 @@
-"""What a report tells its reader to do next, in the language of the text."""
+"""Suggestions of a report for the next run, in the language of the text."""
 import dataclasses
 
 import pytest
@@ -64,9 +64,9 @@ def test_a_tokenizer_from_elsewhere_may_not_be_made_for_the_text():
      'a larger --data.prepare.sample has more of them'),
     (dict(kind='word-bpe'), True, '--data.prepare.kind=byte-bpe knows all'),
     (dict(), None, '--data.prepare.kind=sentencepiece-unigram needs no spaces')])
-def test_what_makes_more_characters_known(prepared, full, said):
-  """A larger vocabulary where single characters fill it, and what else there is where it would
-  change nothing. full: None where the text has no spaces."""
+def test_suggestions_against_unknown_characters(prepared, full, said):
+  """A larger vocabulary if single characters fill it, and other advice if it would change
+  nothing. full: None for text without spaces."""
   prepared = dataclasses.replace(BERT.data.prepare, **prepared)
   config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
   for chinese in (False, True):
@@ -80,7 +80,7 @@ def test_every_hint_is_there_in_both_languages():
   assert hints.ENGLISH.keys() == hints.CHINESE.keys()
 
 
-def test_what_a_text_is(tmp_path):
+def test_the_language_of_a_text_is_detected(tmp_path):
   tokenizer = train_wordpiece([ENGLISH, CHINESE.replace('地毯', '')] * 3, 100)
   tokenizer.save(tmp_path / 'tokenizer')
   for name, text in (('english', ENGLISH), ('chinese', CHINESE)):

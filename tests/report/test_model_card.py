@@ -9,7 +9,7 @@ from plm_jax.report import model_card
 from plm_jax.report.history import History
 
 
-def test_a_card_says_how_a_model_came_about(tmp_path):
+def test_a_card_describes_the_training_of_a_model(tmp_path):
   bert = recipes.find_recipe('bert_base')('laptop')
   bert = dataclasses.replace(bert, data=dataclasses.replace(
       bert.data, path=('/home/someone/texts/mine.txt', 'gs://b/more/')))
@@ -37,7 +37,7 @@ def test_the_card_of_sentence_vectors():
       '---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n')
 
 
-def test_steps_and_metrics_are_those_of_the_exported_weights(tmp_path, monkeypatch):
+def test_steps_and_metrics_match_the_exported_weights(tmp_path, monkeypatch):
   run = recipes.find_recipe('bert_base')('test')
   curves = {'mlm': {'heldout': [(4, 3.0), (8, 2.0)], 'train': [(8, 1.0)]},
             'mlm_accuracy': {'heldout': [(4, math.nan)]}}

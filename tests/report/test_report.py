@@ -1,4 +1,4 @@
-"""The report of a run: what it reads, what it draws, and that nothing in it breaks the page."""
+"""The report of a run: its inputs, its charts, and robustness of the page against any input."""
 import json
 import pathlib
 import re
@@ -56,13 +56,13 @@ def test_escapes_everything(tmp_path):
     notes=[evil],
   )
   assert found.count('script') == 0
-  # In quoted attributes HTML lets < stand for itself.
+  # HTML allows < in quoted attributes.
   assert '<script' not in re.sub('="[^"]*"', '', found.source)
   assert found.words.count('alert("&amp;")') >= 12
   assert '北京' in found.source
 
 
-def test_asks_for_nothing_from_outside(tmp_path):
+def test_the_page_loads_no_external_resources(tmp_path):
   found = page(tmp_path, train(1, loss=1.0), blanks=[FillMaskSample('a [MASK]', [('b', 1.0)])])
   assert not re.search(r'https?:|src=|href=|url\(|@import', found.source)
   assert "default-src 'none'" in found.source
@@ -125,7 +125,7 @@ def test_charts_in_order_with_last_values(tmp_path):
   assert titles[-1] == 'step 100\ntrain: 5.7\nheld-out: 5.5' and len(titles) == 10
 
 
-def test_figures_have_words_and_a_baseline_beside_every_accuracy():
+def test_metrics_have_labels_and_a_baseline_next_to_every_accuracy():
   assert html.heldout_headline(('mlm', 'nsp', 'z', 'new_one'), dict(
       mlm=2.0, mlm_accuracy=0.3, mlm_baseline=0.05, nsp=0.2, nsp_accuracy=0.93, nsp_baseline=0.91,
       z=4.0, new_one=1.5,
@@ -168,7 +168,7 @@ def test_every_coordinate_is_on_the_chart(tmp_path):
         assert 0 <= float(y) <= html.HEIGHT - html.BOTTOM
 
 
-def test_says_what_it_does_not_draw(tmp_path):
+def test_values_that_are_not_drawn_are_counted(tmp_path):
   spike = [train(step, grad_norm=500.0 if step == 50 else 1.0) for step in range(1, 101)]
   assert 'up to 500 beyond the axis' in page(tmp_path, *spike).words
   nan, inf = float('nan'), float('inf')
@@ -179,8 +179,8 @@ def test_says_what_it_does_not_draw(tmp_path):
 
 
 def test_numbers_of_any_kind_are_drawn_or_counted(tmp_path):
-  """As JSON has them: null for what was not finite, too large ones, none; and steps that are
-  none."""
+  """As in JSON: null for values that are not finite, too large values, none; and invalid
+  steps."""
   odd = [None, float('nan'), 10 ** 400, -1e308, 1e308, True, 'x', [1], {'a': 1}, 1e29, -1e29, 0]
   lines = [train(step, loss=value) for step, value in enumerate(odd)]
   foreign = [train(step, loss=1.0) for step in (-1, 10 ** 30, True, '7', 1.5,

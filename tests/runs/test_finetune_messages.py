@@ -1,4 +1,4 @@
-"""What a run on labelled examples prints before it begins."""
+"""Messages of a fine-tuning run before it starts."""
 import dataclasses
 
 import numpy as np
@@ -25,7 +25,7 @@ ROTARY = neobert.base()
     (with_paths(ROTARY, {'max_length': 512}), 'runs/a', 512,
      '--model.max-length=1024 --train.phases.0.length=1024 reads more')])
 def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, length, remedy):
-  """The options of the line are accepted where they are given; what cannot be is not proposed."""
+  """The suggested options are valid; impossible ones are not suggested."""
   config = FinetuneRun('x', model=model, warm_start=start,
                        train=TrainConfig(phases=(Phase(1, length, 8),)))
   features = dataclasses.replace(collect_rows([], {}, np.zeros(0, np.int32)), clipped=7, lost=5)
@@ -43,7 +43,7 @@ def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, le
     check_lengths(longer)
 
 
-def test_questions_are_cut_by_a_length_of_their_own():
+def test_questions_have_a_separate_maximum_length():
   config = FinetuneRun('x', objective=AnswerTask(question_length=64),
                        train=TrainConfig(phases=(Phase(1, 384, 8),)))
   told = describe_truncation(config, dataclasses.replace(
@@ -60,7 +60,7 @@ def test_questions_are_cut_by_a_length_of_their_own():
      '300 steps, as published for larger models; 2 layers of width 128 may need '
                                  '--optim.peak=5e-04'),
     (bert.base(), 'paper', 2e-5, '300 steps, for 12 layers of width 768')])
-def test_a_run_tells_its_settings_and_what_they_are_for(model, scale, peak, expected):
+def test_a_run_describes_its_settings(model, scale, peak, expected):
   config = FinetuneRun('x', model=model, warm_start='runs/a', scale=scale)
   config = with_paths(config, {'optim.peak': peak, 'train.phases': (Phase(300, 64, 8),)})
   assert write_flags(describe_settings(

@@ -1,5 +1,4 @@
-"""What a run will give its model, as it is shown before: the batch itself, and how it is
-written."""
+"""`inspect` shows the batches of a run before it starts."""
 import pathlib
 import types
 
@@ -42,7 +41,7 @@ WINDOWS = arrays(tokens=[5, 6, 8, 7, 5, 0], segments=[1, 1, 1, 1, 1, 0],
                  words=[1, 2, 2, 3, 4, 0], document=4, corpus=0, index=1234, epoch=2)
 
 
-def test_a_masked_row_says_what_stands_where_and_what_is_predicted():
+def test_a_masked_row_shows_inputs_and_labels():
   batch = arrays(
       tokens=[2, 5, 4, 8, 9, 5, 3, 0], segments=[1, 1, 1, 1, 1, 1, 1, 0],
       types=[0, 0, 0, 0, 1, 1, 1, 0],
@@ -66,7 +65,7 @@ def test_a_masked_row_says_what_stands_where_and_what_is_predicted():
       7, 7) and row.attention_mask.all()
 
 
-def test_a_causal_row_has_what_comes_next_and_sees_what_came_before():
+def test_a_causal_row_shows_next_tokens_and_its_attention_mask():
   batch = arrays(tokens=[3, 5, 6, 3, 7, 0], labels=[5, 6, 3, 7, 5, 0],
                  weights=np.array([1, 1, 1, 1, 1, 0], np.float32),
                  segments=[1, 1, 1, 2, 2, 0], place=[0, 1, 2, 0, 1, 0])
@@ -140,7 +139,7 @@ def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_
     ('t5_small', 'text, reads, decoder reads'), ('bart_base', 'text, reads, decoder reads'),
     ('elmo_small', 'text, forward, backward')])
 def test_every_objective_is_shown(name, lanes, options):
-  """Each by its own code, at the step that is asked for."""
+  """Each by its own code, at the given step."""
   found = inspect_run(inspect.parse([name, *options]), 2, 1)
   for row in found.rows:
     assert ', '.join(lane.title for lane in row.lanes) == lanes
@@ -185,13 +184,13 @@ def test_labelled_rows_are_shown_with_their_answers(kind, shown, tmp_path):
     (['bert_base', '--step=-1'], '--step is a whole number, 0 or more, got'),
     (['bert_base', '--scale=test', '--step=8'], '--step is 8, and the run has the steps 0 to 7'),
     (['bert_bas'], 'bert_bas')])
-def test_what_cannot_be_shown_is_said_in_a_line(args, message, options):
+def test_impossible_requests_are_one_line_errors(args, message, options):
   with pytest.raises(SystemExit) as ended:
     inspect.start([*args, *(options if '--scale=test' in args else [])])
   assert message in str(ended.value) and '\n' not in str(ended.value)
 
 
-def test_a_discriminator_reads_what_a_generator_fills_in():
+def test_the_discriminator_lane_shows_generated_tokens():
   batch = arrays(tokens=[2, 4, 6, 3], segments=[1, 1, 1, 1], positions=[1], labels=[5],
                  weights=np.array([1], np.float32))
   filled = np.array([[2, 7, 6, 3]]), np.array([[0.0, 1.0, 0.0, 0.0]])

@@ -1,4 +1,4 @@
-"""What is checked of a run before text is prepared, and before the first step."""
+"""Checks of a run before text is prepared, and before the first step."""
 import dataclasses
 import types
 
@@ -193,12 +193,13 @@ def on_one_device(changes, **model):
 
 
 @pytest.mark.slow
-def test_a_run_that_fits_no_memory_is_refused_with_what_it_needs(monkeypatch):
+def test_a_run_larger_than_memory_is_refused_with_its_size(monkeypatch):
   monkeypatch.setattr(preflight, 'device_memory', lambda mesh: 2**30)
   preflight.check_memory(on_one_device({}))
   with pytest.raises(ConfigError) as wrong:
     preflight.check_memory(on_one_device({}, vocab=16_000_000))
-  # The table, and two means of its gradient, at 32 numbers a piece, and the bias of the head.
+  # The embeddings and two moments of their gradient, at 32 numbers per token, and the bias of the
+  # head.
   assert str(wrong.value).startswith(
       'a run with these options needs at least 5.9 GiB of memory: 5.9 GiB for param')
   assert str(wrong.value).endswith(
@@ -233,9 +234,9 @@ def test_prompts_that_do_not_fit_are_refused_before_training():
   preflight.check_prompts(dataclasses.replace(config, prompts=('the cat',)), pieces)
 
 
-def test_documents_of_one_sentence_and_questions_about_pairs(tmp_path, capsys):
-  """Named by `prepare` and by runs that ask about pairs of sentences, with what helps; and what
-  they then are asked."""
+def test_documents_of_one_sentence_are_reported_for_sentence_pairs(tmp_path, capsys):
+  """`prepare`, and runs with sentence pairs, report them with a fix and the effect on the
+  pairs."""
   (tmp_path / 'lines.txt').write_text('\n'.join(f'This is line {n}.' for n in range(60)))
   (tmp_path / 'documents.txt').write_text('\n\n'.join(f'Here is {n}. It has more. And more.'
                                                       for n in range(60)))

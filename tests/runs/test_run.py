@@ -65,8 +65,8 @@ def finished(command, tmp_path_factory):
   return folder, run(parse(BERT_BASE, [*command, f'--output={folder}']))
 
 
-def test_a_stopped_run_says_so_by_its_exit_status(monkeypatch):
-  """Of each command that trains: what starts it again has to know that it has not finished."""
+def test_a_stopped_run_has_its_own_exit_status(monkeypatch):
+  """For each command that trains: a supervisor must know that the run has not finished."""
   for function in ('cli.run.run', 'cli.vectors.train_vectors', 'runs.run.run'):
     monkeypatch.setattr(f'plm_jax.{function}',
                         lambda config, caller=None: types.SimpleNamespace(finished=False))
@@ -191,7 +191,7 @@ def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch,
                            r'another '
                      r'folder with output.*train.changed_data=accept.*text: \w{12} -> \w{12}'):
     run(parse(BERT_BASE, args))
-  # Prepared anew in another cache, the same text is the same data.
+  # Prepared again in another cache, the same text is the same data.
   text.write_text(original)
   with monkeypatch.context() as patch:
     patch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
@@ -230,7 +230,7 @@ def test_a_folder_is_one_runs(command, tmp_path):
   assert not (tmp_path / 'run/config.json').exists()
 
 
-def test_where_a_run_lies(monkeypatch, tmp_path):
+def test_the_output_folder_of_a_run(monkeypatch, tmp_path):
   monkeypatch.setenv('HOME', str(tmp_path))
   assert parse(BERT_BASE, ['--output=~/x']).folder == str(tmp_path / 'x')
   assert parse(BERT_BASE, ['--scale=test']).folder == 'runs/bert_base-test'
@@ -277,7 +277,7 @@ def test_all_checkpoints_of_a_run_are_verified(finished, tmp_path, monkeypatch, 
 def test_windows_of_all_phases_are_counted_at_once(command, corpus, tmp_path, monkeypatch):
   names = {f'{split}-document-{length}.json' for split in ('train', 'heldout')
            for length in (45, 77)}
-  # text of its own: while it was prepared
+  # separate text: while it was prepared
   (folder,), _ = prepare_corpora(parse(BERT_BASE, command))
   assert names <= {path.name for path in folder.glob('windows/*/*.json')}
   prepare(PrepareConfig(source=str(corpus), vocab=300, heldout=0.2, workers=1),
@@ -320,7 +320,7 @@ def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp
 
 @pytest.mark.release
 @pytest.mark.slow
-def test_warm_start_tells_in_what_its_model_differs(command, finished, tmp_path, monkeypatch,
+def test_warm_start_reports_differences_between_the_models(command, finished, tmp_path, monkeypatch,
                                                     capsys):
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}',
@@ -422,7 +422,7 @@ def test_fill_mask_gives_probabilities_in_order(finished):
     (['--data.pth=x'], '--data.path'),
     (['--optim.peek=1'], '--optim.peak'),
 ])
-def test_a_misspelt_option_says_what_was_meant(change, message, command, capsys):
+def test_a_misspelt_option_gets_a_suggestion(change, message, command, capsys):
   with pytest.raises(SystemExit):
     main(BERT_BASE, [*command, *change])
   assert message in capsys.readouterr().err
@@ -487,9 +487,9 @@ def test_bert_base_is_the_papers():
 
 @pytest.mark.release
 @pytest.mark.slow
-def test_translations_beside_running_text(tmp_path, capsys):
-  """XLM on a corpus of each of two languages and one of pairs: figures of each, in training and by
-  `evaluate`."""
+def test_translations_and_monolingual_text_are_mixed(tmp_path, capsys):
+  """XLM on one corpus for each of two languages and one parallel corpus: metrics of each, in
+  training and by `evaluate`."""
   draw, words = random.Random(0), [('house', 'haus'), ('cat', 'katze'), ('tree', 'baum'),
                                    ('sees', 'sieht')]
   pairs = [[' '.join(side) for side in zip(*(draw.choice(words) for _ in range(draw.randint(2, 6))),

@@ -1,5 +1,5 @@
-"""From text to a report with everything in a bucket, as on a pod: prepared, killed, resumed, asked;
-and with faults."""
+"""From text to a report with all files in a bucket, as on a pod: prepared, killed, resumed and
+used; also with faults."""
 import gzip
 import json
 import os
@@ -82,8 +82,7 @@ def prepare(client: Client) -> None:
 
 
 def check_run(bucket: Bucket, client: Client, disk: pathlib.Path) -> None:
-  """What the run has left behind, what it says when it is asked, and that it is that of a disk to
-  the bit."""
+  """Check the files of the run and its use, and that it equals a run on disk to the bit."""
   evaluated = done(client.command('bert_base', *SMALL, '--output=gs://bucket/run',
                                   '--mode=evaluate'))
   lines = [json.loads(line) for line in bucket.read('run/metrics.jsonl').splitlines()]
@@ -122,9 +121,9 @@ def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, di
 @pytest.mark.slow
 @pytest.mark.release
 def test_requests_that_fail_are_made_again_and_change_nothing(bucket, disk):
-  """One in eleven, of every kind; and a decoder, which is asked for its perplexity of text in the
-  bucket. Those after which a client waits for a second or more are fewer, for the sake of the
-  test's time."""
+  """One in eleven requests of every kind fails; then perplexity of text in the bucket under a
+  decoder. Faults after which a client waits for a second or more are rarer, to keep the test
+  short."""
   bucket.faults = faults = [Fault(503, every=67), Fault(429, every=71), Fault('reset', every=73),
                             Fault('slow', every=37, seconds=0.2),
                             Fault('truncated', 'read', every=41)]

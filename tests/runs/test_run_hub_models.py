@@ -15,7 +15,7 @@ OLD, NEW = 'a' * 40, 'b' * 40
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-  """A run from org/bert, of which the hub has a new commit."""
+  """A run that starts from org/bert, which has a new commit on the hub."""
   monkeypatch.setattr(hub, 'resolve_commit',
                       lambda name: name.revision if len(name.revision) == 40 else NEW)
   run = recipes.find_recipe('bert_base')('test')

@@ -1,5 +1,5 @@
-"""scripts/tpu.sh against a gcloud that writes down what it is asked, fails where it is told to, and
-has two workers."""
+"""scripts/tpu.sh with a fake gcloud that records its calls, fails where it is told to, and has two
+workers."""
 import itertools
 import os
 import pathlib
@@ -29,7 +29,7 @@ OUTPUT = '--output=gs://BUCKET/bert'
 
 
 class Cloud:
-  """What the stand-in of gcloud keeps, in a folder."""
+  """State of the fake gcloud, in a folder."""
 
   def __init__(self, folder: pathlib.Path):
     self.folder = folder
@@ -39,8 +39,8 @@ class Cloud:
     env = {**os.environ, 'PATH': path, 'CLOUD': str(self.folder), 'TOOLS': str(HERE),
            'PLM_JAX_POLL': '0',
            **{key: str(value) for key, value in settings.items()}}
-    # Where these tests were begun in the background, a shell would not hear of a signal: what is
-    # ignored when it begins it cannot trap.
+    # If these tests run in the background, a shell would ignore the signal: it cannot trap signals
+    # that are ignored when it starts.
     command = ['env', '--default-signal=INT,HUP', 'bash', script, *map(str, args)]
     return subprocess.Popen(command, env=env, text=True, start_new_session=True,
                             stdin=subprocess.DEVNULL,
@@ -174,7 +174,7 @@ def test_every_generation_has_its_image(type, cloud):
      'a preempted TPU takes its disk with it: give'),
     ('logs bert us-central1-a --worker=one', '--worker=one: expected a number, or all'),
 ])
-def test_what_is_not_understood_is_said_in_a_line(line, message, cloud):
+def test_wrong_arguments_are_one_line_errors(line, message, cloud):
   said = cloud.tpu(*line.split())
   assert said.returncode == 2 and not cloud.calls
   assert said.stderr.startswith(f'error: {message}') and said.stderr.count('\n') == 1
@@ -276,7 +276,7 @@ def test_a_run_fails_where_a_worker_fails(ready):
   assert ready.calls[-1] == ['storage', 'rsync', '--recursive', 'gs://BUCKET/bert', f'{folder}/run']
 
 
-def test_no_second_run_starts_beside_a_live_one(ready):
+def test_no_second_run_starts_next_to_a_live_one(ready):
   long = ['bash', '-c', 'trap "exit 75" TERM; while true; do sleep 0.1; done', 'x', OUTPUT]
   first = ready.tpu('run', *PLACE, '--detach', *long)
   assert first.returncode == 0 and 'the run goes on' in first.stderr
@@ -287,7 +287,7 @@ def test_no_second_run_starts_beside_a_live_one(ready):
     assert ready.runs() == 1 and ready.left == ['vms/bert']
   said = ready.tpu('install', *PLACE)
   assert said.returncode == 1 and 'a run is live' in said.stderr
-  # The wait may be interrupted; the run goes on.
+  # The wait may be interrupted; the run continues.
   waiting = ready.start('wait', *PLACE)
   time.sleep(0.5)
   waiting.send_signal(signal.SIGINT)
@@ -298,7 +298,7 @@ def test_no_second_run_starts_beside_a_live_one(ready):
 
 
 def test_a_start_that_fails_on_one_worker_is_taken_back(ready):
-  """Worker 1 alone has a run that somebody started by hand: none is left on worker 0 beside it."""
+  """Only worker 1 has a run, started by hand: the new one on worker 0 is stopped."""
   with open(ready.home(1) / 'job/lock') as lock:
     held = subprocess.Popen(['flock', ready.home(1) / 'job/lock', 'sleep', '60'], stdin=lock)
   try:
@@ -314,7 +314,7 @@ def test_a_start_that_fails_on_one_worker_is_taken_back(ready):
 
 
 def test_resume_begins_again_after_a_preemption(cloud):
-  """What is suspended is deleted first."""
+  """A suspended resource is deleted first."""
   said = cloud.tpu('resume', *PLACE, 'v2-32', '--queued', '--spot', 'true', OUTPUT, PREEMPT=1)
   gone, nothing = 'VM: none, queued resource: SUSPENDED', 'nothing of bert is left in us-central1-a'
   told = [line for line in said.stderr.splitlines()
@@ -329,8 +329,8 @@ def test_resume_begins_again_after_a_preemption(cloud):
   assert does == [*once, 'delete', *once, 'delete']
 
 
-def test_resume_goes_on_with_a_run_that_was_stopped(cloud, tmp_path):
-  """On the same machine, which is still there."""
+def test_resume_continues_a_stopped_run(cloud, tmp_path):
+  """On the same machine, which still exists."""
   command = f'test -e {tmp_path}/$WORKER || {{ touch {tmp_path}/$WORKER; exit 75; }}'
   said = cloud.tpu('resume', *PLACE, 'v2-32', 'bash', '-c', command, 'x', OUTPUT)
   assert said.returncode == 0 and cloud.left == [
@@ -376,7 +376,7 @@ def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
                      **{how: number})
     assert cloud.left == [] and (number < 3 or 'nothing of bert is left'
                                  in said.stderr), (number, said.stderr)
-    ended = len(cloud.calls) < number  # it was not asked so often
+    ended = len(cloud.calls) < number  # there were fewer calls
     assert said.returncode == 0 or 'error: ' in said.stderr
   assert number > 12 and said.returncode == 0
 

@@ -1,5 +1,4 @@
-"""Storage in a bucket, with the clients that real buckets have: what they ask, what it costs, and
-what goes wrong."""
+"""Storage in a bucket, with the real clients of buckets: their requests, the cost, and errors."""
 import gzip
 import json
 import time
@@ -55,7 +54,7 @@ def test_a_small_file_costs_a_request_to_read_and_two_to_write(bucket, client):
   assert bucket.requests == [('begin', 'a.json'), ('upload', 'a.json'), ('read', 'a.json')]
 
 
-def test_what_cannot_be_read_is_named(bucket, client):
+def test_unreadable_objects_are_named(bucket, client):
   bucket.put('folder/a', b'12345')
   missing = fails(client, 'storage.read_bytes("gs://bucket/nix")')
   assert missing == 'StorageError: gs://bucket/nix is not there'
@@ -92,7 +91,7 @@ def test_a_stream_has_lines_with_a_limit(bucket, client):
   client.ask('file.close()')
 
 
-def test_ranges_read_what_is_wanted(bucket, client):
+def test_ranges_transfer_only_their_bytes(bucket, client):
   bucket.put('large', bytes(range(256)) * 4096)
   code = '[storage.read_range("gs://bucket/large", n * 5000 + 1, n * 5000 + 3) for n in range(100)]'
   assert client.ask(
@@ -107,7 +106,7 @@ def test_a_file_that_is_read_to_its_end_travels_once(bucket, client):
   assert bucket.total.received == 20 << 20 and bucket.total.requests <= 4
 
 
-def test_appending_sends_what_is_new_and_nothing_else(bucket, client):
+def test_appending_sends_only_new_bytes(bucket, client):
   client.ask('for n in range(20): storage.append("gs://bucket/run/metrics.jsonl", f"{n:099}\\n")')
   assert bucket.read('run/metrics.jsonl') == b''.join(b'%099d\n' % n for n in range(20))
   assert bucket.names() == ['run/metrics.jsonl']
@@ -122,7 +121,7 @@ def test_appending_to_an_empty_file_begins_it(bucket, client):
   assert bucket.read('lines') == b'1\n'
 
 
-def test_tensorboard_sends_what_is_new_and_nothing_else(bucket, client):
+def test_tensorboard_sends_only_new_bytes(bucket, client):
   def sent(times: int) -> int:
     bucket.forget()
     client.ask(f'for n in range({times}): tf.summary.text("text", "x" * 1000, step=n); '
@@ -253,7 +252,7 @@ def test_a_bucket_of_another_region_is_refused(bucket, client, location, zone, r
     client.ask('bucket_check.machine_region.cache_clear()')
 
 
-def test_off_googles_machines_no_zone_is_asked_for(bucket, client):
+def test_outside_google_cloud_there_is_no_zone(bucket, client):
   client.ask('bucket_check.machine_region.cache_clear()')
   assert client.ask('bucket_check.machine_region()') == ''
 
@@ -359,8 +358,8 @@ def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, 
     np.testing.assert_array_equal(got[name], array, name)
   assert bucket.total.requests == 4  # one a block
   assert bucket.total.received < 1.4 * 3 * np.count_nonzero(expected['segments'])
-  # Another host finds the numbers of windows beside the records, and asks of a shard what it needs
-  # of it.
+  # Another host reads the window counts next to the records, and only the parts of a shard that it
+  # needs.
   counted, = (name for name in bucket.names() if name.endswith('train-document-128.json'))
   bucket.forget()
   client.ask(f'os.environ["PLM_JAX_CACHE"] = {str(tmp_path / "other")!r}')

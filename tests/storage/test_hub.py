@@ -72,7 +72,7 @@ def newest(server):
 
 
 def run(server, folder, code, *names, **more):
-  """Runs code in a process of its own; returns what it printed, and its last error."""
+  """Run code in a new process; return its output and its last error."""
   environment = {**os.environ, 'PYTHONPATH': ROOT, **server.environment(folder / 'cache'), **more}
   done = subprocess.run([sys.executable, '-c', f'import sys\n{code}', *names], cwd=folder,
                         env=environment,
@@ -87,7 +87,7 @@ def needed(files):
       'vocab.txt'))
 
 
-def test_loads_a_name_and_downloads_what_is_needed(server, files, tmp_path):
+def test_only_the_required_files_are_downloaded(server, files, tmp_path):
   assert run(server, tmp_path, LOAD, 'org/bert', 'org/bert')[0] == 'bert\nbert'
   assert server.downloads() == needed(files)
   requests = [path for _, path in server.requests]
@@ -133,7 +133,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize('case', FOREIGN)
-def test_answers_that_are_not_those_of_a_hub(case, server, tmp_path):
+def test_responses_that_are_not_from_a_hub_are_errors(case, server, tmp_path):
   fault, message = FOREIGN[case]
   server.faults.append(dataclasses.replace(fault))
   out, error = run(server, tmp_path, FIND, 'org/bert', HF_HUB_DOWNLOAD_TIMEOUT='1')

@@ -61,7 +61,7 @@ def commit_of(server):
     ('data/*.jsonl*', ['data/a.jsonl', 'data/b.jsonl.gz']),
     ('**/*.jsonl', ['data/a.jsonl', 'data/deep/c.jsonl']),
     ('data/[b].jsonl.gz', ['data/b.jsonl.gz'])])
-def test_files_folders_and_globs_are_those_of_one_commit(source, names, server):
+def test_files_folders_and_globs_belong_to_one_commit(source, names, server):
   found = source_files.find_files(f'{TEXT}/{source}')
   assert list(map(str, found)) == [f'{TEXT}@{commit_of(server)}/{name}' for name in names]
   assert [file.stat().length for file in found] == [len(FILES[name]) for name in names]
@@ -79,7 +79,7 @@ def test_a_path_is_the_same_for_epath_and_in_another_process(server):
     storage.read_range(path, 4, 1 << 20)
 
 
-def test_text_is_prepared_as_that_of_a_folder(server, tmp_path):
+def test_text_from_the_hub_is_prepared_like_a_folder(server, tmp_path):
   for name, content in FILES.items():
     (tmp_path / 'local' / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / 'local' / name).write_bytes(content)
@@ -149,7 +149,7 @@ def test_errors_are_one_line(fault, message, server):
      'there is no public dataset org/nothing on the Hugging Face hub'),
     (f'{TEXT}@v9/plain.txt', 'org/text on the Hugging Face hub has no revision v9'),
     (f'{TEXT}/b.txt', 'no files match'), ('hf://org/model', 'nor hf://datasets/ORG/NAME/PATH')])
-def test_what_is_not_there_is_named(path, message, server):
+def test_missing_files_are_named(path, message, server):
   with pytest.raises(UserError, match=message):
     source_files.find_files(path)
 

@@ -16,7 +16,7 @@ from plm_jax import storage
 from plm_jax.storage import lock
 from plm_jax.storage.lock import Claim, Lock, LockError
 
-# Holds a folder and says so; waits for it if need be; ends with its standard input.
+# Acquire a folder's lock and print it, waiting if necessary; end with standard input.
 HOLDER = """
 import sys
 from plm_jax.storage.lock import Lock
@@ -57,7 +57,7 @@ def holds(folder: pathlib.Path) -> bool:
     return False
 
 
-def test_the_second_is_told_who_holds_the_folder(tmp_path):
+def test_the_second_process_gets_the_holder_of_the_folder(tmp_path):
   threads = threading.active_count()
   with Lock(tmp_path / 'new', 'a run'):
     with pytest.raises(LockError) as error:
@@ -65,10 +65,10 @@ def test_the_second_is_told_who_holds_the_folder(tmp_path):
     assert f'{tmp_path / "new"} is in use by a run (process {os.getpid()} on ' in str(error.value)
     stop = f'`kill {os.getpid()}` on {lock.this_machine()[0]}'
     assert str(error.value).endswith(f'wait for it, stop it ({stop}), or give another folder')
-    assert holds(tmp_path)  # of another folder that is not said
+    assert holds(tmp_path)  # another folder gets no message
   assert holds(tmp_path / 'new')
   assert list((tmp_path / 'new').iterdir()) == []
-  ended = time.monotonic() + 10  # a thread that was told to end is still counted for a moment
+  ended = time.monotonic() + 10  # a stopped thread is still counted for a moment
   while threading.active_count() > threads and time.monotonic() < ended:
     time.sleep(0.01)
   assert threading.active_count() <= threads
@@ -127,7 +127,7 @@ def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, c
   assert 'is in use by a run (process' in second.stdout.readline()
   with pytest.raises(LockError, match=f'process {first.pid} on '):
     Lock(tmp_path, 'a run').acquire()
-  first.kill()  # and nobody asks how it ended, so that it stays a zombie
+  first.kill()  # without a wait() it stays a zombie
   assert second.stdout.readline() == 'holds\n'
   second.communicate('')
   assert second.returncode == 0 and holds(tmp_path)
@@ -137,8 +137,8 @@ def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, c
 @pytest.mark.parametrize('machine', ['boot of before pid:[1]', ''])
 def test_a_run_that_a_reboot_has_ended_is_waited_for_a_minute_and_then_gone(tmp_path, capsys,
                                                                             machine):
-  """The machine, or a container with a fixed name, was started again; or the system does not tell
-  its boots apart."""
+  """The machine, or a container with a fixed name, restarted; or the system does not distinguish
+  its boots."""
   host, ours = lock.this_machine()
   claim_elsewhere(tmp_path, host=host, machine=machine or ours, process=os.getpid(),
                   started='' if not machine else '1')
@@ -169,7 +169,7 @@ def test_who_died_on_another_machine_is_waited_for_and_then_gone(tmp_path, capsy
 
 
 @pytest.mark.parametrize('skew', [0, -7200, 7200])
-def test_who_lives_on_another_machine_keeps_the_folder_whatever_its_clock_says(tmp_path, skew):
+def test_a_live_holder_on_another_machine_keeps_the_folder_despite_clock_skew(tmp_path, skew):
   path, ended = claim_elsewhere(tmp_path, renewed=time.time() + skew), threading.Event()
   def renew():
     while not ended.wait(0.1):
@@ -190,12 +190,12 @@ def test_who_lives_on_another_machine_keeps_the_folder_whatever_its_clock_says(t
   waiting.release()
 
 
-def test_who_wants_it_elsewhere_and_died_before_it_had_it_is_no_holder(tmp_path):
+def test_a_dead_waiter_on_another_machine_is_no_holder(tmp_path):
   claim_elsewhere(tmp_path, holds=False)
   assert holds(tmp_path)
 
 
-def test_a_holder_that_stood_still_learns_that_the_folder_was_taken(tmp_path):
+def test_a_suspended_holder_learns_that_it_lost_the_folder(tmp_path):
   with Lock(tmp_path, 'a run') as held:
     held.check()
     held.path.unlink()
@@ -222,7 +222,7 @@ def test_claims_of_another_form_are_understood_as_far_as_possible(tmp_path, said
   assert holds(tmp_path)
 
 
-def test_what_is_no_claim_is_named(tmp_path):
+def test_invalid_claims_are_named(tmp_path):
   storage.write(tmp_path / '.lock' / 'odd.json', 'nothing of ours')
   with pytest.raises(storage.StorageError, match=r'odd\.json cannot be read as JSON'):
     Lock(tmp_path, 'a run').acquire()

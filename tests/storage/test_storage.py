@@ -1,4 +1,4 @@
-"""Files on a disk; what a bucket does is in test_gcs.py."""
+"""Files on disks; test_gcs.py tests buckets."""
 import ctypes
 import errno
 import json
@@ -17,7 +17,7 @@ from plm_jax.storage import SpaceError, StorageError
 
 
 class TextError(UserError):
-  """Of whoever reads."""
+  """Error class of the caller."""
 
 
 @pytest.mark.parametrize(('given', 'meant'), [
@@ -30,7 +30,7 @@ def test_paths(given, meant):
 
 @pytest.mark.parametrize('given', ['s3://bucket/a', 'gs:///a', 'gs://', 'http://host/a', 'a\0b',
                                    '~nobody-at-all/a'])
-def test_what_is_no_path_is_named(given):
+def test_invalid_paths_are_named(given):
   with pytest.raises(StorageError) as error:
     storage.resolve_path(given)
   assert given.replace('\0', '\\x00') in str(error.value)
@@ -68,7 +68,7 @@ def test_reading(tmp_path):
     ('large', 'large has 100 bytes, expected 99 at most: is this the right file?'),
     ('file/below', 'Not a directory'),
     ('latin', 'latin is not UTF-8 text: invalid continuation byte at byte 2')])
-def test_what_cannot_be_read_is_named(tmp_path, name, message):
+def test_unreadable_files_are_named(tmp_path, name, message):
   (tmp_path / 'folder').mkdir()
   os.mkfifo(tmp_path / 'pipe')
   (tmp_path / 'large').write_bytes(bytes(100))
@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_named(tmp_path, name, message):
 
 
 def test_a_file_that_goes_away_meanwhile_is_missing(tmp_path, monkeypatch):
-  """As claims of a lock do: between the question what it is and its reading."""
+  """Claims of a lock can disappear between the type check and the reading."""
   file = tmp_path / 'claim'
   file.write_text('content')
   def asked(path, *args, inner=os.stat, **named):
@@ -118,7 +118,7 @@ def test_json(tmp_path):
                             list) and storage.parse_json('9' * 100, 'here', int)
 
 
-def test_an_error_inside_leaves_what_was_there(tmp_path):
+def test_an_error_while_writing_keeps_the_old_file(tmp_path):
   storage.write(tmp_path / 'a', 'before')
   def half():
     yield b'half'
@@ -131,7 +131,7 @@ def test_an_error_inside_leaves_what_was_there(tmp_path):
 @pytest.mark.parametrize(('number', 'kind'), [
     (errno.ENOSPC, SpaceError), (errno.EDQUOT, SpaceError), (errno.EROFS, TextError),
     (errno.EIO, TextError)])
-def test_what_a_disk_refuses_is_one_line(tmp_path, monkeypatch, number, kind):
+def test_disk_errors_are_one_line(tmp_path, monkeypatch, number, kind):
   storage.write(tmp_path / 'a', 'before')
   def fail(descriptor):
     raise OSError(number, os.strerror(number))
@@ -191,7 +191,7 @@ def test_drafts_of_the_killed_are_removed_and_nothing_else(tmp_path):
   storage.remove_drafts(tmp_path / 'nix')
 
 
-def test_room_is_that_of_the_disk_where_a_folder_will_be(tmp_path):
+def test_free_space_is_read_for_a_folder_that_does_not_exist_yet(tmp_path):
   assert storage.free_bytes(tmp_path / 'not' / 'yet') == pytest.approx(storage.free_bytes(tmp_path),
                                                                        rel=0.1)
   assert storage.free_bytes('gs://bucket/a') is None
@@ -220,7 +220,7 @@ def test_settings_are_kept_where_the_user_has_some(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), 'mallopt'), reason='another library of C')
 @pytest.mark.parametrize(('settings', 'kept'), [({}, True), ({'MALLOC_ARENA_MAX': '2'}, False)])
-def test_memory_that_is_freed_stays_with_the_process_unless_its_user_says_how(settings, kept):
+def test_freed_memory_stays_in_the_process_unless_configured(settings, kept):
   program = """if True:
     import resource, threading
     from plm_jax import environment
@@ -282,7 +282,7 @@ def test_devices_are_written_to_and_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['/dev/stdout', '/proc/self/fd/1', '/dev/fd/1', 'link'])
-def test_standard_output_keeps_what_was_printed_before(tmp_path, name):
+def test_standard_output_keeps_earlier_output(tmp_path, name):
   (tmp_path / 'link').symlink_to('/dev/stdout')
   program = ('from plm_jax import storage; print("before"); '
              f'storage.write({name!r}, "content\\n"); print("after")')
