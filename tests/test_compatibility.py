@@ -18,8 +18,8 @@ from plm_jax.loading import loaded_model
 from plm_jax.runs.run import run
 
 BEFORE = pathlib.Path(__file__).parent / 'fixtures' / 'before'
-# Without decoders: those of that version learned from text without its white space, which is
-# refused now.
+# Without decoders: in that version they learned from text without its white space, which is refused
+# now.
 AFTER = json.loads((BEFORE / 'after.json').read_text())
 
 
@@ -40,16 +40,17 @@ def configs() -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=[pytest.mark.release] * (name != 'bert_base')) for name in AFTER])
-def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
+def test_an_older_run_continues_with_the_same_metrics(name, folder, tmp_path, monkeypatch):
   monkeypatch.chdir(folder)
-  monkeypatch.setattr(pipeline, 'MIN_BLOCKS', 1)  # that version had larger blocks of small corpora
+  monkeypatch.setattr(pipeline, 'MIN_BLOCKS', 1)  # that version had larger blocks for small corpora
   config = loaded_model.read_config(f'runs/{name}')
   result = run(config)
   assert result and result.finished
   lines = [json.loads(line) for line in pathlib.Path('runs', name,
                                                      'metrics.jsonl').read_text().splitlines()]
   losses = {str(line['step']): line['loss'] for line in lines if line['split'] == 'train'}
-  # What is pooled is dropped in the head, where it was in the backbone: by other draws.
+  # Dropout of the pooled vector is in the head, formerly in the backbone, so its random numbers
+  # differ.
   redrawn = bool(getattr(getattr(config.objective, 'pair', None), 'pair_task',
                          '')) and config.model.block.dropout > 0
   assert losses == pytest.approx(AFTER[name]['losses'], rel=1e-3 if redrawn else 1e-5)
@@ -68,7 +69,7 @@ def test_a_run_goes_on_as_it_would_have(name, folder, tmp_path, monkeypatch):
 
 
 def test_the_configurations_of_every_recipe_are_read(configs):
-  """What they compute takes the operations that it took."""
+  """FLOPs are those of the earlier version."""
   assert len(configs) == 77
   for name, saved in configs.items():
     config = from_json(saved['config'], name)

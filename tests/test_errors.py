@@ -94,7 +94,7 @@ def test_ignored_signals_stay_ignored(capfd):
   assert capfd.readouterr().err == ''
 
 
-def test_nested_commands_say_it_once(capfd):
+def test_nested_commands_print_the_message_once(capfd):
   def work():
     with exit_on_error():
       send(signal.SIGINT)

@@ -33,7 +33,7 @@ def test_a_bug_ends_with_a_traceback(place, file, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(('setting', 'shows'), [(None, False), ('0', False), ('1', True)])
-def test_user_errors_are_one_line_unless_tracebacks_are_asked_for(
+def test_user_errors_are_one_line_unless_tracebacks_are_enabled(
     setting, shows, monkeypatch, capfd):
   if setting is None:
     monkeypatch.delenv('PLM_JAX_TRACEBACK', raising=False)

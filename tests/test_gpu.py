@@ -1,8 +1,8 @@
-"""Every recipe, traced as on a GPU in bfloat16: JAX's own checks of cuDNN's attention answer, and
-no GPU is needed.
+"""Every recipe, traced as on a GPU in bfloat16 with JAX's own checks of cuDNN's attention; no GPU
+is needed.
 
-Nothing is compiled. What cuDNN itself says of a kernel that JAX lets through only a GPU can tell:
-benchmarks/gpu.py.
+Nothing is compiled. benchmarks/gpu.py tests on a GPU whether cuDNN accepts the kernels that JAX
+accepts.
 """
 import functools
 
@@ -32,9 +32,9 @@ OLDER = [('palm_8b', (8, 0), ''), ('albert_base', (7, 5), '')]
 
 
 def others() -> list[str]:
-  """Recipes of which no earlier one, nor one above, has attention of the same kind: depth, width,
-  vocabulary, pairs of texts and noise are nothing to the kernel, which sees sizes of heads,
-  lengths, masks, biases and dropout."""
+  """Recipes with a kind of attention that no earlier one has. Depth, width, vocabulary, text
+  pairs and noise do not matter to the kernel; sizes of heads, lengths, masks, biases and dropout
+  do."""
   def kind(name):
     recipe = recipes.find_recipe(name)('paper')
     block = recipe.model.block
@@ -139,7 +139,7 @@ def test_the_kernel_skips_later_keys_of_decoders(name, causal, on):
   assert calls
 
 
-def test_the_benchmark_says_that_there_is_no_gpu(monkeypatch, capsys):
+def test_the_benchmark_reports_that_there_is_no_gpu(monkeypatch, capsys):
   monkeypatch.setattr('sys.argv', ['gpu'])
   gpu.main()
   assert capsys.readouterr(

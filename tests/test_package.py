@@ -1,5 +1,4 @@
-"""What is released: the places that tell the version agree, and no part is forgotten. `.ci/wheel`
-builds it."""
+"""The release: all version numbers agree, and no part is missing. `.ci/wheel` builds it."""
 import configparser
 import pathlib
 import re
@@ -26,8 +25,8 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_dependencies_have_upper_bounds():
-  """A later major version may remove what is used here. `packaging` has a new major version every
-  year and keeps its API."""
+  """A later major version may remove functions that are used here. `packaging` has a new major
+  version every year and keeps its API."""
   needed = [Requirement(line)
             for line in setup()['options']['install_requires'].strip().splitlines()]
   unbounded = [one.name for one in needed if '<' not in {bound.operator for bound in one.specifier}]

@@ -68,9 +68,8 @@ def test_parity(case, record_property):
     pytest.skip(', '.join(lacking))
 
 
-def test_what_nothing_reads_is_told(tmp_path):
-  """A hyper-parameter and an input that no runner has asked for, and one at another value than is
-  computed."""
+def test_unread_fields_of_a_case_are_reported(tmp_path):
+  """A hyperparameter and an input that no runner reads, and one with an unsupported value."""
   folder = shutil.copytree(GOLDEN / 'optimizers' / 'lamb_apex', tmp_path / 'case')
   about = json.loads((folder / 'case.json').read_text())
   (folder / 'case.json').write_text(

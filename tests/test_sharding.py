@@ -43,8 +43,7 @@ def single(learner, params, batch):
 @pytest.mark.parametrize(('name', 'accumulate'), [
     ('mixed', 2), ('fsdp', 1), ('data', 1), ('tensor', 1)])
 @pytest.mark.slow
-def test_loss_and_gradient_are_those_of_one_device(windows, params, batch, single, name,
-                                                   accumulate):
+def test_loss_and_gradient_equal_one_device(windows, params, batch, single, name, accumulate):
   """Dropout included."""
   mesh, learner = mesh_of(name), tiny.learner(accumulate=accumulate)
   with jax.set_mesh(mesh):
@@ -65,7 +64,7 @@ RELEASE = 'deberta_v2_xlarge', 'mpnet_base', 'llama_7b', 'palm_8b', 'glm_base', 
     'gpt2_small', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.release]) for name in RELEASE)])
 def test_a_row_each_on_a_mesh_of_three_axes(recipe):
-  """Where rows are small beside kernels, XLA would send rows around instead, and mix them up."""
+  """If rows are small compared with kernels, XLA would move rows instead and mix them up."""
   config = recipes.find_recipe(recipe)('test')
   pad = max(config.model.padding, 0)
   vocab = Vocab(512, pad=pad, unk=11, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8, gmask=9,
@@ -90,7 +89,7 @@ def test_a_row_each_on_a_mesh_of_three_axes(recipe):
 
 
 @pytest.mark.slow
-def test_corruption_is_that_of_one_device(learner, windows, batch):
+def test_corruption_equals_one_device(learner, windows, batch):
   mesh = mesh_of('mixed')
   with jax.set_mesh(mesh):
     run = jax.jit(lambda w: learner.objective.corrupt(learner.key('corruption'), w, learner.vocab))
@@ -116,7 +115,7 @@ FSDP, TENSOR = ('fsdp',), ('tensor',)
     ('mixed', [P(None, FSDP, TENSOR, None), P(None, TENSOR, None, FSDP), P(None, FSDP, TENSOR),
                P(TENSOR, FSDP),
                P(TENSOR), P(None, FSDP)])])
-def test_parameters_lie_as_the_table_says(learner, windows, name, want):
+def test_parameters_are_sharded_by_the_table(learner, windows, name, want):
   got = specs(learner, windows, name)
   layer = 'backbone/stack/layers/block'
   keys = [f'{layer}/attention/query/kernel', f'{layer}/attention/out/kernel',
@@ -153,7 +152,7 @@ def test_a_fresh_state_does_not_depend_on_the_mesh(learner, windows):
   tiny.assert_same(*made)
 
 
-def test_what_does_not_divide_is_not_split():
+def test_indivisible_axes_are_not_sharded():
   mesh = make_mesh(MeshConfig(1, 2, 4))
   assert sharding.partition_spec(('width', 'heads', None), (6, 8, 3),
                                  mesh) == P(('fsdp',), ('tensor',), None)
@@ -163,7 +162,8 @@ def test_what_does_not_divide_is_not_split():
 
 
 def test_logits_are_split_where_no_mesh_divides_the_vocabulary():
-  """Four devices make 251 logits of 1,003 each, and the loss and gradients are those of one."""
+  """Four devices have 251 of 1,003 logits each, and loss and gradients equal those of one
+  device."""
   spec = sharding.partition_spec(('batch', None, 'pieces'), (8, 16, 1003), mesh_of('tensor'))
   assert spec == P(('data', 'fsdp'), None, TENSOR)
   mesh, head = make_mesh(MeshConfig(2, 1, 4)), heads.NextTokenHead(tiny.block(), 1003)
@@ -212,7 +212,7 @@ def test_no_mesh_no_constraint():
   assert sharding.constrain(x, 'batch') is x
 
 
-def test_data_takes_what_is_left():
+def test_the_data_axis_takes_the_remaining_devices():
   assert dict(make_mesh(MeshConfig()).shape) == dict(data=8, fsdp=1, tensor=1)
   assert dict(make_mesh(MeshConfig(fsdp=2, tensor=2)).shape) == dict(data=2, fsdp=2, tensor=2)
   assert make_mesh(MeshConfig(1, 1, 3)).devices.ravel().tolist() == jax.devices()[:3]

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, broken or not UTF-8, in processes of their own."""
+"""Standard streams that are closed, full, broken or not UTF-8, in separate processes."""
 import os
 import pathlib
 import pty

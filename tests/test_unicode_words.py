@@ -17,7 +17,7 @@ from plm_jax.tokenizers.byte_bpe import starts_word
 from plm_jax.unicode_words import split_words
 from plm_jax.word_vectors import word_corpus
 
-# A sentence per script, as its words: signs stand alone.
+# One sentence per script, as its words: punctuation is separate.
 SPACED = {
     'french': "L'été , le garçon entend l'écho .",
     'decomposed': unicodedata.normalize('NFD', 'école numéro déjà .'),
@@ -96,7 +96,7 @@ def test_plain_english_is_divided_as_before():
   assert [word.text for word in split_words(text)] == former.findall(text)
 
 
-def test_tag_keeps_signs_with_what_belongs_to_them():
+def test_tag_keeps_combined_characters_together():
   family = '\U0001f468\u200d\U0001f469\u200d\U0001f467'
   assert [word.text for word in split_words(f'a {family} ❤\ufe0f! 1\ufe0f\u20e3')] == [
       'a', family, '❤\ufe0f', '!', '1\ufe0f\u20e3']
@@ -115,8 +115,8 @@ def test_invisible_characters_are_no_words():
   assert re.findall(word_corpus.WORD, text) == [word for word in wanted if word not in ',!']
 
 
-def test_clean_tells_sentences_apart_that_differ_in_marks():
-  """And not those that differ in how their characters are composed."""
+def test_clean_distinguishes_sentences_by_their_marks():
+  """Sentences that differ only in the composition of characters are equal."""
   examiner = filter_documents.DocumentFilter(CleanConfig(duplicates='exact'))
   exact = lambda text: examiner([text]).exact
   for one, other in (('मेरा बेटा घर पर है।', 'मेरी बेटी घर पर है।'), ('ข้าวนี้ดี', 'ขาวนีดี'),
@@ -128,8 +128,8 @@ def test_clean_tells_sentences_apart_that_differ_in_marks():
 
 
 def test_bad_words_are_whole_words(tmp_path):
-  """A phrase is not found within a word that goes on with a mark, and is found however characters
-  are composed."""
+  """A phrase does not match inside a word that continues with a mark, and matches however
+  characters are composed."""
   (tmp_path / 'bad.txt').write_text('कल\nété\nกา\n')
   find = filters.bad_words_pattern(filters.read_bad_words(str(tmp_path / 'bad.txt')))
   config = filters.FilterConfig(bad_words=str(tmp_path / 'bad.txt'))

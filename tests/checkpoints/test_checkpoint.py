@@ -210,7 +210,7 @@ def test_numbers_that_are_not_finite_are_refused(state, learner, windows, tmp_pa
     (ValueError('UNAVAILABLE: CURL error[7] Could not connect to server'), 'UNAVAILABLE'),
 ])
 def test_read_errors_are_not_reported_as_damage(raised, message, copy, learner, windows,
-                                                   monkeypatch):
+                                                monkeypatch):
   checkpoints = Checkpoints(copy)
   def fail(*args, **kwargs):
     raise raised

@@ -125,7 +125,7 @@ LONG = Phase(6, 32, 8), Phase(9, 64, 8)
     ('linear', LONG, 2, True), ('linear', LONG, 4, False), ('cosine', LONG, 8, False),
     ('bert', LONG, 3, False)])
 def test_the_length_of_a_run_may_change_if_finished_steps_stay_the_same(schedule, phases, done,
-                                                                            goes):
+                                                                        goes):
   old = changed(TINY, 'optim.schedule', schedule)
   found = resume_obstacles(old, changed(old, 'train.phases', phases), done)
   assert found == [] if goes else found[0].startswith(

@@ -127,7 +127,7 @@ def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
 
 
 def test_finished_units_are_not_repeated_after_an_interruption(config, corpus, tmp_path,
-                                                              monkeypatch):
+                                                               monkeypatch):
   clean(config, str(corpus), tmp_path / 'one')
   examine_unit, write_documents, calls = batches.filter_batch, batches.write_documents, []
   def failing(*args):

@@ -321,7 +321,7 @@ def test_warm_start_begins_with_the_other_runs_parameters(command, finished, tmp
 @pytest.mark.release
 @pytest.mark.slow
 def test_warm_start_reports_differences_between_the_models(command, finished, tmp_path, monkeypatch,
-                                                    capsys):
+                                                           capsys):
   monkeypatch.setattr('plm_jax.training.learner.jit_train_step', tiny.traced_step)
   args = [*command, f'--output={tmp_path / "warm"}', f'--warm-start={finished[0]}',
           '--model.block.dropout=0.3']

@@ -16,7 +16,7 @@ from plm_jax.tokenizers.byte_bpe import ALPHABET, FIRST_TOKENS, LAST_TOKEN
 
 TEXTS = [*(f'The cat number {i} sat on the mat, and the dogs of street {i * 7} didn\'t bark.'
            for i in range(60)), *['中文和中国文字。'] * 9]
-# What splits words, what is of several bytes, what is nothing at all.
+# Separators of words, characters of several bytes, and unassigned characters.
 SIGNS = [*'ab\'sdtre 12.,!?-_  \t\n\r\x0b\x1c\x1d\x85\xa0\u2003\u3000\u200b\ufeff',
          *'é\u0301中文字。，😀ßŒأع\u0e33½²Ⅷ\x00\uffff',
          "'s", "'re", ' the', ' 中', '\U0001f469\u200d\U0001f467', '<mask>', '<|endoftext|>']
@@ -41,7 +41,7 @@ def test_special_tokens_have_robertas_places(trained):
   assert trained.pieces[:4] == ['<s>', '<pad>', '</s>', '<unk>'] and trained.pieces[-1] == '<mask>'
 
 
-def test_a_space_belongs_to_the_word_behind_it(trained):
+def test_a_space_belongs_to_the_next_word(trained):
   pieces = lambda text: [trained.pieces[i] for i in trained.encode(text)]
   assert pieces('The cat sat on the mat') == ['The', '▁cat', '▁sat', '▁on', '▁the', '▁mat']
   assert pieces(' the  the') == ['▁the', '▁', '▁the']
@@ -117,9 +117,9 @@ LLAMA_3_WORDS = (
     r"\s+(?!\S)|\s+")
 
 
-def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
-  """A tokenizer.json of its form, made and read by the library; 'sat' is a piece that no merge
-  leads to."""
+def test_ignore_merges_of_llama_3_keeps_whole_words(garbage, tmp_path):
+  """A tokenizer.json in its format, written and read by the library; no merge produces the piece
+  'sat'."""
   pieces = {piece: i for i, piece in enumerate([*sorted(ALPHABET), '12', '123', 'he', 'the',
                                                 'sat'])}
   theirs = library.Tokenizer(models.BPE(pieces, [('1', '2'), ('12', '3'), ('h', 'e'), ('t', 'he')],
@@ -149,8 +149,8 @@ def test_llama_3_says_itself_what_a_word_is(garbage, tmp_path):
 
 
 def test_euroberts_vocabulary_has_the_roles_of_an_encoder(tmp_path):
-  """LLaMA 3's with a mask token: a text begins and ends with its tokens, and the end is padding, as
-  its files say."""
+  """LLaMA 3's vocabulary with a mask token: a text has a start and an end token, and the end is
+  padding, as in the released files."""
   names = ['<|begin_of_text|>', '<|end_of_text|>', '<|mask|>', '<|parallel_sep|>']
   pieces = {piece: i for i, piece in enumerate(sorted(ALPHABET))}
   theirs = library.Tokenizer(models.BPE(pieces, [], ignore_merges=True))
@@ -190,7 +190,7 @@ def test_training_is_the_same_in_another_process(trained, tmp_path):
 
 @pytest.mark.parametrize(('texts', 'size', 'message'),
                          [([' '], 400, 'empty'), (['a'], 260, 'too small')])
-def test_what_cannot_be_trained(texts, size, message):
+def test_unusable_training_texts_and_sizes_are_refused(texts, size, message):
   with pytest.raises(TokenizerError, match=message):
     train_byte_bpe(texts, size)
 
@@ -233,7 +233,7 @@ def test_an_unknown_way_to_split_text_is_refused(trained, tmp_path):
 
 
 def test_blanks_of_glm_end_with_the_text_of_gpt(trained):
-  """GPT-2's vocabulary, and behind it those of GLM in the order of the released 10B."""
+  """GPT-2's vocabulary, followed by the tokens of GLM in the order of the released 10B model."""
   pieces = [piece for piece in trained.ids if piece not in (*FIRST_TOKENS, LAST_TOKEN)]
   added = ['<|endoftext|>', '<|startofpiece|>', '<|endofpiece|>', '[CLS]', '[MASK]', '[SEP]',
            '[UNK]', '[gMASK]',
@@ -248,7 +248,7 @@ def test_blanks_of_glm_end_with_the_text_of_gpt(trained):
                           specials=True) == [*tokenizer.encode('the cat'), first + 7]
 
 
-def test_gpt2_has_one_special_token_behind_all_others(tmp_path):
+def test_gpt2_has_one_special_token_at_the_end(tmp_path):
   tokenizer = train_byte_bpe(['model', 'a model of models'] * 9, 300, layout='gpt2')
   last = len(tokenizer.pieces) - 1
   assert tokenizer.pieces[last] == '<|endoftext|>'

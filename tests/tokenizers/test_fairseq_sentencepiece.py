@@ -83,7 +83,7 @@ def test_others_are_refused(trained, tmp_path):
 
 
 def test_of_fifty_languages(tmp_path):
-  """25 more behind those of mBART, and two that were added last."""
+  """25 languages after those of mBART, and two that were added last."""
   found = tokenizers.train_fairseq_sentencepiece(TEXTS, 124, 'sl_SI', layout='mbart50')
   assert (found.pieces[-3:], len(found.pieces)) == (['gl_ES', 'sl_SI', '<mask>'], 124)
   assert (found.vocab.language, found.vocab.source, found.vocab.mask) == (71, 122, 123)
@@ -92,8 +92,8 @@ def test_of_fifty_languages(tmp_path):
 
 
 def test_of_xlm_r(tmp_path):
-  """Ids of fairseq, no languages, and the start and end of RoBERTa; found by what a released folder
-  says."""
+  """Ids of fairseq, no languages, and the start and end of RoBERTa; detected from the files of a
+  released folder."""
   found = tokenizers.train_fairseq_sentencepiece(TEXTS, 72, layout='xlm-r')
   assert found.vocab == tokenizers.Vocab(72, bos=0, pad=1, eos=2, unk=3, cls=0, sep=2, mask=71)
   assert (found.pieces[:4], found.pieces[-1]) == (['<s>', '<pad>', '</s>', '<unk>'], '<mask>')

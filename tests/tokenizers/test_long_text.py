@@ -1,5 +1,5 @@
-"""Long texts and words: the ids of the whole, in little memory; and what all tokenizers do with
-what is no text."""
+"""Long texts and words get the ids of the whole text with little memory; invalid text in all
+tokenizers."""
 import random
 import threading
 
@@ -37,7 +37,7 @@ def test_parts_have_the_ids_of_the_whole(trained, monkeypatch):
             places.tolist()]
   whole = encoded()
   assert whole[0] == whole[1]
-  # Long enough for the letters that may stand between two borders.
+  # Long enough for the letters between two boundaries.
   monkeypatch.setattr(long_text, 'MAX_PART', 200)
   monkeypatch.setattr(long_text, 'MAX_BATCH', 300)
   tried = trained.__class__(*trained.__getstate__()) if hasattr(
@@ -68,7 +68,7 @@ def test_a_word_without_end():
   assert np.array_equal(bpe.encode_with_offsets([word])[0], ids)
 
 
-def test_what_is_no_character(trained):
+def test_invalid_characters_are_refused(trained):
   for encode in (trained.encode, lambda text: trained.encode_batch([text]),
                  lambda text: trained.encode_with_offsets([text])):
     with pytest.raises(TokenizerError, match=r"the text holds '\\udc80' at character 5,"):
@@ -85,7 +85,7 @@ def test_expressions_are_known_ones():
 
 
 def test_saving_at_the_same_moment(tmp_path):
-  """The folder is whole at any moment, and nothing is left beside it."""
+  """The folder is complete at any moment, and no other file is left."""
   tokenizer = tokenizers.train_byte_bpe(TEXTS, 320)
   failed = []
   def work():

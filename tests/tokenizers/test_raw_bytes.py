@@ -61,7 +61,7 @@ def test_save_load_pickle(tmp_path):
   assert ByteTokenizer().hash != tokenizer.hash
 
 
-def test_beside_a_checkpoint(tmp_path):
+def test_files_next_to_a_checkpoint(tmp_path):
   tokenizer_files.save(tmp_path, ByteTokenizer(), 1024)
   said = json.loads((tmp_path / 'tokenizer_config.json').read_text())
   assert (said['tokenizer_class'], said['extra_ids'],
@@ -70,8 +70,9 @@ def test_beside_a_checkpoint(tmp_path):
   assert tokenizer_files.load(tmp_path).hash == ByteTokenizer().hash
 
 
-def test_what_transformers_writes(tmp_path):
-  """It says 0 where it has listed them; released files have a number and a list of names."""
+def test_files_written_by_transformers(tmp_path):
+  """extra_ids is 0 where the tokens are listed; released files have a number and a list of
+  names."""
   file = tmp_path / 'tokenizer_config.json'
   listed = {str(259 + n): {'content': f'<extra_id_{n}>'} for n in range(125)}
   for said in ({'extra_ids': 0, 'added_tokens_decoder': listed},

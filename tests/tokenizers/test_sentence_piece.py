@@ -47,7 +47,7 @@ def test_encode_and_decode(trained):
   assert trained.encode_batch([text, '', 'dogs']) == [ids, [], trained.encode('dogs')]
 
 
-def test_special_tokens_in_text_are_text_unless_asked_for(trained):
+def test_special_tokens_of_sentencepiece_are_text_by_default(trained):
   assert not set(trained.encode('the [MASK] sat </s>')) & {0, 2, 3, 4, 5, 6}
   ids = trained.encode('the [MASK] sat', specials=True)
   assert ids == trained.encode('the') + [6] + trained.encode('sat')
@@ -142,7 +142,7 @@ def test_which_model(tmp_path):
 
 
 def test_debertas_special_pieces(tmp_path):
-  """Ids as released: the mask behind the model's own pieces, which know nothing of it."""
+  """Ids as released: the mask comes after the model's own pieces, which do not contain it."""
   tokenizer = tokenizers.train_sentencepiece(TEXTS, 70, layout='deberta')
   assert tokenizer.pieces[:4] == ['[PAD]', '[CLS]', '[SEP]',
                                   '[UNK]'] and tokenizer.pieces[69] == '[MASK]'
@@ -165,7 +165,7 @@ def test_albert(tmp_path):
   assert tokenizer.encode('THE cát') == tokenizer.encode('the cat')
   tokenizer.save(tmp_path)
   assert tokenizers.load(tmp_path).hash == tokenizer.hash
-  # Released ones say nothing beside the model.
+  # Released models have no other file.
   (tmp_path / 'tokenizer_config.json').unlink()
   assert tokenizers.load(tmp_path).text == tokenizers.AlbertNormalization(lowercase=True)
 
@@ -319,8 +319,8 @@ LAYOUTS = get_args(sentence_piece.Layout)
 @pytest.mark.parametrize('layout', LAYOUTS)
 @pytest.mark.parametrize('algorithm', ['unigram', 'bpe'])
 def test_vocabulary_is_smaller_where_the_text_supports_no_more(algorithm, layout):
-  """The most that sentencepiece itself says is possible; and the least that it takes is said with
-  all added tokens."""
+  """The largest possible size according to sentencepiece; the error message with the smallest
+  size counts all added tokens."""
   texts = ['the cat sat on the mat', 'a b', 'we 12'] * 3
   train = lambda size: train_any(texts, size, algorithm, layout)
   most = train(4000)

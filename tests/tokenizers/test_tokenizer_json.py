@@ -145,8 +145,7 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
            for key, token in config.items() if key.endswith('_token')}
   assert {role: tokenizer.pieces[getattr(tokenizer.vocab, role)] for role in names} == names
   assert tokenizer.pieces[tokenizer.vocab.unk] == '<unk>'
-  # Names of special tokens are text, unless they are asked for; other added tokens always are
-  # tokens.
+  # Names of special tokens are text by default; other added tokens are always tokens.
   silent = {learned.token_to_id(token) for token in names.values()}
   assert not silent & {i for text in HARD for i in tokenizer.encode(text)}
   assert learned.token_to_id('covid') in tokenizer.encode('the covid')
@@ -170,7 +169,7 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
 
 
 def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path):
-  """As mmBERT's: its ids of special tokens, spaces as they are, bytes for what is not known;
+  """As in mmBERT: its ids of special tokens, unchanged spaces, bytes for unknown characters;
   without a mask, a decoder's vocabulary."""
   names = ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>', *(f'<0x{n:02X}>' for n in range(256)), '▁',
            'a', 'b', '▁a']
@@ -193,8 +192,8 @@ def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path
 @pytest.mark.parametrize('layout', ['bert', 'albert', 'deberta', 'xlnet', 't5', 'mbart', 'xlm-r',
                                     'llama'])
 def test_exports_have_the_ids_of_the_model_they_were_made_from(layout, tmp_path):
-  """The library normalizes clusters of characters otherwise than SentencePiece, so what is written
-  works around it."""
+  """The library normalizes clusters of characters differently from SentencePiece, so the exported
+  file works around it."""
   if layout in ('mbart', 'xlm-r'):
     tokenizer = tokenizers.train_fairseq_sentencepiece(TEXTS, 180, layout=layout)
   else:

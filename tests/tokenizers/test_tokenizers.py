@@ -29,7 +29,7 @@ ODD = ''.join(map(chr, [
 
 
 def odd_texts() -> list[str]:
-  """Makes texts of words with characters of every category between, in front of and behind them."""
+  """Make texts of words with characters of every category between, before and after them."""
   draw = random.Random(5)
   texts = [text for odd in ODD for text in (odd, f'a{odd}b', f'{odd}low', f'the {odd} 中{odd}国',
                                             f'a. {odd}{odd}b ')]

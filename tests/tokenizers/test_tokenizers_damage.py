@@ -57,7 +57,7 @@ def test_every_file_damaged(folder):
 
 
 def test_tokenizer_json_alone(folder):
-  """Which is what is read where a folder has nothing else."""
+  """It is read if a folder has nothing else."""
   path = folder / 'tokenizer.json'
   if not path.exists():
     pytest.skip('has none')
@@ -69,12 +69,12 @@ def test_tokenizer_json_alone(folder):
                               not in ('vocab', 'merges')}}
   read_it = lambda: tokenizer_files.load(alone)
   said = [mutate.attempt(path, damage, read_it) for damage in mutate.jsons(value, COUNT)]
-  # Most of the file is its vocabulary: without it, what says how to read it is hit.
+  # Most of the file is its vocabulary: a smaller one makes damage hit the other fields.
   said += [mutate.attempt(path, damage, read_it) for damage in mutate.jsons(small, COUNT)]
   assert any(said)
 
 
-def test_what_is_no_file(folder, tmp_path):
+def test_folders_in_place_of_files_are_refused(folder, tmp_path):
   for path in folder.iterdir():
     (tmp_path / path.name).mkdir()
   with pytest.raises((TokenizerError, ConvertError), match=re.escape(str(tmp_path))):

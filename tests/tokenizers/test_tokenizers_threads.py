@@ -32,7 +32,7 @@ def switching():
 
 
 def in_threads(work, of):
-  """Calls work(x) for each x of `of`, in a thread of its own, all of them at once."""
+  """Call work(x) for each x of `of`, each in a separate thread, all at the same time."""
   together = threading.Barrier(len(of))
   def begin(x):
     together.wait()
@@ -58,7 +58,7 @@ def test_eight_threads_get_the_ids_of_one(tokenizer, switching):
 
   for ids, found in zip(expected, in_threads(work, texts), strict=True):
     assert all(some == ids for some in found)
-  # What the threads left behind is right, too.
+  # The caches are correct after the threads, too.
   assert [tokenizer.encode_batch(some) for some in texts] == expected
 
 

@@ -21,7 +21,7 @@ def test_a_text_is_a_sentence_and_its_end():
   assert words.decode([3, 4, 1, 3, 5, 1]) == 'a cat\na .'
 
 
-def test_characters_are_those_of_the_word_and_marks_of_sentences():
+def test_characters_of_words_and_sentence_marks():
   words = WordTokenizer(['<S>', '</S>', '<UNK>', 'né'])
   ids = words.characters(np.array([[3, 0], [1, 3]]), 6)
   assert ids.shape == (2, 2, 6) and ids[0, 0].tolist() == char_ids.encode_words(['né'], 6)[
@@ -40,7 +40,7 @@ def test_a_list_is_read_back(tmp_path):
 @pytest.mark.parametrize(('listed', 'message'), [
     (['a'], 'begins with <S>, </S>, <UNK>'),
     (['<S>', '</S>', '<UNK>', 'a', 'b', 'a'], "has 'a' twice")])
-def test_what_is_no_list_is_refused(listed, message):
+def test_invalid_word_lists_are_refused(listed, message):
   with pytest.raises(TokenizerError, match=message):
     WordTokenizer(listed)
 

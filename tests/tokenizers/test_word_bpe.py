@@ -52,13 +52,13 @@ def test_trained_saved_and_read_back(tmp_path):
   assert tokenizers.load(tmp_path / 'fast').encode_batch(TEXT) == tokenizer.encode_batch(TEXT)
 
 
-def test_special_tokens_in_a_text_are_text_unless_asked_for():
+def test_special_tokens_of_word_bpe_are_text_by_default():
   tokenizer = train_word_bpe(TEXT, 60)
   assert tokenizer.vocab.bos not in tokenizer.encode('_start_ low')
   assert tokenizer.encode('_start_ low', specials=True)[0] == tokenizer.vocab.bos
 
 
-def test_what_is_refused(tmp_path):
+def test_unusable_texts_sizes_and_vocabularies_are_refused(tmp_path):
   with pytest.raises(TokenizerError, match='the text is empty'):
     train_word_bpe([' '], 100)
   with pytest.raises(TokenizerError, match='a BPE vocabulary of 8 is too small'):

@@ -64,7 +64,7 @@ def test_cased_keeps_case_and_accents():
                'héllo É') == ['hello', 'E']
 
 
-def test_special_tokens_in_text_are_text_unless_asked_for():
+def test_special_tokens_of_wordpiece_are_text_by_default():
   tokenizer = WordPiece(PIECES)
   assert words(tokenizer, 'hello [MASK]') == ['hello', '[', 'mask', ']']
   assert words(tokenizer, 'hello [MASK]', specials=True) == ['hello', '[MASK]']
@@ -184,7 +184,7 @@ def test_hash_is_of_the_files():
                for name in sorted(files))).hexdigest()
 
 
-def test_a_bare_vocabulary_tells_its_case(tmp_path):
+def test_case_is_detected_from_a_bare_vocabulary(tmp_path):
   path = tmp_path / 'vocab.txt'
   path.write_bytes('\r\n'.join([*SPECIALS, '[unused0]', 'the', 'ø', '中']).encode() + b'\r\n\n')
   assert tokenizers.load(path).pieces == [*SPECIALS, '[unused0]', 'the', 'ø', '中']
@@ -226,9 +226,9 @@ def test_accents_can_be_kept_in_lower_case(tmp_path):
 
 @pytest.mark.parametrize(('class_name', 'lowercase'),
                          [('BertTokenizer', False), ('DPRReaderTokenizer', True)])
-def test_case_is_that_of_the_class_in_tokenizer_config(tmp_path, class_name, lowercase):
-  """transformers 5 writes do_lower_case=false for DPR's classes, and lowercases as their
-  tokenizer.json states."""
+def test_case_follows_the_class_in_tokenizer_config(tmp_path, class_name, lowercase):
+  """transformers 5 writes do_lower_case=false for DPR's classes, and lowercases according to
+  their tokenizer.json."""
   ids = {piece: number for number, piece in enumerate([*SPECIALS, 'the'])}
   assemble(ids, BertNormalization(lowercase=True)).save(str(tmp_path / 'tokenizer.json'))
   config = {'tokenizer_class': class_name, 'do_lower_case': False, 'strip_accents': None}
@@ -258,8 +258,8 @@ def test_nothing_there(tmp_path):
     tokenizers.load(tmp_path)
 
 
-def test_blanks_of_glm_stand_behind_all(tmp_path):
-  """Of a text they are ordinary signs, unless asked for."""
+def test_blanks_of_glm_come_last(tmp_path):
+  """In a text they are ordinary characters by default."""
   names = ['<|startofpiece|>', '<|endofpiece|>', '[gMASK]', '[sMASK]']
   tokenizer = tokenizers.train_wordpiece(TEXTS, 80, blanks=True)
   assert tokenizer.pieces[-4:] == names and tokenizer.vocab.size <= 80

@@ -58,7 +58,7 @@ def test_programs_of_another_vocabulary_are_not_used(prepared):
   ahead.thread.join()
 
 
-def test_what_the_run_itself_will_report_does_not_end_the_thread_with_a_traceback(prepared, capfd):
+def test_errors_of_the_background_compilation_print_no_traceback(prepared, capfd):
   ahead = CompileAhead(with_paths(prepared.config, {'model.vocab': 50}), prepared.tokenizer.vocab)
   assert ahead.finish(prepared.tokenizer.vocab) is None
   assert 'Traceback' not in capfd.readouterr().err

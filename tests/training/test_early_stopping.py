@@ -1,4 +1,4 @@
-"""The best checkpoint of a run, early stopping, and what a run logs about steps that it skipped."""
+"""The best checkpoint of a run, early stopping, and log lines about skipped steps."""
 import contextlib
 import dataclasses
 import json
@@ -75,7 +75,7 @@ def test_the_patience_begins_once_a_share_is_above_zero(tmp_path):
     assert best.step == 8 and best.should_stop(12)
 
 
-def test_a_run_that_selects_by_another_metric_begins_anew(tmp_path):
+def test_selection_by_another_metric_starts_over(tmp_path):
   with opened(tmp_path) as best:
     offer(best, 2, 3.0)
   with opened(tmp_path, best='clm_accuracy') as best:
@@ -85,7 +85,7 @@ def test_a_run_that_selects_by_another_metric_begins_anew(tmp_path):
 
 
 def test_a_better_one_of_an_earlier_step_is_kept_on_the_disk(tmp_path):
-  """A run went back to an older checkpoint, and was told to learn otherwise from there."""
+  """A run went back to an older checkpoint and continued with other settings."""
   with opened(tmp_path) as best:
     offer(best, 8, 3.0)
   with opened(tmp_path) as best:
@@ -128,8 +128,8 @@ def test_a_metric_that_there_is_not(tmp_path):
 @pytest.mark.parametrize(('skipped', 'streak', 'updates'),
                          [(0, 0, 7), (2, 0, 5), (2, 1, 6), (3, 3, 5), (8, 8, 0)])
 def test_the_logged_learning_rate_is_the_applied_one(skipped, streak, updates, tmp_path):
-  """After eight steps. The optimizer counts the updates that it made; what the last step used is
-  the rate at the number of updates before it."""
+  """After eight steps. The optimizer counts its updates; the last step used the learning rate at
+  the number of earlier updates."""
   config = experiment()
   numbers = {'loss': np.float32(1), 'grad_norm': np.float32(1), 'skipped': np.int32(skipped),
              'streak': np.int32(streak)}
@@ -199,7 +199,7 @@ def test_signals_that_announce_an_end_ask_the_loop_to_stop(name):
 
 
 def test_ctrl_c_to_one_process_of_a_job_becomes_the_signal_that_stops_all(monkeypatch):
-  """SIGTERM, which the preemption service of JAX tells all processes of."""
+  """SIGTERM, which JAX's preemption service sends to all processes."""
   sent = []
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   monkeypatch.setattr(os, 'kill', lambda process, number: sent.append((process, number)))

@@ -9,8 +9,8 @@ def named(*path, **run):
   return corpus_names(PretrainRun('run', data=DataConfig(path=path), **run))
 
 
-def test_corpora_have_names_by_which_their_figures_are_known():
-  """Languages where they are given, else what paths end with; each once."""
+def test_corpora_have_unique_names_for_metrics():
+  """Languages if they are given, otherwise the ends of the paths; each name once."""
   assert named('gs://bucket/de', 'text/sw.txt.gz', 'wiki/zh/*.txt',
                'embedded') == ('de', 'sw', 'zh', 'embedded')
   assert named('task:sst2:a.tsv', 'task:columns-de-en:b.tsv') == ('sst2', 'columns-de-en')

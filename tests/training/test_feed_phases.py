@@ -217,7 +217,7 @@ MIXED = [
     dict(weights=(0.0, 1.0, 3.0)), {}]
 
 
-def test_each_phase_has_a_mixture_of_its_own(tmp_path):
+def test_each_phase_has_a_separate_mixture(tmp_path):
   folders = [write(tmp_path / f'records-{size}', size) for size in (1024, 2048, 8192)]
   config = experiment([], folders)
   phases = tuple(Phase(1024, 8, 2, **mixture) for mixture in MIXED)
@@ -234,7 +234,7 @@ def test_each_phase_has_a_mixture_of_its_own(tmp_path):
 @pytest.mark.parametrize('block', [1, 8])
 @pytest.mark.parametrize('seed', range(8))
 def test_each_corpus_continues_through_phases_of_any_mixture(seed, block, tmp_path):
-  """Every reading of a window has masks of its own, and with single windows all are read equally
+  """Every reading of a window has different masks, and with single windows all are read equally
   often."""
   draw = random.Random(seed)
   folders = [write(tmp_path / f'records-{size}', size) for size in (1024, 2048, 4096)]
@@ -312,7 +312,7 @@ def test_a_phase_sets_the_mask_rate_of_every_family(recipe, name):
     corrupted.append(objective.step_flops(config.model, 64))
   # which have logits at all positions
   assert corrupted[0] != corrupted[1] or name in ('gpt_bert', 'bart')
-  assert learner.objective == phase_objective(config, phases[1])  # that of evaluation
+  assert learner.objective == phase_objective(config, phases[1])  # the objective of evaluation
 
 
 def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
@@ -341,7 +341,7 @@ def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_ph
     assert objective.row_length(windows.length) == phase.length
 
 
-def test_a_held_out_text_of_its_own_is_evaluated_as_a_whole(tmp_path, monkeypatch):
+def test_a_separate_held_out_text_is_evaluated_completely(tmp_path, monkeypatch):
   folders = [write(tmp_path / 'a', 4096), write(tmp_path / 'b', 4096)]
   meta = records.read_meta(folders[1])
   records.write_meta(folders[1], dataclasses.replace(meta, heldout_path='valid.txt'))
@@ -356,7 +356,7 @@ def test_a_held_out_text_of_its_own_is_evaluated_as_a_whole(tmp_path, monkeypatc
   assert seen == [3, None, 3, 3]
 
 
-def test_epochs_are_those_of_the_finished_steps(tmp_path):
+def test_epochs_count_the_finished_steps(tmp_path):
   """Early stopping ends a run before its planned steps."""
   folder = write(tmp_path / 'records', 4096)
   config = experiment([(20, 8, 2), (20, 8, 8)], [folder])

@@ -1,5 +1,5 @@
-"""Real signals to real commands: what is done is saved, the exit status is the one that means
-"again", and one line says so."""
+"""Real signals to real commands: finished work is saved, the exit status means "run it again", and
+one line reports it."""
 import os
 import pathlib
 import signal
@@ -57,8 +57,8 @@ def has_begun(folder, sign):
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=[pytest.mark.release] * (name in ('sweep', 'vectors', 'clean')))
     for name in COMMANDS])
-def test_a_signal_stops_a_command_that_has_saved_what_is_done(name, tmp_path):
-  """Its output goes to a disk that is full."""
+def test_a_signal_stops_a_command_after_it_saved_its_work(name, tmp_path):
+  """Its standard output is a full disk."""
   write_inputs(tmp_path)
   number, args, sign = COMMANDS[name]
   with open('/dev/full', 'w') as full, open(tmp_path / 'messages', 'w') as messages:

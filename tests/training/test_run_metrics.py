@@ -56,7 +56,7 @@ def test_writer(tmp_path):
   assert all(np.isnan(curves[name]['heldout'][0][1]) for name in ('nsp', 'bits_per_byte'))
 
 
-def test_a_run_that_goes_on_takes_out_what_it_will_write_again():
+def test_a_resumed_run_removes_lines_that_it_writes_again():
   first = '{"step": 2, "split": "train", "loss": Infinity}\n'
   second = '{"step": 4, "split": "heldout", "mlm": 0.5}\n'
   third, torn = '{"step": 6, "split": "train"}\n', '{"step": 4, "spl'
@@ -91,9 +91,9 @@ def test_evaluation_of_nothing(learner, params):
 
 
 @pytest.mark.slow
-def test_bits_per_byte_are_those_of_all_labels():
-  """A model of zeros says that each of 96 tokens is as likely: so many bits, for as many bytes as
-  the labels have."""
+def test_bits_per_byte_count_all_labels():
+  """In a model of zeros all 96 tokens are equally likely: the bits per token, divided by the
+  bytes of the labels."""
   objective = CausalLM()
   model = DecoderConfig(
       vocab=tiny.VOCAB.size, block=tiny.block(norm_at='pre'), stack=StackConfig(1),
@@ -114,7 +114,7 @@ def test_bits_per_byte_are_those_of_all_labels():
 
 @pytest.mark.slow
 def test_figures_of_each_corpus_of_a_mixture(learner, params, windows):
-  """Behind those of all text: the same as of an evaluation on that corpus alone."""
+  """After the metrics of all text: they equal an evaluation on that corpus alone."""
   batches = [dict(tiny.take(windows, rows), corpus=jnp.full(6, corpus))
              for corpus, rows in ((0, slice(0, 6)), (1, slice(6, 12)))]
   values = make_evaluator(learner, corpora=('de', 'sw'))(params, batches)

@@ -109,7 +109,7 @@ def test_training_learns_and_counts(learner, params, windows):
   assert (int(state.step), int(state.skipped), int(state.streak)) == (12, 0, 0)
 
 
-def test_metrics_are_those_of_the_gradient(learner, params, windows):
+def test_metrics_match_the_loss_of_the_gradient(learner, params, windows):
   _, numbers = update(learner)(fresh(learner, params), windows)
   assert set(numbers) == {'mlm', 'mlm_accuracy', 'nsp', 'nsp_accuracy', 'loss', 'grad_norm',
                           'skipped', 'streak'}
@@ -150,8 +150,8 @@ def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windo
 
 @pytest.mark.slow
 def test_a_new_number_that_is_not_finite_is_not_kept():
-  """Without eps Adam divides 0 by 0 where there is no gradient, as at positions behind every row;
-  loss and gradient look as ever."""
+  """Without eps Adam divides 0 by 0 if a gradient is zero, as at positions after every row; loss
+  and gradient are finite."""
   learner = tiny.learner(optim=AdamW(warmup=0, schedule='constant', eps=0.0), layers=1)
   windows = tiny.windows(16, learner.objective.text_length(tiny.LENGTH - 8))
   params = tiny.random_params(jax.eval_shape(lambda: init_state(learner, windows).params))
@@ -216,8 +216,8 @@ def test_evaluation_has_no_dropout_and_other_masks_than_training(learner, params
 
 
 @pytest.mark.slow
-def test_a_mean_of_parameters_follows_what_is_trained(learner, windows):
-  """What is trained is as it is without a mean; a step that is skipped leaves both."""
+def test_ema_follows_the_trained_parameters(learner, windows):
+  """The trained parameters are the same without EMA; a skipped step changes neither."""
   averaged = dataclasses.replace(learner, ema=0.75)
   plain, state = (jax.jit(lambda learner=one: jax.tree.map(jnp.copy,
                                                            unbox(init_state(learner, windows))))()

@@ -1,4 +1,4 @@
-"""A run whose batches go on where the one before ended: what it hands on is in its checkpoints."""
+"""A run whose batches continue the previous ones: checkpoints contain the state between batches."""
 import dataclasses
 
 import jax

@@ -1,4 +1,4 @@
-"""What a run shows of its first steps."""
+"""Printed lines of a run's first steps."""
 import labelled
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def log(tmp_path):
 
 
 def test_the_first_step_and_the_time_left_are_shown_at_once(log, capsys):
-  """Then nothing until the next line is due; a step of another shape compiles, and tells no
+  """Then nothing until the next line is due; a step of another shape compiles, and gives no
   pace."""
   phase = log.config.train.phases[0]
   numbers = {'loss': np.float32(2.0), 'skipped': np.int32(0), 'streak': np.int32(0)}

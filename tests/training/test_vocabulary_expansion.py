@@ -26,7 +26,7 @@ def tokenizer():
 
 
 def model(tied=True):
-  """A BERT with a vocabulary of twenty ids, of which the tokenizer has fifteen."""
+  """A BERT with a vocabulary of twenty ids; the tokenizer has fifteen of them."""
   config = dataclasses.replace(tiny.config(layers=1), vocab=20, tied=tied)
   heads = MaskedLM().heads(config)
   module = MaskedLM().build(config, False)
@@ -86,7 +86,7 @@ def test_old_ids_stay_and_the_tokenizer_is_read_as_it_was_written(tmp_path):
   assert again.pieces == larger.pieces and again.hash == larger.hash
 
 
-def test_the_command_writes_what_a_run_can_begin_with(tmp_path, capsys, monkeypatch):
+def test_the_command_writes_a_checkpoint_for_a_warm_start(tmp_path, capsys, monkeypatch):
   models.export(model(), tmp_path / 'before')
   text = tmp_path / 'text.txt'
   text.write_text('\n'.join(TEXTS))
@@ -108,7 +108,7 @@ def test_the_command_writes_what_a_run_can_begin_with(tmp_path, capsys, monkeypa
   np.testing.assert_array_equal(after.params['backbone']['embeddings']['tokens'], want)
 
 
-def test_what_cannot_grow_is_refused():
+def test_models_and_words_that_cannot_be_expanded_are_refused():
   with pytest.raises(ConfigError,
                      match='has no tokenizer: only a WordPiece vocabulary grows by whole words'):
     vocabulary_expansion.expand_vocabulary(dataclasses.replace(model(), tokenizer=None), ['sick'])
@@ -182,7 +182,7 @@ def test_a_larger_model_begins_as_the_tiled_smaller_one():
 
 
 def test_layers_of_modernbert_large():
-  """22 layers become 28: those of the released code, round(i * 22 / 28)."""
+  """22 layers become 28, as in the released code: round(i * 22 / 28)."""
   small, large = stacked(22, 2, 1, seed=0), stacked(28, 2, 1, seed=1)
   old, new = (tree['backbone']['stack']['layers']['block']['mlp_norm']['scale']
               for tree in (small, vocabulary_expansion.tile_params(large, small)))

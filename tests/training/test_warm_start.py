@@ -1,4 +1,4 @@
-"""What a run takes over from what it starts from."""
+"""Parameters that a run takes from a checkpoint."""
 import numpy as np
 import pytest
 

@@ -1,5 +1,4 @@
-"""Figures of a run, as writers get them: one of our own, and a stand-in for wandb that remembers
-what it is told."""
+"""Metrics of a run in writers: a simple one, and a fake wandb that records its calls."""
 import json
 import sys
 import types
@@ -14,7 +13,7 @@ from plm_jax.training import feed, run_metrics, writers
 
 
 class Kept:
-  """A writer that keeps what it gets."""
+  """A writer that keeps its input."""
 
   def __init__(self):
     self.got, self.flushed, self.closed = [], 0, False
@@ -61,7 +60,7 @@ def test_metrics_that_cannot_be_written_are_a_warning_once(tmp_path, caplog):
 
 @pytest.fixture
 def wandb(monkeypatch):
-  """wandb, as far as it is used; `runs` has what `init` was told, and the lines of each."""
+  """The used part of wandb; `runs` has the arguments of `init`, and the lines of each run."""
   runs = []
   def init(**options):
     lines = []
@@ -76,7 +75,7 @@ def wandb(monkeypatch):
   return module
 
 
-def test_a_run_that_goes_on_is_the_same_one_at_weights_and_biases(tmp_path, wandb):
+def test_a_resumed_run_continues_at_weights_and_biases(tmp_path, wandb):
   for _ in range(2):
     writer = writers.WeightsAndBiases('project', 'bert_base', storage.resolve_path(tmp_path),
                                       {'seed': 3})
@@ -109,7 +108,7 @@ def test_a_run_that_fails_ends_its_writers(tmp_path, wandb, monkeypatch):
   assert lines[-1] == 'finished' and 'train/loss' in lines[1]
 
 
-def test_wandb_that_is_not_installed_is_said_before_the_run(monkeypatch):
+def test_missing_wandb_is_reported_before_the_run(monkeypatch):
   monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
   writers.check_wandb('')
   with pytest.raises(ConfigError, match=r'train\.wandb=mine needs wandb: pip install wandb'):

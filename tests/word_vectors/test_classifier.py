@@ -1,4 +1,4 @@
-"""fastText's classifier: its own .bin is asked, and ours is learned."""
+"""fastText's classifier: predictions of its own .bin file, and training."""
 import base64
 import zlib
 
@@ -25,12 +25,12 @@ REAL = (
     'AFZccSM=')
 
 
-def test_a_model_of_fasttext_is_asked(tmp_path):
-  """What its `predict` gives, which adds 1e-5 to each probability: words, parts and pairs of words,
-  unseen ones too."""
+def test_predictions_of_a_fasttext_model(tmp_path):
+  """Output of its `predict`, which adds 1e-5 to each probability: words, parts and pairs of
+  words, also unseen ones."""
   (tmp_path / 'a.bin').write_bytes(zlib.decompress(base64.b64decode(REAL)))
   model = fasttext_bin.load(tmp_path / 'a.bin')
-  # labels and ends of lines among them
+  # including labels and ends of lines
   assert model.labels == ('__label__a', '__label__b') and model.tokens == 45
   want = {'good naïve': ('a', 0.95843, 0.04159), 'unseen bad': ('b', 0.9896, 0.01042),
           '東京 ugly': ('a', 0.59117, 0.40885), '': ('b', 0.97506, 0.02496)}
@@ -40,7 +40,7 @@ def test_a_model_of_fasttext_is_asked(tmp_path):
     np.testing.assert_allclose([chance for _, chance in got], np.array(chances) - 1e-5, atol=6e-6)
 
 
-def test_what_is_learned_is_predicted(tmp_path, monkeypatch, capsys):
+def test_a_trained_classifier_predicts_its_labels(tmp_path, monkeypatch, capsys):
   (tmp_path / 'text').write_text(TEXT * 20)
   (tmp_path / 'new').write_text('good 東京\nugly bad\n')
   def typed(*args):
@@ -62,9 +62,9 @@ def test_what_is_learned_is_predicted(tmp_path, monkeypatch, capsys):
                                      ClassifierConfig(width=4, epochs=1)).arguments.buckets == 0
 
 
-def test_a_step_is_that_of_the_dense_loss():
-  """The mean of a text's rows, each with its share of the gradient; a place without a text teaches
-  nothing."""
+def test_a_step_equals_the_dense_loss():
+  """The mean of a text's rows, each with its share of the gradient; a position without a text
+  trains nothing."""
   tables = {name: jax.random.normal(jax.random.key(rows), (rows, 3))
             for name, rows in (('input', 6), ('output', 2))}
   batch = classifier.make_batch([([4, 1, 4], [1]), ([2], [0])], 3, np.random.default_rng(0))
@@ -79,7 +79,7 @@ def test_a_step_is_that_of_the_dense_loss():
     np.testing.assert_allclose(after[name], table - 0.3 * slopes[name], atol=1e-6)
 
 
-def test_what_cannot_be_learned_is_refused(tmp_path):
+def test_unusable_training_texts_are_refused(tmp_path):
   (tmp_path / 'text').write_text('good\nbad\n')
   with pytest.raises(SourceError, match='no line has a label'):
     classifier.read_labeled_texts(tmp_path / 'text')

@@ -45,8 +45,8 @@ VECTORS = WordVectors(WORDS, MATRIX)
 
 
 def test_neighbours_and_analogies():
-  """Of the words that are asked about none is an answer; scores are those of the formulas, and ties
-  keep their order."""
+  """Words of the question are no answers; scores follow the formulas, and ties keep their
+  order."""
   unit = MATRIX / np.maximum(np.linalg.norm(MATRIX, axis=1, keepdims=True), 1e-9)
   found = VECTORS.nearest('child', top=3)
   assert [word for word, _ in found] == ['man', 'woman', 'queen']
@@ -62,7 +62,7 @@ def test_neighbours_and_analogies():
     VECTORS.nearest('prince')
 
 
-def test_scores_count_what_can_be_asked():
+def test_scores_skip_pairs_with_unknown_words():
   pairs = [('Man', 'king', 9.0), ('man', 'woman', 1.0), ('woman', 'queen', 5.0),
            ('man', 'prince', 3.0)]
   found = evaluation.score_similarity(VECTORS, pairs)

@@ -37,9 +37,9 @@ def test_formats(form, tmp_path):
     np.testing.assert_array_equal(found.matrix, MATRIX)
 
 
-def test_what_others_write_is_read(tmp_path):
-  """word2vec.c and fastText end lines of values by a space, gensim ends no binary vector by a
-  newline; GloVe has words with spaces; of a word that comes twice gensim keeps the first vector."""
+def test_files_of_other_programs_are_read(tmp_path):
+  """word2vec.c and fastText end lines of values with a space, gensim ends no binary vector with a
+  newline; GloVe has words with spaces; of a duplicate word gensim keeps the first vector."""
   path = tmp_path / 'v'
   path.write_bytes(b'2 2\na 1 2 \n</s> 3 4 \n')
   assert load(path).words == ('a', '</s>')
@@ -154,7 +154,7 @@ def test_a_bin_comes_out_byte_for_byte(content, tmp_path):
 
 
 def test_vectors_of_a_bin_are_means_of_rows(tmp_path):
-  """FNV-1a of <ab, ab> and, unseen, <abc: by hand, modulo 3 buckets behind 2 words."""
+  """FNV-1a of <ab, ab> and, unseen, <abc: by hand, modulo 3 buckets after 2 words."""
   (tmp_path / 'a.bin').write_bytes(facebook())
   found = load(tmp_path / 'a.bin')
   def code(ngram):
@@ -171,8 +171,8 @@ def test_vectors_of_a_bin_are_means_of_rows(tmp_path):
 
 
 def test_a_bin_of_fasttext_itself(tmp_path):
-  """It comes out byte for byte, and get_word_vector says what is said here, of a word that it has
-  never read too."""
+  """The export equals it byte for byte, and get_word_vector gives these values, also for an
+  unseen word."""
   content = zlib.decompress(base64.b64decode(REAL))
   (tmp_path / 'a.bin').write_bytes(content)
   read = fasttext_bin.load(tmp_path / 'a.bin')

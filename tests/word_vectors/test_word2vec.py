@@ -1,5 +1,4 @@
-"""word2vec and fastText: what is drawn, what is learned, and that a batch touches its rows
-alone."""
+"""word2vec and fastText: sampling, training, and updates of a batch's rows only."""
 import functools
 
 import jax
@@ -68,8 +67,8 @@ def test_windows_are_drawn_and_end_with_the_sentence():
 
 
 def test_subsampling_brings_words_near():
-  """A word that is left out is not there when windows are drawn, and as many stay as their
-  probability says."""
+  """Dropped words are removed before windows are sampled, and the kept share matches its
+  probability."""
   sentences = Sentences(np.tile(np.array([0, 1], np.int32), 4000), np.array([0, 8000]))
   found = cut_blocks(sentences, BlockShape(1, 16, 1), np.array([0.25, 1.0]),
                      np.random.default_rng(0), room=500)
@@ -77,7 +76,7 @@ def test_subsampling_brings_words_near():
   there = (found.left + found.right).ravel()[:len(middle)] > 0
   assert abs((middle[there] == 0).sum() - 1000) < 90 and (middle[there] == 1).sum() == 4000
   np.testing.assert_array_equal(found.ids[0, 0, 1:-1] == 1, middle[:16] == 1)
-  assert (np.diff(middle[there]) == 0).any()  # two of one word beside each other
+  assert (np.diff(middle[there]) == 0).any()  # two of one word next to each other
 
 
 def test_parts_end_between_sentences():
@@ -136,7 +135,7 @@ def by_hand(config: Word2Vec, batch, params, paths) -> float:
 
 
 @pytest.mark.parametrize('changes', KINDS)
-def test_the_loss_is_that_of_the_loops(changes):
+def test_the_loss_equals_plain_loops(changes):
   learner = small(**changes).make_learner(text(), 3)
   batch, params = one(learner)
   given, tables = jax.tree.map(np.asarray, (batch, params))
@@ -171,9 +170,9 @@ def test_what_damps_a_row_of_a_mean_is_its_share():
 
 @pytest.mark.slow
 def test_rows_of_many_predictions_are_damped():
-  """Loads of one row are added up over the batch, what they are added up in is empty again; and the
-  bound of a row's curvature is that of its second derivatives: rate * slope of slope is below the
-  limit, where it is 1."""
+  """Loads of one row are summed over the batch, and the buffer is empty afterwards; the curvature
+  bound of a row is that of its second derivatives: learning rate * slope of the slope is below
+  the limit, where it is 1."""
   rows, loads = {'t': jnp.array([3, 1, 3, 3])}, {'t': jnp.array([5.0, 2.0, 5.0, 6.0])}
   damping, idle = losses.damp_rows({'t': jnp.zeros(5)}, rows, loads, 4.0)
   np.testing.assert_allclose(damping['t'], [0.25, 1, 0.25, 0.25])

@@ -1,4 +1,4 @@
-"""Runs that learn word vectors, from text to a report; what they refuse."""
+"""Training runs of word vectors, from text to a report, and errors."""
 import contextlib
 import dataclasses
 import json
@@ -25,7 +25,7 @@ from plm_jax.word_vectors.word_corpus import WordsConfig
 
 
 def lines(number: int = 300) -> list[str]:
-  """Sentences in which days go with days and beasts with beasts."""
+  """Sentences in which days occur with days and animals with animals."""
   random = np.random.default_rng(0)
   groups = [[f'{name}{n}' for n in range(4)] for name in ('day', 'beast')]
   return [' '.join(random.choice(group, 8)) + f' w{random.integers(9)}'
@@ -71,7 +71,7 @@ def test_negatives_are_sampled_as_each_program_does():
                                   pytest.param('fasttext', marks=pytest.mark.slow),
                                   pytest.param('word2vec_cbow', marks=pytest.mark.slow),
                                   pytest.param('cw', marks=pytest.mark.slow)])
-def test_a_run_goes_on_to_the_same_bits(name, text, tmp_path, monkeypatch):
+def test_a_resumed_run_ends_with_the_same_bits(name, text, tmp_path, monkeypatch):
   whole = train.train(run_of(name, text, tmp_path / 'whole'))
   assert whole.finished and whole.step >= 2 and np.isfinite(whole.heldout['loss'])
   asked = [False] * (whole.step // 2 - 1) + [True]  # it saves then, whatever save_every says
@@ -188,7 +188,7 @@ def test_a_corpus(tmp_path):
       ) == 2
 
 
-def test_a_held_out_text_of_its_own_is_held_out_as_a_whole(tmp_path):
+def test_a_separate_held_out_text_is_used_completely(tmp_path):
   (tmp_path / 'text.txt').write_text('a b\n' * 20)
   (tmp_path / 'valid.txt').write_text('b a b\nhidden b\n')
   config = WordsConfig(path=(str(tmp_path / 'text.txt'),), least=1,
@@ -225,7 +225,7 @@ def test_a_step_of_ranking_is_a_step_of_dense_gradient_descent():
   assert last['there'].sum() == 30 % 8  # the last batch is not full
 
 
-def test_help_says_what_it_is(capsys):
+def test_help_describes_the_model(capsys):
   with pytest.raises(SystemExit):
     vectors.start('fasttext', ['--help'])
   said = ' '.join(capsys.readouterr().out.split())
