@@ -58,7 +58,7 @@ class Fixed(StaticVectors):
     return np.array([self.given[text] for text in texts], np.float32)
 
 
-def test_the_margin_leaves_out_documents_as_close_as_the_positive():
+def test_the_margin_excludes_documents_as_close_as_the_positive():
   def at(cosine):
     return [cosine, (1 - cosine ** 2) ** 0.5]
   retriever = Fixed({'q': [1, 0], 'right': at(0.8), 'near': at(0.9), 'close': at(0.77),
@@ -76,7 +76,7 @@ def test_the_margin_leaves_out_documents_as_close_as_the_positive():
     MiningConfig(number=5, depth=6, skip=2)
 
 
-def test_a_cross_encoder_judges_and_its_scores_are_kept():
+def test_a_cross_encoder_filters_candidates_and_its_scores_are_kept():
   judge = tuned.trained('rerank')
   pairs = [('film', 'a fine film')]
   found, = retrieval.mine_negatives('bm25', pairs, ['fine film', 'a film', 'dull film'],
@@ -129,7 +129,7 @@ def test_a_data_set_is_read_and_measured(tmp_path, monkeypatch, capsys):
 
 # Conventions of BEIR's evaluator.
 
-def test_the_document_with_the_id_of_the_query_is_left_out(tmp_path, monkeypatch, capsys):
+def test_the_document_with_the_id_of_the_query_is_excluded(tmp_path, monkeypatch, capsys):
   """As in ArguAna and Quora, whose queries are documents."""
   corpus = [{'_id': f'{name}-{side}', 'text': f'{name} {name}{side}'}
             for name in ('sugar', 'space') for side in ('pro', 'con')]

@@ -51,7 +51,7 @@ def test_stored_fields_of_a_step():
     (dict(flops=24e12), {'compiled TFLOP', 'bound, ms'}),
     (dict(collectives={('all-gather', False): (1, 10 ** 7, 3e7)}), {'sent, MB'}),
 ])
-def test_what_grows_beyond_the_tolerance_is_over_budget(planted, grew, monkeypatch, capsys):
+def test_growth_beyond_the_tolerance_is_over_budget(planted, grew, monkeypatch, capsys):
   monkeypatch.setattr(budgets, 'read', lambda name: budget(REPORT, REPORT))
   now = budget(REPORT, dataclasses.replace(REPORT, **planted))
   monkeypatch.setattr(budgets, 'compiled', lambda name, options: now)

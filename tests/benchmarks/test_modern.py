@@ -37,7 +37,7 @@ ROPE = {change for change in PACKED
         if change.startswith(('model.embeddings.absolute', 'model.block'))}
 
 
-def test_bert_is_as_published_but_for_its_size_and_the_length_of_its_run():
+def test_bert_has_published_settings_except_size_and_run_length():
   found = validation.differences(
       recipes.find_recipe('bert_base')(), modern.config(SETTING, 'bert'),
       {'mesh', 'name', 'train', 'data.path'})
@@ -78,7 +78,7 @@ def test_arms_are_of_one_size(arm):
   assert abs(parameters(arm) / parameters('bert') - 1) < 0.02
 
 
-def test_all_arms_are_there_and_the_ends_have_three_seeds():
+def test_all_arms_exist_and_the_first_and_last_have_three_seeds():
   arms = modern.arms(SETTING)
   assert [name for name, arm in arms.items() if arm.usual] == ['bert', 'norm', 'packed', 'masks',
                                                                'wsd', 'all']
@@ -116,12 +116,12 @@ def test_steps_of_a_pace():
 @pytest.mark.parametrize(('losses', 'peak'), [
     ({5e-4: 6.0, 1e-3: 5.5, 2e-3: 5.4}, 2e-3), ({5e-4: 6.0, 1e-3: 5.415, 2e-3: 5.4}, 1e-3),
     ({5e-4: 5.4, 1e-3: 5.5, 2e-3: 7.0}, 5e-4)])
-def test_the_smallest_rate_that_is_as_good_as_the_best(losses, peak):
+def test_the_smallest_learning_rate_within_the_tolerance_is_chosen(losses, peak):
   assert comparison.chosen(losses) == peak
 
 
 @pytest.mark.parametrize('arm', [*modern.arms(SETTING)])
-def test_arms_are_judged_by_the_same_rows_and_masks(arm, monkeypatch):
+def test_arms_are_evaluated_on_the_same_rows_and_masks(arm, monkeypatch):
   asked = []
   monkeypatch.setattr(equal_time, 'with_feed', lambda config, ask: asked.append(config))
   run = equal_time.planned(modern.config(SETTING, arm), Plan(1000, 1e-3, 2, 'out'))
@@ -221,7 +221,7 @@ def test_stages_skip_finished_work(tmp_path, monkeypatch):
   assert whole == [('bert', 400, 0.001, 4), ('norm', 400, 0.001, 4), ('wsd', 400, 0.001, 4)]
 
 
-def test_an_arm_that_was_not_timed_needs_its_steps(tmp_path):
+def test_an_untimed_arm_needs_its_number_of_steps(tmp_path):
   (tmp_path / 'pace.json').write_text(json.dumps({'seconds': {'bert': 0.5, 'all': 0.6}}))
   with pytest.raises(SystemExit,
                      match=r'pace\.json has no pace of rope, only of bert, all: give --steps'):

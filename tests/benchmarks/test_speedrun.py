@@ -38,7 +38,7 @@ def test_the_first_entry_is_the_winner_of_the_comparison_of_modern_changes():
 
 @pytest.mark.parametrize('name', [path for folder in TRACKS
                                   for path in (record.RECORDS / folder).glob('*.json')])
-def test_a_record_is_of_an_entry_as_it_is_now(name):
+def test_records_match_their_current_entries(name):
   found = json.loads(pathlib.Path(name).read_text())
   entry = make_entries(TRACKS[name.parent.name])[name.stem]
   assert (found['title'], found['steps'], found['tokens']) == (entry.title, entry.steps,

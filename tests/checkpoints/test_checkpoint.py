@@ -155,7 +155,7 @@ def test_no_changed_byte_goes_unnoticed(copy):
 
 
 @pytest.mark.slow
-def test_no_lost_truncated_or_foreign_file_goes_unnoticed(copy):
+def test_lost_truncated_and_foreign_files_are_detected(copy):
   checkpoints = Checkpoints(copy, keep=None)
   for path in [path for path in (copy / '5').rglob('*') if path.is_file()]:
     content = path.read_bytes()

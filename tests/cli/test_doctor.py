@@ -90,8 +90,7 @@ def test_a_healthy_run_passes_and_leaves_no_files(tmp_path, records, capsys):
   assert not (tmp_path / 'run').exists()
 
 
-def test_text_that_is_not_prepared_is_ok_too_and_the_exit_status_0(tmp_path, records, monkeypatch,
-                                                                   capsys):
+def test_unprepared_text_passes_with_exit_status_0(tmp_path, records, monkeypatch, capsys):
   text = records.parent / 'text.txt'
   monkeypatch.setattr('sys.argv', ['plm_jax', 'doctor', *run_of(tmp_path, text)])
   commands.main()
@@ -197,7 +196,7 @@ def test_a_host_that_does_not_come(tmp_path, records):
     ('--train.accumulate=3',
      'a batch of 8 sequences cannot be divided evenly: 1 devices (data 1 x fsdp 1) and 3 '
                              'micro-batches need a multiple of 3')])
-def test_a_mesh_or_a_batch_that_does_not_divide(tmp_path, records, option, said):
+def test_indivisible_meshes_and_batches_are_reported(tmp_path, records, option, said):
   assert faults(run_of(tmp_path, records, option), laptop(tmp_path)) == {'mesh': said}
 
 
@@ -210,7 +209,7 @@ def test_records_of_another_tokenizer(tmp_path, records):
       '`python') in said
 
 
-def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path, records):
+def test_several_faults_are_reported_together(tmp_path, records):
   shutil.copytree(records, tmp_path / 'damaged')
   path = tmp_path / 'damaged/train-00000.npy'
   content = bytearray(path.read_bytes())
@@ -228,7 +227,7 @@ def test_a_full_disk_a_folder_in_use_damaged_records_are_found_together(tmp_path
   assert 'wait for it, stop it (`kill ' in said['output']
 
 
-def test_room_for_fewer_checkpoints_than_are_kept_is_a_warning():
+def test_space_for_too_few_checkpoints_is_a_warning():
   config = recipes.find_recipe('bert_base')('test')
   assert preflight.check_disk(config, 100, lambda folder: 400) == ''
   assert write_flags(preflight.check_disk(config, 100, lambda folder: 399)) == (
@@ -237,7 +236,7 @@ def test_room_for_fewer_checkpoints_than_are_kept_is_a_warning():
       'make room, or give --train.keep=2')
 
 
-def test_text_that_is_not_there_and_a_cache_without_room(tmp_path):
+def test_missing_text_and_a_full_cache_are_reported(tmp_path):
   said = faults(run_of(tmp_path, tmp_path / 'nix.txt'), laptop(tmp_path))
   assert [*said] == ['records'] and "nix.txt': expected a file, folder or glob" in said['records']
   text = tmp_path / 'text.txt'
@@ -281,7 +280,7 @@ def test_a_checkpoint_of_another_model_and_a_damaged_one(tmp_path, records):
     (['bert_base', '--mode=evaluate'], 'leave out --mode'),
     (['bert_base', '--topology=v9:1'], 'such as v2:4x4'),
     (['bert_base', '--optim.warmup=9000000'], '--optim.warmup is 9,000,000 steps')])
-def test_options_that_make_no_run_are_a_fault_and_the_machine_is_looked_at_all_the_same(
+def test_the_machine_is_checked_despite_invalid_options(
     tmp_path, args, said):
   found = doctor.examine(args, laptop(tmp_path)).findings
   assert said in next(one.message for one in found if one.check == 'options'
@@ -297,7 +296,7 @@ def test_a_fault_is_exit_status_1(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_buckets_that_are_missing_or_elsewhere_or_not_to_be_written(tmp_path):
+def test_missing_remote_and_read_only_buckets_are_reported(tmp_path):
   with Bucket(tmp_path, zone='us-central1-a') as bucket, Client(bucket) as client:
     client.ask('from plm_jax.cli import doctor')
     def told(path: str) -> str:
@@ -354,7 +353,7 @@ def test_a_step_is_measured(tmp_path, records, capsys):
   assert said.level == 'ok' and 'chip-hours on the 1 x cpu here' in said.message
 
 
-def test_accents_that_a_tokenizer_to_be_trained_drops(tmp_path):
+def test_accents_dropped_by_a_new_tokenizer_are_reported(tmp_path):
   """Counted before anything is prepared, with the option that keeps them."""
   (tmp_path / 'text.txt').write_text('\n\n'.join(['ọ̀rọ̀ ọdún wọ́n ní ìlú'] * 9))
   config = recipes.find_recipe('bert_base')('test')
@@ -367,7 +366,7 @@ def test_accents_that_a_tokenizer_to_be_trained_drops(tmp_path):
       config.data, prepare=prepared))).warnings
 
 
-def test_text_that_is_read_too_often_is_a_warning_of_each_corpus(tmp_path, records):
+def test_too_many_epochs_are_a_warning_for_each_corpus(tmp_path, records):
   once = [f'--data.path={records}', '--train.phases.0.steps=6', '--train.phases.1.steps=2']
   assert 'help little' not in said_of_records(once, tmp_path)
   often = [f'--data.path={records}', '--train.phases.0.steps=60000']

@@ -205,14 +205,14 @@ def test_two_models_to_start_from_are_refused(encoder):
       encoder.folder) and scratch.model == config.model
 
 
-def test_a_task_has_its_help_before_there_is_a_model(capsys):
+def test_help_of_a_task_needs_no_model(capsys):
   with pytest.raises(SystemExit, match='0'):
     finetune.parse('', ['--task=tagging', '--help'], 'About')
   said = capsys.readouterr().out
   assert '--data.epochs' in said and 'Defaults are those of --scale=laptop' in said
 
 
-def test_choices_are_not_packed_and_seeds_need_a_figure():
+def test_choices_are_not_packed_and_seeds_need_a_metric():
   config, _ = finetune.parse('choice', ['--scale=test', '--data.pack=True'], '')
   with pytest.raises(ConfigError, match=r'data\.pack puts several examples in a row'):
     finetune.run_seeds(config, 1)

@@ -115,7 +115,7 @@ def test_run_options_match_the_recipe():
                                                                     for one in actual.values())
 
 
-def test_the_spelling_that_turns_an_option_off_is_understood():
+def test_the_listed_no_options_turn_options_off():
   recipe = recipes.find_recipe('bert_base')
   said = ' '.join(help.run_help('train', '', recipe('test')).split())
   spellings = re.findall(r'\[on by default; (--\S+) turns it off\]', said)
@@ -125,7 +125,7 @@ def test_the_spelling_that_turns_an_option_off_is_understood():
   assert not config.model.tied and not config.data.prepare.lowercase
 
 
-def test_spellings_of_other_libraries_lead_to_options_that_there_are():
+def test_options_of_other_libraries_map_to_existing_options():
   known = {option.name for entry in ENTRIES.values() for option in help.command_options(entry)}
   known |= validation.field_paths(VectorRun)
   assert not {meant for all_meant in catalog.FOREIGN_OPTIONS.values()
@@ -159,7 +159,7 @@ def test_options_of_others_and_typos_have_a_suggestion(typed, meant):
                             'help')
 
 
-def test_an_option_of_a_run_that_does_not_exist_ends_it(monkeypatch, capsys):
+def test_an_unknown_option_of_a_run_is_an_error(monkeypatch, capsys):
   monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'bert_base', '--scale=test', '--optim.lr=1'])
   with pytest.raises(SystemExit) as ended:
     commands.main()
@@ -183,7 +183,7 @@ def test_help_of_a_section_has_the_values_of_the_recipe(monkeypatch, capsys):
     help.command_help(['train'], 'optimm')
 
 
-def test_a_command_that_does_not_exist_is_refused_with_a_suggestion():
+def test_an_unknown_command_is_refused_with_a_suggestion():
   assert help.find_path(['fill_mask']) == ['fill-mask']
   for name, meant in ('convert', 'export'), ('distil', 'distill'), ('neighbours', 'neighbors'):
     with pytest.raises(ConfigError, match=f'there is no command {name}: did you mean {meant}'):

@@ -89,7 +89,7 @@ def table(path):
   return [dict(zip(head, row, strict=True)) for row in found]
 
 
-def test_tables_of_predictions_have_a_head_for_every_cell_and_the_truth(typed, tmp_path):
+def test_tables_of_predictions_have_a_header_for_every_column_and_the_label(typed, tmp_path):
   (tmp_path / 'x.tsv').write_text(
       'id\ttext\tlabel\n7\ta fine film\tgood\n8\tdull\tbad\n9\ta film\t\n')
   typed('predict', 'classification', 'x.tsv', '--output=y.tsv')
@@ -144,7 +144,7 @@ def test_lines_of_another_encoding_and_odd_ones_are_read_or_left_out(typed, tmp_
     ('similar', 'classification', 'pairs.tsv'),
     ('search', 'classification', 'x.txt', 'queries.jsonl'),
     ('search', 'classification', 'x.txt', 'gs:/bucket/x')])
-def test_a_missing_file_is_not_taken_for_the_text(typed, tmp_path, args):
+def test_a_missing_file_is_not_treated_as_text(typed, tmp_path, args):
   (tmp_path / 'x.txt').write_text('a fine film\n')
   missing = next(arg for arg in args[2:] if inputs.looks_like_path(arg) and arg != 'x.txt')
   assert f'there is no file {missing!r}' in typed(*args)
@@ -324,7 +324,7 @@ def test_long_files_show_their_progress(name, typed, tmp_path, monkeypatch):
   assert re.match(rf'{name}: 6 (of 6 )?(rows|texts)', said[-2 if name == 'search' else -1])
 
 
-def test_an_output_that_cannot_be_written_is_found_before_the_work(typed, tmp_path, monkeypatch):
+def test_an_unwritable_output_is_an_error_before_the_work(typed, tmp_path, monkeypatch):
   for module in (predict, encode):
     monkeypatch.setattr(module, 'load_on_mesh', None)  # no model is loaded
   monkeypatch.setattr(inputs.models, 'load', None)
@@ -363,7 +363,7 @@ def test_a_dash_is_standard_output(args, typed, tmp_path, capsys):
     ('minimal-pairs', 'classification', 'x.txt', '--page=-'), ('clean', 'x.txt', '-'),
     ('prepare', 'x.txt', '-'),
     ('mine-negatives', 'bm25', 'x.jsonl', '--output=-')])
-def test_a_dash_is_refused_where_results_are_no_lines_of_standard_output(args, typed, tmp_path):
+def test_a_dash_is_refused_for_results_that_are_no_lines(args, typed, tmp_path):
   (tmp_path / 'x.txt').write_text('a fine film\n')
   assert 'the output is -, but this command does not write its results to standard output' in typed(
       *args)

@@ -67,7 +67,7 @@ def one_line(error: BaseException) -> bool:
 
 
 @pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
-def test_whatever_an_option_is_given_is_taken_or_refused_with_a_line_that_names_it(recipe):
+def test_any_value_is_accepted_or_refused_with_the_name_of_the_option(recipe):
   draw, config, refused = random.Random(0), recipe('test'), 0
   for path, value in leaves(config):
     pool = TEXTS if isinstance(value, str) else NUMBERS
@@ -81,7 +81,7 @@ def test_whatever_an_option_is_given_is_taken_or_refused_with_a_line_that_names_
 
 
 @pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
-def test_whatever_a_config_json_holds_is_read_or_refused_with_a_line_that_names_the_file(recipe):
+def test_any_config_json_is_read_or_refused_with_the_name_of_the_file(recipe):
   draw, whole = random.Random(1), json.loads(serialization.dump(recipe('test')))
   def places(value):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(
@@ -205,7 +205,7 @@ def test_prepare_takes_the_settings_of_a_recipe(monkeypatch):
     '--lowercase=False', '--no-lowercase', '--kind=byte-bpe', '--vocab=77', '--sample=100',
     '--layout=glm',
     '--sentinels=20', '--coverage=0.9', '--no-strip-accents', '--strip_accents=False'])
-def test_options_of_a_tokenizer_to_train_are_refused_next_to_one_that_is_there(
+def test_options_of_tokenizer_training_are_refused_with_an_existing_tokenizer(
     option, tmp_path, monkeypatch):
   name = option.removeprefix('--').removeprefix('no-').partition('=')[0].replace('_', '-')
   args = ['prepare', 'embedded', str(tmp_path / 'out'), '--tokenizer=vocab', option]
@@ -376,7 +376,7 @@ def test_options_that_would_change_nothing_are_refused(typed, options, message):
     ('--data.augment.swap=0.5', 'data.augment.swap would change nothing: data.augment.share is 0'),
     ('--objective.stride=8',
      'objective.stride would change nothing: objective.windows is off, not mean or max')])
-def test_options_of_fine_tuning_that_would_change_nothing_are_refused(typed, message):
+def test_fine_tuning_options_without_effect_are_refused(typed, message):
   with pytest.raises(ConfigError, match=f'^{message}'):
     finetune.parse('classification', ['--scale=test', *typed.split()], '')
   finetune.parse('classification', ['--scale=test', '--data.epochs=0',
@@ -390,7 +390,7 @@ def test_options_of_fine_tuning_that_would_change_nothing_are_refused(typed, mes
     ('--model.block.no-gated', '--model.block.mlp.gated'),
     ('--model.types=1', '--model.embeddings.types'),
     ('--model.block.norm_eps=1', '--model.block.norm.eps')])
-def test_an_option_that_does_not_exist_is_refused_with_suggestions(typed, meant):
+def test_an_unknown_option_is_refused_with_suggestions(typed, meant):
   with pytest.raises(ConfigError, match=f'^there is no option .*: did you mean .*{meant}'):
     parse(RECIPES[0], ['--scale=test', typed])
 
@@ -411,12 +411,12 @@ def test_options_of_the_parts_of_a_block():
     (['--seed=1', '--scale'], '', ['--seed=1']),
     (['--scaled=test'], '', ['--scaled=test']),
 ])
-def test_of_an_option_given_twice_the_last_counts(args, value, others):
+def test_the_last_of_repeated_options_counts(args, value, others):
   assert options.option_value('--scale', args) == value
   assert options.pop_option('--scale', args) == (value, others)
 
 
-def test_every_command_reads_the_last_scale_and_size(tmp_path):
+def test_every_command_uses_the_last_scale_and_size(tmp_path):
   twice = ['--scale=laptop', '--scale=test']
   config = run.parse(recipes.find_recipe('bert_base'), twice)
   assert config == run.parse(recipes.find_recipe('bert_base'),

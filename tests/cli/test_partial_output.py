@@ -183,7 +183,7 @@ def test_other_work_starts_again(typed, models, tmp_path, monkeypatch):
       assert output.read_bytes() == found
 
 
-def test_rows_that_are_skipped_now_do_not_start_the_work_again(typed, tmp_path):
+def test_work_resumes_if_rows_with_errors_are_skipped(typed, tmp_path):
   (tmp_path / 'x.tsv').write_text('text\tlabel\n' + 'fine\tgood\n' * 5 + '\tgood\ndull\tbad\n')
   args = 'predict', 'classification', 'x.tsv', '--output=y.jsonl'
   status, _, said = typed(*args)
@@ -263,7 +263,7 @@ def test_two_commands_do_not_write_one_output(typed, monkeypatch):
   assert len(output.read_text().splitlines()) == 8
 
 
-def test_a_journal_that_is_deleted_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+def test_a_journal_deleted_before_its_lock_is_created_again(tmp_path, monkeypatch):
   real, calls = journal.lock_file, []
   def lock(file):
     if not calls:
@@ -287,7 +287,7 @@ def test_standard_input_is_not_resumed(typed, monkeypatch):
   assert not [*pathlib.Path().glob('y*')]
 
 
-def test_an_output_that_is_a_link_or_private_stays_so(typed, tmp_path, monkeypatch):
+def test_links_and_private_outputs_keep_their_kind_and_mode(typed, tmp_path, monkeypatch):
   (tmp_path / 'real').mkdir()
   (tmp_path / 'real/z.jsonl').write_text('')
   (tmp_path / 'real/z.jsonl').chmod(0o600)

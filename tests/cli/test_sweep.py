@@ -90,7 +90,7 @@ def test_sweeps_that_cannot_be(args, message):
     sweep.combine([sweep.Setting(str(n), str(n), ('1', '2')) for n in range(10)])
 
 
-def test_a_mistake_ends_the_sweep_before_the_first_run(started):
+def test_invalid_options_end_the_sweep_before_the_first_run(started):
   for wrong in ('--sweep=batch=8,0', '--sweep=batch=8,many', '--sweep=optim.peek=1,2'):
     with pytest.raises((ConfigError, SystemExit)):
       started(wrong)

@@ -213,7 +213,7 @@ def test_groups_and_shapes():
   assert [b.on_chip for b in spaces] == [True, False, False]
 
 
-def test_one_collective_in_pieces_of_a_kernel_counts_once():
+def test_a_collective_split_over_kernels_counts_once():
   kernel = ('%part{0} (p: f32[4]) -> f32[8] {{\n  %p = f32[4] parameter(0)\n'
             '  ROOT %g{0} = f32[8] all-gather(%p), channel_id=5, replica_groups={{{{0,1}}}}, '
             'dimensions={{0}}\n}}\n')
@@ -284,7 +284,7 @@ def compiler():
 
 @pytest.mark.slow
 @pytest.mark.compiler
-def test_a_recipe_compiles_for_a_pod_that_is_not_there(compiler, capsys):
+def test_a_recipe_compiles_for_a_pod_without_its_hardware(compiler, capsys):
   assert len(compiler) == 8
   args = ['--scale=test', '--mode=compile', '--topology=v2:2x2', '--mesh.fsdp=2',
           '--model.block.width=128',
@@ -310,7 +310,7 @@ def test_a_step_that_does_not_fit_is_refused(compiler):
     run(config)
 
 
-def test_what_to_do_depends_on_which_memory_is_too_small():
+def test_advice_depends_on_which_memory_is_too_small():
   hbm = ('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.00G of 15.48G hbm. '
          'Exceeded by 4G.\n'
          '  1. Size: 8.00G\n     Shape: bf16[8,2048]{1,0}\n')
@@ -324,7 +324,7 @@ def test_what_to_do_depends_on_which_memory_is_too_small():
   assert 'mesh.fsdp (half of it, say)' in text and 'accumulate' not in text
 
 
-def test_a_step_that_finds_no_memory_is_a_line_with_advice():
+def test_an_out_of_memory_error_is_one_line_with_advice():
   """The message comes from a CPU's allocator."""
   message = (r'^64 rows of 128 tokens do not fit the memory of a device: no room for a buffer of '
              r'2\.0 GiB\.\nTry train\.')

@@ -73,7 +73,7 @@ def test_json_literal():
     ({'model_type': 'bert'}, 'belongs to a transformers checkpoint'),
   ],
 )
-def test_what_this_version_does_not_know_is_refused(value, message):
+def test_unknown_fields_are_refused(value, message):
   with pytest.raises(ConfigError, match=message):
     from_json({'format': FORMAT} | value if 'is' in value else value)
 
@@ -105,7 +105,7 @@ def test_where_a_run_continues_is_free(path, value):
     ('model.stack.scan', False), ('model.decoder.remat', 'full'), ('model.decoder.scan', False),
     ('model.source.remat', 'dots'), ('objective.model.stack.remat', 'full'),
     ('objective.model.stack.scan', False)])
-def test_how_layers_are_compiled_is_free_in_every_stack(path, value):
+def test_compilation_settings_of_layers_are_no_difference(path, value):
   config = changed(changed(TINY, 'model', t5.small()), 'objective', Distillation(model=bert.base()))
   assert differences(config, changed(config, path, value)) == []
   assert len(differences(config, changed(config, path.rpartition('.')[0] + '.layers', 3))) == 1

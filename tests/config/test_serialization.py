@@ -20,7 +20,7 @@ from plm_jax.config.serialization import FIRST_FORMAT, FORMAT, from_json, to_jso
      f'from '
                        f'{FIRST_FORMAT} on. Export the model with the version that wrote this, or '
                        f'train it again')])
-def test_a_format_that_is_not_known_is_refused(number, said):
+def test_an_unknown_format_is_refused(number, said):
   with pytest.raises(ConfigError, match=f'^runs/x/config.json.*{re.escape(said)}'):
     from_json(to_json(Phase(6, 32, 8)) | {'format': number}, 'runs/x/config.json')
 

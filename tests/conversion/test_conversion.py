@@ -166,7 +166,7 @@ def test_prefix_of_a_wrapping_module(checkpoint, tmp_path, prefix, bare):
     assert_bits(all_tensors(tmp_path / 'out'), plain)
 
 
-def test_a_model_type_that_is_another_name_of_a_family(tmp_path):
+def test_alternative_model_types_of_a_family_are_read(tmp_path):
   """CamemBERT is RoBERTa: its files have the same tensors, and classes of another name."""
   config = dataclasses.replace(roberta.base(), vocab=40, max_length=12, block=CONFIG.block,
                                stack=CONFIG.stack)
@@ -232,7 +232,7 @@ def test_attribute_is_refused_by_name(checkpoint, attribute, value):
 
 
 @pytest.mark.parametrize('value', [False, None, 0, 0.0, '', [], {}])
-def test_unknown_attribute_that_is_off_is_left_out(checkpoint, value):
+def test_disabled_unknown_attributes_are_ignored(checkpoint, value):
   edit(checkpoint, config=lambda said: {**said, 'causal_mask': value, 'is_causal': value})
   assert conversion.load(checkpoint).config == CONFIG
 

@@ -218,7 +218,7 @@ def test_sizes_and_types(checkpoint, tmp_path, changes, message):
 
 @pytest.mark.parametrize('name', ['model.safetensors', 'config.json', 'tokenizer.json',
                                   'spiece.model', 'vocab.txt'])
-def test_files_that_git_lfs_has_not_downloaded_are_called_so(checkpoint, tmp_path, name):
+def test_git_lfs_pointers_are_reported(checkpoint, tmp_path, name):
   folder = tmp_path / 'in'
   shutil.copytree(checkpoint, folder)
   for other in folder.glob('*token*'):
@@ -269,7 +269,7 @@ def test_folders_and_pipes_in_place_of_files_are_refused(checkpoint, tmp_path):
         conversion.load(folder)
 
 
-def test_an_export_has_the_modes_of_other_files(tmp_path):
+def test_exported_files_have_the_usual_permissions(tmp_path):
   old = os.umask(0o027)
   try:
     conversion.save(tmp_path / 'out', CONFIG, make())

@@ -100,7 +100,7 @@ def test_published_dropout(family, kind, rate):
   assert (config.block.dropout if head.dropout is None else head.dropout) == rate
 
 
-def test_dropout_follows_the_row_and_not_its_place():
+def test_dropout_follows_the_example_and_not_its_row():
   head = conversion.build_head('roberta', 'label', tiny.config(dropout=0.5), 2)
   draw = np.random.default_rng(0)
   hidden = jnp.asarray(np.repeat(draw.normal(size=(1, 4, 32)), 3, 0), jnp.float32)
@@ -146,7 +146,7 @@ def test_auxiliary_language_modeling_heads_are_not_exported():
   assert conversion.exportable_params('gpt2', params) == (params, [])
 
 
-def test_a_decoders_row_is_what_its_exported_tokenizer_makes(tmp_path):
+def test_exported_tokenizers_of_decoders_make_the_same_rows(tmp_path):
   tokenizer = train_byte_bpe(['a quick brown fox'], 270, layout='gpt2')
   model = gpt2.small().resize(tiny.block(norm_at='pre'), 1, tokenizer.vocab.size, 16)
   heads = {'label': conversion.build_head('gpt2', 'label', model, 2)}
@@ -206,7 +206,7 @@ def test_an_exported_sentencepiece_gives_segment_types(tmp_path, family):
   assert said['model_input_names'] == ['input_ids', 'token_type_ids', 'attention_mask']
 
 
-def test_the_dropout_of_a_head_is_the_familys_or_the_tasks():
+def test_head_dropout_comes_from_the_family_or_the_task():
   model = tiny.config()
   assert TaskObjective(TaggingTask(family='gpt2')).heads(gpt2.small())['tags'].dropout == 0.1
   assert TaskObjective(TaggingTask(family='gpt2', head_dropout=0.3)).heads(gpt2.small())[

@@ -316,7 +316,7 @@ class Never:
     return os.mkdir, ('never-made',)
 
 
-def test_a_pickle_that_would_run_is_not_run(tmp_path, torch, monkeypatch):
+def test_a_pickle_with_code_is_not_executed(tmp_path, torch, monkeypatch):
   monkeypatch.chdir(tmp_path)
   pickles.write(tmp_path / 'model.pt', {'args': Never(), 'model': {'weight': Never()}}, torch)
   with pytest.raises(ConvertError, match='holds more than named tensors'):

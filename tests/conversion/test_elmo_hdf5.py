@@ -45,7 +45,7 @@ def test_exported_files_are_read_again(trained, folder):
                trained.params)
 
 
-def test_its_folder_is_one_that_the_converter_knows(trained, folder, tmp_path):
+def test_exported_folders_have_the_released_format(trained, folder, tmp_path):
   assert conversion.is_checkpoint(folder) and read_model_config(folder) == ('elmo', TINY)
   imported = conversion.load(folder, heads=('lm',), lazy=True)
   assert (imported.family, imported.tokenizer, imported.missing_heads) == ('elmo', None, ('lm',))

@@ -121,7 +121,7 @@ def test_a_byte_tokenizer_of_an_encoder_decoder_is_exported_as_byt5(tmp_path):
       tmp_path / 'out' / 'tokenizer.json').exists()
 
 
-def test_a_glm_states_the_tokens_of_its_blanks(tmp_path):
+def test_exported_glm_lists_its_blank_tokens(tmp_path):
   _, _, config, _, _ = exported(tmp_path, 'glm', 'glm')
   size = TOKENIZERS['glm']().vocab.size
   assert {role: config[f'{role}_token_id']
@@ -171,7 +171,7 @@ def imported(tmp_path, family, kind, config=(), generation=None, beside=()):
     ({'eos_token_id': 2}, None, {'eot_token': {'content': '<0x05>'}}, (2, 8)),
     ({'eos_token_id': 50256}, None, {}, (2,)),
 ])
-def test_all_tokens_that_end_a_text_are_read(tmp_path, config, generation, beside, ends):
+def test_all_end_tokens_are_read(tmp_path, config, generation, beside, ends):
   trained = imported(tmp_path, 'llama', 'llama', config, generation, beside)
   assert trained.generation.end_ids == ends
   # The most likely first token ends the text if the files state it as an end.
@@ -195,7 +195,7 @@ BART = {
     'encoder_no_repeat_ngram_size': 3, 'decoder_start_token_id': 2}
 
 
-def test_settings_of_generation_are_read_and_options_go_before_them(tmp_path):
+def test_generation_settings_are_read_and_options_override_them(tmp_path):
   trained = imported(tmp_path, 'bart', 'chinese', generation=BART)
   assert trained.generation == GenerationDefaults(
       (3,), 2, (9,), {'beams': 3, 'length_penalty': 2.0, 'no_repeat_ngram': 2, 'forced_first': 2,
@@ -223,7 +223,7 @@ def test_settings_of_generation_are_read_and_options_go_before_them(tmp_path):
       trained, '我们看', beams=1, max_new=3)[0][0].text
 
 
-def test_settings_of_config_json_count_where_no_other_file_is(tmp_path):
+def test_settings_in_config_json_apply_without_generation_config(tmp_path):
   trained = imported(tmp_path, 'bart', 'chinese', {'num_beams': 2, 'forced_eos_token_id': 3})
   assert trained.generation.options == {'beams': 2, 'forced_last': 3}
 
@@ -269,7 +269,7 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path):
     loaded_model.load_model(tmp_path / 'out')
 
 
-def test_the_export_of_an_import_states_the_same(tmp_path):
+def test_settings_are_preserved_by_import_and_export(tmp_path):
   imported(tmp_path, 'bart', 'chinese', generation=BART)
   plm_jax.convert(tmp_path / 'out', tmp_path / 'again')
   for name in ('config.json', 'generation_config.json'):
@@ -277,7 +277,7 @@ def test_the_export_of_an_import_states_the_same(tmp_path):
         (tmp_path / 'out' / name).read_text())
 
 
-def test_ids_are_never_written_that_the_files_bar(tmp_path):
+def test_suppressed_tokens_are_never_generated(tmp_path):
   trained = imported(tmp_path, 'llama', 'llama', generation={})
   (found,), = plm_jax.generate(trained, 'the text', max_new=4)
   barred = imported(tmp_path / 'b', 'llama', 'llama',

@@ -106,7 +106,7 @@ def test_a_device_needs_its_own_bytes(checkpoint, bytes_read):
   assert sum(bytes_read) < 0.2 * sum(x.size for x in jax.tree.leaves(params)) * 2
 
 
-def test_a_copy_is_compared_where_it_is_read(tmp_path):
+def test_tied_copies_are_compared_where_they_are_read(tmp_path):
   config, _, params = made('gpt2')
   conversion.save(tmp_path / 'in', config, params, like='gpt2')
   tensors = {

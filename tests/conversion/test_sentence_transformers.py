@@ -120,7 +120,7 @@ def test_poolings_in_another_order(tmp_path):
       plm_jax.encode(tmp_path / 'out', TEXTS), plm_jax.encode(trained, TEXTS))
 
 
-def test_a_layer_of_training_alone_is_left_out(tmp_path):
+def test_training_only_layers_are_ignored(tmp_path):
   trained = trained_of(VectorConfig(('first',), dense=8, dense_used='training'))
   plm_jax.export(trained, tmp_path / 'out')
   back = plm_jax.load(tmp_path / 'out')
@@ -192,7 +192,7 @@ def test_similar_and_search(trained):
     plm_jax.search(trained, [], 'a')
 
 
-def test_the_length_of_later_releases_is_the_tokenizers(folder, tmp_path):
+def test_later_releases_take_the_length_from_the_tokenizer(folder, tmp_path):
   copy = changed(folder, tmp_path, 'sentence_bert_config.json', lambda said: {})
   said = json.loads((copy / 'tokenizer_config.json').read_text())
   for stated, length in ((7, 7), (10 ** 30, plm_jax.load(folder).model.max_length)):

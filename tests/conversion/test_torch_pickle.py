@@ -218,7 +218,7 @@ def test_shards_of_a_pytorch_model(checkpoint, torch):
     conversion.load(folder)
 
 
-def test_a_pytorch_model_that_would_run_is_refused(checkpoint, torch, monkeypatch):
+def test_a_pytorch_model_with_code_is_refused(checkpoint, torch, monkeypatch):
   folder, tensors, _ = checkpoint
   monkeypatch.chdir(folder)
   write(folder / 'pytorch_model.bin',
@@ -233,7 +233,7 @@ class Hostile:
     return os.mkdir, ('never-made',)
 
 
-def test_the_folder_of_an_adapter_is_called_one(tmp_path):
+def test_adapter_folders_are_recognized(tmp_path):
   (tmp_path / 'adapter_config.json').write_text(
       '{"base_model_name_or_path": "bert", "peft_type": "LORA"}')
   (tmp_path / 'adapter_model.safetensors').touch()

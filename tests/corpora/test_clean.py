@@ -93,7 +93,7 @@ def test_reasons_add_up(tmp_path):
     clean(CleanConfig(), str(tmp_path / 'a.jsonl'), tmp_path / 'out')
 
 
-def test_text_that_is_kept_keeps_its_white_space(tmp_path):
+def test_kept_text_keeps_its_white_space(tmp_path):
   code = 'def f(x):\n    if x:\n        return 1\n\n\n    return 2  \n'
   verse = '\n   Shall I compare thee\r\n\r\n      to a summer day?\r\n'
   mixed = ('Navigation\n\nThis line has a full stop at its end.\n\n\n'

@@ -152,7 +152,7 @@ def test_finished_units_are_not_repeated_after_an_interruption(config, corpus, t
   assert contents(tmp_path / 'other') == contents(tmp_path / 'one')
 
 
-def test_damaged_text_is_the_error_that_it_is_for_one_process(config, corpus, tmp_path):
+def test_damaged_text_gives_the_same_error_as_in_one_process(config, corpus, tmp_path):
   said = []
   for working in None, by(Shuffled()):
     with pytest.raises(SourceError) as error:

@@ -49,7 +49,7 @@ def test_c4_on_chinese():
   assert found.lines == {'no terminal punctuation': 2, 'too few words': 1}
 
 
-def test_bad_words_are_whole_words_but_for_chinese(tmp_path):
+def test_bad_words_are_whole_words_except_in_chinese(tmp_path):
   (tmp_path / 'bad.txt').write_text('grape\nsour  plum\n坏词\n\n')
   check = RuleFilter(FilterConfig(bad_words=str(tmp_path / 'bad.txt')))
   assert [check([text]).reason for text in ('A Grape, red.', 'Grapefruit.', '这是坏词吗')] == [

@@ -169,7 +169,7 @@ def disks(tmp_path):
 @pytest.mark.parametrize('different', [
     'text', 'versions', *(pytest.param(what, marks=pytest.mark.release)
                           for what in ('tokenizer', 'options', 'checkpoint'))])
-def test_two_hosts_that_are_given_different_things_end_with_one_line(different, disks, tmp_path):
+def test_two_hosts_with_different_settings_end_with_one_line(different, disks, tmp_path):
   folders, settings = disks
   said = {'options': 'different options: --optim.peak is 0.001 on process 0 and 0.002 on process '
                      '1. Give every',
@@ -216,7 +216,7 @@ TWO_TEXTS = ['--scale=test', '--data.prepare.heldout=0.3', '--train.eval-every=2
 
 @pytest.mark.slow
 @pytest.mark.release
-def test_metrics_choose_alike_on_two_processes_through_a_stop(tmp_path):
+def test_two_processes_select_the_same_checkpoint_across_a_restart(tmp_path):
   """Each is the best metric of a run that stops and continues, by two processes; one process
   chooses the same."""
   paths = []
@@ -273,7 +273,7 @@ def run_alone(args, windows):
 
 @pytest.mark.slow
 @pytest.mark.release
-def test_two_processes_killed_and_continued_read_and_learn_what_one_undisturbed_process_does(
+def test_two_resumed_processes_equal_one_uninterrupted_process(
     tmp_path):
   """The batch grows in the second phase, which continues the order of the first."""
   text = tmp_path / 'text.txt'

@@ -72,7 +72,7 @@ def test_commands_fit_the_width_of_a_page():
     assert not wide, f'{path}: {wide}'
 
 
-def test_rows_of_tables_have_as_many_cells_as_their_head():
+def test_table_rows_have_as_many_cells_as_the_header():
   pages = [*DOCS.rglob('*.md'), *(ROOT / 'benchmarks').rglob('*.md'), *ROOT.glob('*.md')]
   wrong = []
   for path in pages:

@@ -108,7 +108,7 @@ def test_examples_come_before_the_question():
       '->')
 
 
-def test_draws_are_of_seed_and_question_and_never_the_question_itself():
+def test_samples_depend_on_seed_and_question_and_exclude_the_question():
   pool = [FewShotExample(f'{number % 9}', ('a',), 0, str(number)) for number in range(18)]
   asked = [FewShotExample(f'question {number}', ('a',), 0, '') for number in range(20)]
   own = few_shot.sample_shots(pool, pool[5], 16, seed=3)

@@ -84,7 +84,7 @@ def asked(trained: LoadedModel, texts: list[str], how: str) -> list[float]:
 
 
 @pytest.mark.parametrize('how', ['pll', 'pll-word-l2r'])
-def test_a_pseudo_likelihood_is_what_masks_are_filled_with_one_by_one(bert, how):
+def test_pseudo_likelihood_equals_masking_tokens_one_by_one(bert, how):
   texts = ['Tanya appreciates himself.', 'The.',
            'Those actors had not harmed the waitress, and the doctors.']
   scores = plm_jax.likelihood(bert, texts, how)
@@ -107,7 +107,7 @@ def test_later_tokens_of_the_same_word_are_masked_too(bert):
   ]
 
 
-def test_scores_do_not_depend_on_what_else_is_scored(roberta, lines):
+def test_scores_do_not_depend_on_the_rest_of_the_batch(roberta, lines):
   together = plm_jax.likelihood(roberta, lines)
   np.testing.assert_allclose(together[::7],
                              [plm_jax.likelihood(roberta, line)[0] for line in lines[::7]],
@@ -218,8 +218,8 @@ def test_a_table_of_pairs_without_a_phenomenon():
                             for line in table_lines({'run': named, 'other': judged})]
 
 
-def test_the_command_prints_a_table_and_writes_what_each_pair_got(bert, monkeypatch, tmp_path,
-                                                                  capsys):
+def test_the_command_prints_a_table_and_writes_the_scores_of_each_pair(bert, monkeypatch, tmp_path,
+                                                                       capsys):
   monkeypatch.setattr(loaded_model, 'load_model', lambda folder, mesh=None: bert)
   out, page = tmp_path / 'out.jsonl', tmp_path / 'page.html'
   monkeypatch.setattr('sys.argv', ['plm_jax', 'minimal-pairs', 'run', str(BLIMP), f'--output={out}',

@@ -40,7 +40,7 @@ def test_uniform(length, stride):
   assert found.bits_per_byte == pytest.approx(12 / 15 * math.log2(14))
 
 
-def test_windows_do_not_matter_to_a_model_of_pairs():
+def test_window_size_does_not_matter_to_a_bigram_model():
   """Nor do they to any model, as long as the text fits one."""
   table = np.random.default_rng(0).normal(size=(14, 14)).astype(np.float32)
   text = 'fad cab bed jab ' * 8

@@ -53,7 +53,7 @@ def test_the_vector_of_a_word_is_the_mean_of_its_tokens(family):
         np.testing.assert_allclose(vectors[layer, word], states[begin:end].mean(0), atol=1e-6)
 
 
-def test_a_sentence_longer_than_a_row_has_all_of_its_words(bert):
+def test_long_sentences_keep_all_words(bert):
   long = [('fox', 'dog') * 20]
   assert len(token_features.build_rows(bert, long)) > 1
   found, = token_features.word_layers(bert, long)
@@ -121,7 +121,7 @@ def test_attention_of_a_decoder_is_causal():
     plm_jax.attention(model('gpt2'), ' ')
 
 
-def test_a_picture_is_a_png_of_its_values():
+def test_images_are_valid_png_files():
   address = drawing.png_data_url(np.array([[0.0, 1.0, 0.5], [2.0, -1.0, 0.2]]))
   data = base64.b64decode(address.partition('base64,')[2])
   assert data[:8] == b'\x89PNG\r\n\x1a\n' and struct.unpack('>II', data[16:24]) == (3, 2)

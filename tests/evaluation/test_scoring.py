@@ -100,7 +100,7 @@ def test_a_continuation_does_not_start_with_excluded_tokens(scorer, table):
     assert [score.greedy for score in filtered] == [False, not free, False]
 
 
-def test_a_piece_over_the_boundary_is_the_continuations(scorer, table):
+def test_a_token_across_the_boundary_belongs_to_the_continuation(scorer, table):
   logprob, greedy = by_hand(table, [13, 3, 12, 4], 2)
   assert scorer.score([('ca', 'bd')]) == [ContinuationScore(pytest.approx(logprob, rel=1e-5),
                                                             greedy, 2, 0)]
@@ -137,7 +137,7 @@ def test_answers_of_one_token_share_a_row(table):
   assert one == [scorer.score([pair])[0] for pair in pairs]
 
 
-def test_few_rows_of_a_length_go_with_longer_ones(table):
+def test_few_rows_of_one_length_are_batched_with_longer_ones(table):
   """A batch has 64 tokens: four rows of 16 fill one batch, three do not."""
   for short, want in ((3, [(2, 24)]), (4, [(4, 16), (1, 24)])):
     seen = []
@@ -223,7 +223,7 @@ def test_a_decoder_against_its_full_forward(tied, shape):
     assert greedy == bool((odds.argmax(-1) == targets).all())
 
 
-def test_jit_is_of_the_model_not_of_its_parameters(scorer):
+def test_parameters_are_arguments_of_the_compiled_function(scorer):
   """Parameters are an argument: constants of their size would be compiled in."""
   batch = {name: np.zeros((1, 16), np.int32) for name in ('tokens', 'segments', 'positions')}
   targets, barred = np.zeros((1, 16, 1), np.int32), np.zeros(2, np.int32)

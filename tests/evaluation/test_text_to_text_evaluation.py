@@ -108,7 +108,7 @@ def test_unusable_sources_and_models_are_refused(trained, tmp_path):
     text_to_text.evaluate_text_to_text(decoder, f'task:sst2:{tmp_path}/x.jsonl')
 
 
-def test_missing_libraries_are_found_before_anything_is_decoded(trained, tmp_path, monkeypatch):
+def test_missing_libraries_are_reported_before_decoding(trained, tmp_path, monkeypatch):
   """One line that names the extra; a task whose metrics need none is not stopped."""
   (tmp_path / 'x.csv').write_text('a,b\nc,d\n')
   source, real = f'task:columns-a-b:{tmp_path}/x.csv', importlib.util.find_spec

@@ -35,7 +35,7 @@ def test_token_losses_sum_to_text_losses(bert, gpt2):
     token_losses.compute_losses(bert, [''])
 
 
-def test_a_text_longer_than_a_row_is_read_as_several(bert, gpt2):
+def test_long_texts_are_split_into_several_rows(bert, gpt2):
   for trained in (bert, gpt2):
     found = token_losses.compute_losses(trained, [' '.join(TEXTS * 12)])
     assert len(found.ids) == len(trained.tokenizer.encode(' '.join(TEXTS * 12))) > 64

@@ -49,7 +49,7 @@ def typed(*args: str) -> None:
 
 @pytest.mark.release
 @pytest.mark.slow
-def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys):
+def test_every_step_runs_once_and_results_are_in_a_table(track, monkeypatch, capsys):
   asked = ['--data=track', '--output=out', *SMALL]
   typed(*asked)
   first = json.loads((track / 'out/babylm.json').read_text())['done']
@@ -98,7 +98,7 @@ def test_everything_is_done_once_and_laid_in_a_table(track, monkeypatch, capsys)
     typed(*asked, '--recipe=bert_base')
 
 
-def test_a_part_is_done_again_where_its_files_or_the_model_have_changed(track, monkeypatch, capsys):
+def test_steps_are_repeated_if_their_files_or_the_model_change(track, monkeypatch, capsys):
   (track / 'run').mkdir()
   (track / 'run/weights').write_text('1')
   monkeypatch.setattr(entry.loaded_model, 'load_model', lambda folder: None)
@@ -166,7 +166,7 @@ def test_impossible_entries_are_refused_before_any_work(track, monkeypatch, args
     typed(*args)
 
 
-def test_the_table_has_the_phenomena_of_both_ways():
+def test_the_table_has_phenomena_for_both_scores():
   def pairs(value):
     return {'accuracy': value, 'interval': [0.25, 0.75], 'pairs': 8,
             'phenomena': {'binding': value}}
@@ -209,6 +209,6 @@ def test_wrong_commands(track, capsys, args, message):
   assert message in f'{ended.value.code} {capsys.readouterr().err}'
 
 
-def test_the_command_that_others_know_names_this_one():
+def test_the_former_command_names_the_new_one():
   with pytest.raises(UsageError, match=r'`python -m experiments\.babylm`'):
     answer(['babylm', '--data=track'])

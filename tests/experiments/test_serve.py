@@ -94,7 +94,7 @@ def test_masks_are_filled_and_errors_are_one_line(port):
   assert post(port, '/predict', {'texts': ['a']})[0] == 404  # this model has learned no task
 
 
-def test_a_request_that_is_no_list_of_texts_is_refused_in_one_line(port):
+def test_a_request_without_a_list_of_texts_is_a_one_line_error(port):
   for value in ({'texts': [float('nan')]}, {'texts': 'a'}, {}, [], b'{"texts": ['):
     status, answer = post(port, '/encode', value)
     assert status == 422 and answer['detail'].startswith('body') and '\n' not in answer['detail']
@@ -110,7 +110,7 @@ def test_a_large_body_is_refused(port):
   assert status == 411
 
 
-def test_a_text_that_is_too_long_is_not_truncated_by_any_function():
+def test_no_function_truncates_long_texts_silently():
   for kind in ('classification', 'embedding', 'bert'):
     name = 'predict' if kind == 'classification' else 'encode'
     with serve(ready.model(kind)) as port:
@@ -120,7 +120,7 @@ def test_a_text_that_is_too_long_is_not_truncated_by_any_function():
                                 or '40002 tokens' in answer['detail'])
 
 
-def test_a_damaged_model_is_an_error_of_the_server():
+def test_a_damaged_model_is_a_server_error():
   model = ready.model('classification')
   model.params['heads_label']['dense']['bias'] = np.array([np.nan, 0], np.float32)
   with serve(model) as port:

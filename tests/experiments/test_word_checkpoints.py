@@ -43,7 +43,7 @@ def test_a_large_step_has_several_names():
 
 
 @pytest.mark.parametrize(('steps', 'last'), [(99, ['chck_100M']), (98, ['chck_100M']), (97, None)])
-def test_the_end_may_miss_the_next_checkpoint_by_little(steps, last):
+def test_a_run_may_end_slightly_before_its_last_checkpoint(steps, last):
   """A text of a little less than ten million words is read ten times, too."""
   assert plan_checkpoints(SMALL, (Phase(steps, 128, 8),), (1e6,)).names.get(steps) == last
 
@@ -100,7 +100,7 @@ def test_a_run_keeps_its_checkpoints(thousands, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_that_reads_too_often_or_too_much(thousands, monkeypatch):
+def test_runs_with_too_many_epochs_or_words_are_refused(thousands, monkeypatch):
   message = (r'the run reads text.txt \d+\.?\d* times, and BabyLM allows 10 epochs: '
              r'give --train.phases.0.steps=(\d+)')
   with pytest.raises(ConfigError, match=message) as caught:

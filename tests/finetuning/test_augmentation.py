@@ -39,7 +39,7 @@ def rows(batch):
   return [row[row > 2].tolist() for row in batch['tokens']]
 
 
-def test_a_text_is_changed_by_seed_epoch_and_number():
+def test_augmentation_depends_on_seed_epoch_and_index():
   some = batches(AugmentConfig(share=1.0, substitute=0.0, insert=0.0, swap=0.5, delete=0.0))
   first, again, other = (some.make_epoch_batch(np.array([1, 0]), epoch)[0] for epoch in (0, 0, 1))
   assert rows(first) == rows(again) != rows(other)
@@ -58,7 +58,7 @@ def test_both_texts_keep_their_places():
   assert set(tokens[[1, 2, 4, 5]]) <= set(range(10, 24))
 
 
-def test_words_with_a_label_each_are_left_alone():
+def test_texts_with_word_labels_are_not_augmented():
   with pytest.raises(ConfigError, match='tagging depends on their positions'):
     batches(AugmentConfig(share=1.0), TaggingTask(labels=('O', 'B-X')))
 

@@ -96,7 +96,7 @@ def test_a_killed_run_ends_with_the_same_bits(how, at, home, finished, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize('mesh', [
     {'mesh__data': 1, 'mesh__fsdp': 8}, pytest.param({'mesh__data': 8}, marks=pytest.mark.release)])
-def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
+def test_eight_devices_train_the_same_as_one(mesh, home, finished, tmp_path):
   """Dropout included."""
   result = run(labelled.run(home, output=str(tmp_path / 'run'), **mesh))
   assert_alike(result, finished[1], (tmp_path / 'run', finished[0]))
@@ -106,7 +106,7 @@ def test_eight_devices_learn_what_one_does(mesh, home, finished, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['tagging',
                                   pytest.param('classification', marks=pytest.mark.release)])
-def test_micro_steps_and_packed_rows_change_nothing(kind, home, tmp_path):
+def test_gradient_accumulation_and_packing_change_nothing(kind, home, tmp_path):
   """Without dropout, whose draws are of rows. Packed batches are of the same examples, in the same
   order."""
   results = {}
@@ -130,7 +130,7 @@ def scripted(figures: list[float], seen: dict):
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypatch):
+def test_early_stopping_ends_with_the_best_parameters(home, tmp_path, monkeypatch):
   """Early: after two evaluations without improvement. The same command does not continue the
   run."""
   seen: dict = {}
@@ -150,7 +150,7 @@ def test_a_run_ends_with_its_best_parameters_and_early(home, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize(('labels', 'taken'), [
     (('bad', 'good'), True), (('good', 'bad'), False), (('LABEL_0', 'LABEL_1'), False)])
-def test_the_head_of_an_exported_checkpoint_is_taken_for_the_same_classes(
+def test_the_head_of_an_exported_checkpoint_is_reused_for_the_same_classes(
     home, finished, tmp_path, capsys, labels, taken):
   trained = loaded_model.load_model(finished[0])
   out = tmp_path / 'out'
@@ -167,7 +167,7 @@ def test_the_head_of_an_exported_checkpoint_is_taken_for_the_same_classes(
 
 
 @pytest.mark.slow
-def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, capsys):
+def test_the_head_of_another_task_is_not_reused(home, finished, tmp_path, capsys):
   """Three classes, then two with other names; the other parameters are kept."""
   (tmp_path / 'three').mkdir()
   for part in ('train', 'dev'):
@@ -187,7 +187,7 @@ def test_the_head_of_another_task_is_not_taken_over(home, finished, tmp_path, ca
   tiny.assert_same(result.params['backbone'], finished[1].params['backbone'])
 
 
-def test_a_model_that_does_the_task_is_evaluated_before_it_is_trained(home, finished, tmp_path):
+def test_a_model_with_a_trained_head_is_evaluated_before_training(home, finished, tmp_path):
   """At a learning rate of 0 nothing gets better, so the result is the initial model."""
   begun = InitialModel(str(finished[0]), 'bert', loaded_model.load_model(finished[0]).model)
   result = run(labelled.run(home, steps=2, start=begun, output=str(tmp_path / 'run'),
@@ -199,6 +199,6 @@ def test_a_model_that_does_the_task_is_evaluated_before_it_is_trained(home, fini
   assert result.best == 0 and result.finished
 
 
-def test_a_model_with_a_new_head_is_not(finished):
+def test_a_model_with_a_new_head_is_not_evaluated_before_training(finished):
   lines = [json.loads(line) for line in (finished[0] / 'metrics.jsonl').read_text().splitlines()]
   assert min(line['step'] for line in lines if line['split'] == 'heldout') == 2

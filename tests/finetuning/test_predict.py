@@ -19,7 +19,7 @@ from plm_jax.tasks.tagging_format import TAGGING
 from plm_jax.unicode_words import split_words
 
 
-def test_a_class_has_its_name_and_a_value_is_a_number():
+def test_predictions_are_class_names_or_numbers():
   model = tuned.trained('classification')
   found = plm_jax.predict(model, ['a fine film', 'a dull film', ('a film', 'fine')])
   assert [one.label for one in found] == ['good', 'bad', 'good']
@@ -132,7 +132,7 @@ def test_a_line_is_an_example():
     next(found)
 
 
-def test_a_source_comes_in_chunks_with_its_labels(tmp_path):
+def test_sources_are_read_in_chunks_with_labels(tmp_path):
   file = tmp_path / 'x.tsv'
   file.write_text('text\tlabel\n' + ''.join(f'row {n}\t{"good" if n % 2 else "bad"}\n'
                                             for n in range(7)))

@@ -90,8 +90,7 @@ def test_pooling(tokenizer):
 
 
 @pytest.mark.parametrize(('kind', 'room'), [(0, 62), (3, 62), (4, 63)])
-def test_a_text_that_is_cut_keeps_its_special_tokens_and_nothing_of_its_end(kind, room, tokenizer,
-                                                                            monkeypatch):
+def test_truncated_texts_keep_their_special_tokens(kind, room, tokenizer, monkeypatch):
   """An encoder has [CLS] and [SEP], a decoder a start alone."""
   monkeypatch.setattr(tokenizer, 'vocab', dataclasses.replace(tokenizer.vocab, bos=2, eos=3))
   model = trained(models(tokenizer.vocab.size)[kind], tokenizer)
@@ -134,7 +133,7 @@ def test_hidden_states_equal_transformers(case):
 
 
 @pytest.mark.slow
-def test_rows_of_many_lengths_are_read_in_few_shapes(tokenizer, monkeypatch):
+def test_rows_of_many_lengths_use_few_shapes(tokenizer, monkeypatch):
   shapes = set()
   read = encoding.compute_vectors
   def counted(config, params, batch, *how):

@@ -86,7 +86,7 @@ def test_token_by_token(model, written, apart):
 
 
 @pytest.mark.slow
-def test_a_beam_is_scored_as_it_is_read_at_once(model):
+def test_beam_scores_equal_a_full_pass(model):
   """Beams of one source share its memory, whichever of them continue."""
   steps, beams = model.steps(True), 3
   found = engine.generate_tokens(
@@ -104,7 +104,7 @@ def test_a_beam_is_scored_as_it_is_read_at_once(model):
     np.testing.assert_allclose(found['scores'][:, beam], score, atol=2e-5)
 
 
-def test_the_first_and_the_last_token_may_be_given(model):
+def test_first_and_last_tokens_can_be_forced(model):
   steps = model.steps(True)
   found = engine.generate_tokens(
     steps,

@@ -86,7 +86,7 @@ def exhaustively(table, prompt, most, penalty, best):
 
 @pytest.mark.parametrize('penalty',
                          [1.0, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, 2.0))])
-def test_wide_beams_find_the_best_of_all_texts(table, penalty):
+def test_wide_beams_find_the_most_likely_text(table, penalty):
   prompts = [[1, 2], [3, 0], [0, 1, 1]]
   found, scores = run(table, prompts, max_new=3, beams=25, number=4, length_penalty=penalty,
                       early_stopping='never')
@@ -134,7 +134,7 @@ def test_draws_have_their_frequencies(settings, change):
           * np.sqrt(expected * (1 - expected) / number)).all()
 
 
-def test_a_row_is_drawn_alike_in_any_batch(table):
+def test_samples_do_not_depend_on_the_batch(table):
   alone, _ = run(table, [[1, 2]], seed=3, temperature=1.0, max_new=20, number=2)
   among, _ = run(table, [[1, 2], [0, 1, 2, 3], [3, 3]], seed=3, temperature=1.0, max_new=20,
                  number=2)

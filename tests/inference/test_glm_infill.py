@@ -84,7 +84,7 @@ def test_a_row_is_the_objectives():
 
 
 @pytest.mark.slow
-def test_blanks_are_filled_as_whole_rows_would_have_it():
+def test_filled_blanks_equal_full_passes():
   """Of ragged prompts, one blank after another, from the cache."""
   most = 6
   found = glm_infill.fill_blanks(trained(), PROMPTS, GenerationConfig(max_new=most))
@@ -98,7 +98,7 @@ def test_blanks_are_filled_as_whole_rows_would_have_it():
   assert sum(len(words.split()) for some in found for words in some) > 6
 
 
-def test_a_text_ends_in_part_a_unless_a_blank_ends_it():
+def test_part_a_has_an_end_token_unless_a_blank_ends_it():
   assert glm_infill.encode_prompt(trained(), 'a [MASK] b')[-1] == VOCAB.pad
   assert glm_infill.encode_prompt(trained(), 'a [gMASK]')[-1] == VOCAB.gmask
 

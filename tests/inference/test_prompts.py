@@ -90,7 +90,7 @@ def test_templates_by_hand():
     fill_template('{b}', {'a': 1})
 
 
-def test_no_template_and_no_row_is_a_traceback(tmp_path):
+def test_templates_and_rows_never_cause_a_traceback(tmp_path):
   draw = random.Random(5)
   good = {'question': 'a b', 'passage': 'c d', 'text': 'e f', 'choices': ['a', 'b'], 'label': 1,
           'title': 'g'}
@@ -145,7 +145,7 @@ def test_prompts_by_hand():
                                        tokenizer=train_byte_bpe(['a'], 270, layout='gpt2')), ['a'])
 
 
-def test_blanks_are_of_whole_sentences_that_the_tokenizer_knows(monkeypatch):
+def test_blanks_are_in_complete_sentences_of_known_tokens(monkeypatch):
   """Three windows of one document: a sentence of 8 tokens fills the first, and has its end in the
   second."""
   rows = np.array([[20, 21, 22, 23, 24, 25, 26, 27], [30, 31, 40, 41, 42, 50, 51, 0],

@@ -171,7 +171,7 @@ def test_unsupported_settings_of_unmasking_are_refused(trained):
     plm_jax.perplexity(trained, ['ab'], length=33)
 
 
-def test_the_bound_of_texts_converges_to_that_by_enumeration(trained, table):
+def test_the_bound_converges_to_enumeration(trained, table):
   found = plm_jax.perplexity(trained, ['aca', 'bbc'], samples=1500)
   want = [enumerated.exact_bound(table, np.array(text)) for text in ((5, 7, 5), (6, 6, 7))]
   assert found.is_bound and (found.tokens, found.words, found.bytes) == (6, 2, 6)
@@ -191,7 +191,7 @@ LANGUAGE = {(5, 6, 7, 8): 0.5, (8, 5, 5, 6): 0.3, (6, 6, 6, 6): 0.2}
 
 @pytest.mark.release
 @pytest.mark.slow
-def test_a_language_that_was_learned_is_sampled_as_often_as_it_was_read():
+def test_samples_have_the_frequencies_of_the_training_text():
   """Three texts of four words; the bound of a text is its likelihood."""
   objective = MaskedDiffusion()
   texts, shares = np.array(list(LANGUAGE), np.int32), np.array(list(LANGUAGE.values()))

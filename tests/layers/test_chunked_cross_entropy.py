@@ -35,7 +35,7 @@ def read(h, table, bias, labels, blocks):
 
 @pytest.mark.parametrize('blocks', [2, 4, SIZE])
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
-def test_blocks_score_as_whole_logits_do_with_the_same_gradients(blocks, dtype):
+def test_chunks_give_the_losses_and_gradients_of_full_logits(blocks, dtype):
   *inputs, labels = arrays(dtype)
   def total(blocks):
     def loss(h, table, bias):

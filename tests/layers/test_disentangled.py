@@ -48,7 +48,7 @@ def test_long_distances_count_as_the_span():
     (5, 8, r'span is 6 or more, got 5'), (2, 2, 'span is 3 or more, got 2'),
     (1, 8, 'span is 6 or more, got 1'),
     (512, 1, 'buckets is 0, or 2 or more, got 1'), (129, 256, 'span is 130 or more, got 129')])
-def test_spans_that_buckets_do_not_divide_are_refused(span, buckets, said):
+def test_indivisible_spans_of_buckets_are_refused(span, buckets, said):
   with pytest.raises(ConfigError, match=said):
     Disentangled(span=span, buckets=buckets)
 

@@ -13,7 +13,7 @@ def literal(mask):
   return [''.join('.x'[int(seen)] for seen in row) for row in np.asarray(mask)]
 
 
-def test_packed_segments_see_themselves_and_padding_is_never_seen():
+def test_packed_segments_attend_to_themselves_and_never_to_padding():
   segments = jnp.array([[1, 1, 2, 2, 0]])
   assert literal(jax.jit(attention_mask)(segments, segments)[0, 0]) == ['xx...', 'xx...', '..xx.',
                                                                         '..xx.', '.....']
@@ -94,7 +94,7 @@ def encode(segments, packed):
   return run, params['embeddings']['tokens'][:size]
 
 
-def test_documents_packed_in_a_row_do_not_meet():
+def test_packed_documents_do_not_attend_to_each_other():
   segments = np.array([1] * 5 + [2] * 6 + [0] * 3)
   run, table = encode(segments, packed=True)
   before = run(table)

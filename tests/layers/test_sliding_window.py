@@ -90,7 +90,7 @@ def test_blocks_attend_as_rows_do(band, monkeypatch):
 
 
 @pytest.mark.slow
-def test_dropout_of_blocks_falls_on_a_share_of_pairs_and_on_others_in_each_block():
+def test_dropout_of_blocks_has_its_rate_and_differs_between_blocks():
   """Values identify keys, and all logits are equal, so that each key is either kept or
   dropped."""
   cfg = BlockConfig(width=8, heads=1)
@@ -132,7 +132,7 @@ def test_models_give_the_same_outputs_with_blocks(config, module, monkeypatch):
 @pytest.mark.parametrize('frozen',
                          [1, *(pytest.param(number, marks=[pytest.mark.slow, pytest.mark.release])
                                for number in (0, 3, 5))])
-def test_layers_take_turns(frozen):
+def test_alternating_layers_in_a_loop(frozen):
   """Five layers as a loop of two and one more layer, compared with a loop of five: outputs,
   intermediate values and gradients."""
   config = validation.with_paths(modernbert.make_config(5, 32, 4, 48), {
@@ -158,7 +158,7 @@ def test_layers_take_turns(frozen):
 @pytest.mark.parametrize(('config', 'seen'), [
     (modernbert.make_config(4, 32, 4, 48), 2 * 9 + 1), (gpt3.make_config(4, 64, 4), 9)],
     ids=['ModernBERT', 'GPT-3'])
-def test_pairs_outside_of_a_window_are_no_operations(config, seen):
+def test_flops_exclude_pairs_outside_the_window(config, seen):
   """Two products of width numbers, two operations each, for each of them, in two of four layers."""
   every, some = (dataclasses.replace(config, windows=windows).forward_flops(100, 15)
                  for windows in ((), (0, 9)))

@@ -217,7 +217,7 @@ def test_norm_eps_is_added_to_the_variance():
                     x).tolist() == [[0.5, -0.5]]
 
 
-def test_pre_norm_is_an_identity_without_weights_and_ends_in_a_norm():
+def test_pre_norm_with_zero_weights_is_an_identity_before_the_final_norm():
   cfg = tiny.block(norm_at='pre')
   params = jax.tree.map(np.zeros_like, init(cfg, layers=2))
   params['norm'] = {'scale': np.full(32, 2.0), 'bias': np.full(32, 1.0)}
@@ -299,7 +299,7 @@ def test_probabilities_can_be_looked_at():
 
 
 @pytest.mark.parametrize('norm_at', ['pre', 'post'])
-def test_cross_attention_reads_memory_and_nothing_that_is_masked(norm_at):
+def test_cross_attention_reads_only_unmasked_memory(norm_at):
   cfg = tiny.block(cross=True, norm_at=norm_at, dropout=0.0)
   hidden = jax.random.normal(jax.random.key(2), (3, 5, 32))
   memory = CrossAttentionInput(hidden, padding_mask(jnp.array([[1, 1, 1, 0, 0]] * 3)))

@@ -125,7 +125,7 @@ def test_answers_without_spaces_are_compared_by_characters():
   assert generation.normalize_answer('“Café” — the bar') == '“café” — bar'  # as SQuAD's script
 
 
-def test_exact_match_and_f1_normalise_as_squad_does():
+def test_exact_match_and_f1_normalize_like_squad():
   assert generation.normalize_answer(' The  "Eiffel-Tower", an A. ') == 'eiffeltower'
   assert generation.exact_match(['The Eiffel Tower!', 'Rome'],
                                 [['x', 'eiffel tower'], 'Paris']) == 50

@@ -32,7 +32,7 @@ def on_gpu(monkeypatch):
                                  for name in ('modernbert_base', 't5_v1_1_base')),
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.release]) for name in (
         'albert_base', 'llama_7b', 'bart_base', 'xlnet_base', 'deberta_v3_small'))])
-def test_a_step_has_the_same_loss_and_gradient(name, on_gpu):
+def test_gpu_forms_give_the_same_loss_and_gradient(name, on_gpu):
   recipe = recipes.find_recipe(name)('test')
   learner, windows = learner_of(recipe), text(
       recipe, dataclasses.replace(recipe.train.phases[0], batch=4))

@@ -161,7 +161,7 @@ def in_parts(q, k, v, mask, bits=None, **options):
       tpu_attention.Arrays(q, k, v, mask, None), 0.125, bits, on=SMALL, interpret=True, **options)
 
 
-def test_parts_of_keys_that_no_query_sees_are_finite(monkeypatch):
+def test_keys_without_queries_give_finite_values(monkeypatch):
   """The first row is padding, and the second part of the other one; their gradients are not
   zeroed."""
   monkeypatch.setattr(tpu_attention, 'max_keys', lambda *_: 128)
@@ -212,7 +212,7 @@ def test_parts_are_as_equal_as_tiles_allow(kind, queries, keys, causal, expected
     assert (part.first_query, part.part, rows.stop) == (rows.start, (own.start, keys), queries)
 
 
-def test_a_window_that_saves_goes_by_blocks_where_rows_need_parts(monkeypatch):
+def test_windows_use_blocks_for_rows_that_are_split(monkeypatch):
   """A layer of ModernBERT on v4: each query meets 256 keys, not a part of 2,048."""
   monkeypatch.setattr(tpu_attention, 'device_kind', lambda: SMALL)
   layer = Attention(AttentionConfig(dropout=0.0), CommonConfig(width=64, heads=1, dtype='bfloat16'))
@@ -445,7 +445,7 @@ def test_a_mesh_adds_up_gradients_of_tables():
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(jnp.abs(theirs).max()))
 
 
-def test_bits_of_dropout_are_as_good_as_random():
+def test_dropout_bits_pass_tests_of_randomness():
   """Their share; and that neighbouring queries, keys, heads, rows and seeds agree as often as
   chance has them."""
   places = jnp.meshgrid(*map(jnp.arange, (4, 4, 64, 1)), indexing='ij')[:3]
