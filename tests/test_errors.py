@@ -46,7 +46,7 @@ def test_a_signal_after_saved_work_ends_with_the_status_that_means_again(capfd):
   assert status(lambda: send(signal.SIGTERM), capfd)[0] == 143  # another command
 
 
-def test_an_exception_that_is_dropped_ends_it_too(capfd):
+def test_a_signal_in_code_that_drops_exceptions_ends_the_command(capfd):
   """Without the traceback of the finalizer."""
   class Finalized:
     def __del__(self):
@@ -56,7 +56,7 @@ def test_an_exception_that_is_dropped_ends_it_too(capfd):
   assert status(work, capfd) == (130, 'interrupted\n')
 
 
-def test_an_exception_that_became_another_ends_it_too(capfd):
+def test_a_signal_in_code_that_converts_exceptions_ends_the_command(capfd):
   def wrapped():
     try:
       send(signal.SIGINT)
@@ -116,7 +116,7 @@ def test_errors_end_with_one_line_and_bugs_with_their_traceback(capfd):
     '[].get("a")', '(5)["a"]', 'int([])', 'None.shape', '{}["a"]', 'json.loads(5)',
     'json.loads("{")',
     'b"\\xff".decode()'])
-def test_whatever_a_parser_raises_is_a_damaged_file(line):
+def test_any_exception_of_a_parser_means_a_damaged_file(line):
   damaged = pytest.raises(ConfigError, match=r'^a\.json is damaged, or not a list: ')
   with damaged, parse_errors_as('a.json', 'a list', ConfigError):
     exec(f'import json\n{line}', {})

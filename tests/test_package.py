@@ -35,7 +35,7 @@ def test_dependencies_have_upper_bounds():
   assert '0.12.8' in orbax.specifier and '1.0.0' not in orbax.specifier
 
 
-def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():
+def test_only_folders_of_code_are_installed():
   """A folder without __init__.py is not found by setuptools, and is missing from a wheel alone."""
   assert setup()['options.packages.find']['include'].split() == ['plm_jax*']
   folders = {path.parent for path in (ROOT / 'plm_jax').rglob('*.py')}
@@ -47,7 +47,7 @@ def test_every_folder_of_code_is_a_package_and_nothing_else_is_installed():
   assert dict(named) == {'plm_jax.cli': 'help.json'}
 
 
-def test_the_pythons_that_are_named_are_those_that_are_promised():
+def test_python_versions_agree_in_metadata_and_documentation():
   metadata, options = setup()['metadata'], setup()['options']
   named = re.findall(r':: (3\.\d+)$', metadata['classifiers'], re.M)
   first, last = named[0], int(named[-1].removeprefix('3.'))

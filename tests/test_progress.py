@@ -60,7 +60,7 @@ def test_a_dropped_interrupt_is_noticed(monkeypatch):
       done.update(1)
 
 
-def test_a_program_without_a_console_has_no_bars(monkeypatch):
+def test_without_a_console_there_are_no_progress_bars(monkeypatch):
   """Standard error is None in a service that has closed it, and in pythonw."""
   monkeypatch.setattr(sys, 'stderr', None)
   assert not progress.is_terminal()

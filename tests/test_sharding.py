@@ -63,7 +63,7 @@ RELEASE = 'deberta_v2_xlarge', 'mpnet_base', 'llama_7b', 'palm_8b', 'glm_base', 
 @pytest.mark.parametrize('recipe', [
     'gpt2_small', *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
     *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.release]) for name in RELEASE)])
-def test_a_row_each_on_a_mesh_of_three_axes(recipe):
+def test_one_row_per_device_on_a_mesh_of_three_axes(recipe):
   """If rows are small compared with kernels, XLA would move rows instead and mix them up."""
   config = recipes.find_recipe(recipe)('test')
   pad = max(config.model.padding, 0)
@@ -194,7 +194,7 @@ def slice_of(number, count=8):
                           for at in range(count)]
 
 
-def test_a_copy_of_the_model_is_in_one_slice():
+def test_each_copy_of_the_model_is_in_one_slice():
   devices = [*slice_of(0), *slice_of(1)]
   assert sharding.count_slices(devices) == 2 and sharding.count_slices(jax.devices()) == 1
   found = sharding.arrange_slices((4, 2, 2), devices[::-1])
@@ -224,7 +224,7 @@ def test_the_data_axis_takes_the_remaining_devices():
     (8, 1, 12, (3, 4, 1)),
     (64, 4, 256, (1, 64, 4)), (64, 4, 8, (1, 2, 4)), (192, 8, 1536, (1, 192, 8)),
     (3, 1, 4, (4, 1, 1))])
-def test_a_mesh_that_adapts_takes_what_there_is(fsdp, tensor, devices, shape):
+def test_an_adaptive_mesh_uses_the_available_devices(fsdp, tensor, devices, shape):
   found = sharding.fit_mesh(MeshConfig(fsdp=fsdp, tensor=tensor, adapts=True), devices)
   assert (found.data, found.fsdp, found.tensor) == shape and not found.adapts
   assert sharding.fit_mesh(MeshConfig(fsdp=fsdp), devices).fsdp == fsdp
@@ -244,7 +244,7 @@ def test_a_mesh_larger_than_the_devices():
       MeshConfig(**wrong)
 
 
-def test_a_batch_that_the_mesh_does_not_divide():
+def test_indivisible_batches_are_refused():
   mesh = mesh_of('mixed')
   sharding.check_batch(16, 4, mesh)
   with pytest.raises(ValueError) as error:

@@ -36,7 +36,7 @@ def run(kind, output, shell='"$@"', **options):
     ('"$@" >/dev/full', 'warning: standard output cannot be written: No space left on device\n'),
     ('"$@" >/dev/full 2>&1', ''), ('"$@" > >(exec true)', ''), ('"$@" 2> >(exec true)', ''),
     ('ulimit -f 0; trap "" XFSZ; "$@" > log', None)])
-def test_work_that_is_saved_in_files_is_finished_whatever_the_streams_are(shell, warning, tmp_path):
+def test_work_saved_in_files_finishes_with_any_streams(shell, warning, tmp_path):
   output = '/dev/null' if warning is None else tmp_path / 'file'
   status, _, said, written = run('tolerant', pathlib.Path(output), shell, cwd=tmp_path)
   assert status == 0
@@ -51,7 +51,7 @@ def test_work_that_is_saved_in_files_is_finished_whatever_the_streams_are(shell,
     ('"$@" >/dev/full', 1, 'error: standard output: No space left on device\n'),
     ('"$@" >&-', 1, 'error: standard output: it is closed\n'),
     ('"$@" > >(exec true)', 1, '')])
-def test_results_that_cannot_be_printed_are_an_error_and_a_closed_pipe_ends_silently(
+def test_unprintable_results_are_an_error_and_a_closed_pipe_ends_silently(
     shell, status, error, tmp_path):
   code, _, said, _ = run('strict', tmp_path / 'file', f'sleep 0.2; {shell}')
   assert (code, said.replace('a line of progress\n', '')) == (status, error)
@@ -61,7 +61,7 @@ def test_results_that_cannot_be_printed_are_an_error_and_a_closed_pipe_ends_sile
     ('ascii', rb'"sch\u00f6n \u96fb \ud83d\ude00 \udcff"'),
     ('latin-1', b'"sch\xf6n \\u96fb \\ud83d\\ude00 \\udcff"'),
     ('utf-8', '"schön 電 😀 \\udcff"'.encode())])
-def test_characters_that_an_encoding_lacks_are_escaped_as_in_json(encoding, printed):
+def test_characters_outside_the_encoding_are_escaped_as_in_json(encoding, printed):
   program = ("from plm_jax import streams\nwith streams.protect():\n"
              "  print('\"schön 電 😀 \\udcff\"')")
   done = subprocess.run([sys.executable, '-c', program], capture_output=True, timeout=60,
@@ -85,7 +85,7 @@ def test_a_closed_terminal_ends_nothing(tmp_path):
   assert process.returncode == 0 and (tmp_path / 'done').exists()
 
 
-def test_a_slow_reader_of_a_pipe_that_does_not_block_gets_everything():
+def test_a_slow_reader_of_a_nonblocking_pipe_gets_everything():
   program = ('import os\nfrom plm_jax import streams\nos.set_blocking(1, False)\nwith '
              'streams.protect():\n'
              '  print("x" * 1_000_000)')

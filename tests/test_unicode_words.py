@@ -148,7 +148,7 @@ def test_lists_of_words_for_scripts_without_spaces(tmp_path):
   assert cut('สว่')[1] == ['ส', 'ว่']
 
 
-def test_sentences_end_at_the_signs_of_each_script():
+def test_sentences_end_at_the_punctuation_of_each_script():
   assert sentence_splitting.split_sentences('မြန်မာစာ။ စာအုပ်။') == ['မြန်မာစာ။', 'စာအုပ်။']
   assert sentence_splitting.split_sentences('ផ្ទះស្អាត។ខ្ញុំទៅ។') == ['ផ្ទះស្អាត។', 'ខ្ញុំទៅ។']
   assert sentence_splitting.split_sentences('Ես գնացի։ Նա եկավ։') == ['Ես գնացի։', 'Նա եկավ։']
@@ -176,7 +176,7 @@ def test_marks_do_not_make_words_long():
                                      stop_words=0) == 'length of words'
 
 
-def test_texts_of_signs_alone_are_no_duplicates_of_each_other():
+def test_texts_of_punctuation_only_are_no_duplicates():
   examiner = filter_documents.DocumentFilter(CleanConfig(duplicates='exact'))
   first, other, again = (examiner([text]).exact for text in ('* * *', '❤ ☠', ' *  * * '))
   assert first == again != other

@@ -18,7 +18,7 @@ def test_rouge():
   assert found['rougeL'] == found['rougeLsum'] == pytest.approx(50 * (5 / 6 + 10 / 13))
 
 
-def test_rouge_stems_and_takes_lines_for_sentences():
+def test_rouge_stems_words_and_treats_lines_as_sentences():
   pytest.importorskip('rouge_score', reason='needs the extra: pip install "plm_jax[metrics]"')
   assert generation.rouge(['dogs barked'], ['dog barks'])['rouge2'] == 100
   lines = generation.rouge(['one two\nthree four'], ['three four\none two'])

@@ -74,7 +74,7 @@ def test_queries_without_relevant_documents_do_not_count():
   assert ranking_metrics([[0, 0]], [[1, 2]], [[1]])['map'] == 0
 
 
-def test_sides_that_do_not_fit_are_refused():
+def test_inconsistent_shapes_are_refused():
   with pytest.raises(UserError, match='relevance and scores of the same queries: got 1, 2'):
     ranking_metrics([[1]], [[1], [2]])
   with pytest.raises(UserError, match='query 1: a score for each document: got 2 scores of 1'):

@@ -37,7 +37,7 @@ def test_chunks_of_all_schemes(scheme):
 
 @pytest.mark.parametrize('scheme', WAYS)
 @pytest.mark.parametrize('style', ['PER-B', 'B_PER', 'PER_B'])
-def test_other_styles_are_read_as_the_usual_one(tmp_path, scheme, style):
+def test_other_schemes_give_the_same_chunks(tmp_path, scheme, style):
   def restyled(tag):
     letter, _, kind = tag.partition('-')
     return style.replace('PER', kind).replace('B', letter) if kind else tag
@@ -53,7 +53,7 @@ def test_other_styles_are_read_as_the_usual_one(tmp_path, scheme, style):
   assert [known[tag] for tag in again.examples[0].label] == list(map(restyled, said))
 
 
-def test_iob1_and_tags_that_do_not_fit():
+def test_iob1_and_invalid_tags():
   assert tag_schemes.find_scheme([['I-A', 'B-A', 'O']]) == tag_schemes.TagScheme('BIO', 1, 0)
   assert tag_schemes.find_scheme([['I-A', 'B-A', 'O']]).iob1
   # B before O, L at the beginning, B at the end
@@ -65,7 +65,7 @@ def test_iob1_and_tags_that_do_not_fit():
     tag_schemes.find_scheme([['B-A', 'L-A'], ['M-A']])
 
 
-def test_letters_alone_are_chunks_without_a_type():
+def test_tags_without_a_type_are_chunks():
   said = ['B', 'M', 'E', 'S']
   assert tag_schemes.find_scheme([said]).name == 'BMES' and tag_schemes.list_tag_names([said]) == (
       'B', 'E', 'M', 'S')
@@ -74,7 +74,7 @@ def test_letters_alone_are_chunks_without_a_type():
 
 
 @pytest.mark.parametrize('said', [['EVENT', 'O'], ['LOC', 'O'], ['NN', 'B-NP'], ['B-A', 'S']])
-def test_classes_of_words_are_no_chunks_and_whole_entities_of_them_are_refused_before_training(
+def test_entity_metrics_of_word_classes_are_refused_before_training(
     said):
   assert tag_schemes.find_invalid_tag(said)
   with pytest.raises(ConfigError,
@@ -85,7 +85,7 @@ def test_classes_of_words_are_no_chunks_and_whole_entities_of_them_are_refused_b
 
 
 @pytest.mark.parametrize('tag', [None, ['B-A'], float('nan'), True, 1.5, ' '])
-def test_a_value_that_is_no_tag_is_refused(tmp_path, tag):
+def test_invalid_tags_are_refused(tmp_path, tag):
   path = tmp_path / 'a.jsonl'
   path.write_text(''.join(json.dumps({'tokens': ['x', 'y'], 'tags': ['O', one]}) + '\n'
                           for one in ('B-A', tag)))

@@ -38,7 +38,7 @@ def test_constant_predictions_give_no_nan(name):
   assert numbers == pytest.approx(expected.get(name, [0] * 5))
 
 
-def test_values_that_are_no_numbers_have_no_correlation():
+def test_values_that_are_not_finite_have_no_correlation():
   for value in (math.nan, math.inf):
     assert tasks.pearson([1.0, 2.0, 3.0], [1.0, value, 2.0]) == 0
   assert tasks.spearman([1.0, 2.0, 3.0], [1.0, math.nan, 2.0]) == 0
@@ -87,7 +87,7 @@ def test_chunks_do_not_cross_sentences_nor_need_any():
       tasks.chunk_f1(*sides)
 
 
-def test_answers_are_measured_as_squad_1_does():
+def test_answer_metrics_equal_the_script_of_squad_1():
   golds = [['the Broncos', 'Denver Broncos', 'Broncos'], ['in 1990', '1990'], ['The'],
            ['gold-plated cup'], ['x']]
   said = ['Denver Broncos!', 'late in 1990', 'a', 'the cup, gold plated', '']
@@ -97,7 +97,7 @@ def test_answers_are_measured_as_squad_1_does():
     tasks.answer_metrics([['x'], []], ['x', ''])
 
 
-def test_answers_that_may_be_none_are_measured_as_squad_2_does():
+def test_answer_metrics_equal_the_script_of_squad_2():
   golds = [['Denver Broncos'], [], ['in 1990', '1990'], [], ['cup'], ['The'], []]
   said = ['Broncos', 'x', '1990', 'y', 'a gold cup', 'z', 'the']
   nulls = [-3.0, -2.0, -2.5, 1.5, 2.0, -4.0, 0.5]
@@ -113,7 +113,7 @@ def test_answers_that_may_be_none_are_measured_as_squad_2_does():
   assert 'NoAns_f1' not in tasks.squad2_metrics([['x']], ['x'], [0.0])
 
 
-def test_chinese_answers_are_measured_as_cmrc_does():
+def test_chinese_answer_metrics_equal_the_script_of_cmrc():
   golds = [['1990年12月', '90年'], ['《红楼梦》'], ['光荣公司(KOEI Inc.)'], ['约12.5%'], ['……']]
   said = ['1990年', '红楼梦。', '日本KOEI公司', '12.5%', '《》']
   scores = tasks.answer_scores(golds, said, 'cmrc', 0.0)

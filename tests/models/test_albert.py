@@ -129,7 +129,7 @@ def test_released_configurations():
       sinusoidal_pos_embds=False, tie_weights_=True, vocab_size=30522)) == distilbert.base()
 
 
-def test_sharing_that_transformers_has_and_has_not():
+def test_supported_and_unsupported_parameter_sharing():
   alone = dataclasses.replace(albert.base(), stack=StackConfig(12))
   assert attributes.build_hf_attributes(albert.FAMILY, alone)['num_hidden_groups'] == 12
   attention = dataclasses.replace(albert.base(), stack=StackConfig(12, 1, shared='attention'))
@@ -140,7 +140,7 @@ def test_sharing_that_transformers_has_and_has_not():
                                    dataclasses.replace(distilbert.base(), stack=StackConfig(6, 1)))
 
 
-def test_parameters_of_several_groups_may_be_numpys():
+def test_parameters_of_several_groups_may_be_numpy_arrays():
   """As `conversion.load` gives them, outside jit."""
   model = EncoderConfig(vocab=40, block=tiny.block(), stack=StackConfig(layers=4, groups=2),
                         max_length=16)

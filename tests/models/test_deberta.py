@@ -90,7 +90,7 @@ def without_tokens(params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('conv', [0, 3], ids=['plain', 'conv'])
-def test_documents_in_one_row_do_not_see_each_other(conv):
+def test_packed_documents_of_deberta_do_not_attend_to_each_other(conv):
   """Not by attention, not by the convolution, not in the mask decoder; and inside a document all
   see all."""
   of_masks, of_tokens = seen_by(config(conv=conv, buckets=4, shared=True, norm=True))
@@ -122,7 +122,7 @@ def test_another_document_changes_not_a_bit():
 
 
 @pytest.mark.slow
-def test_masks_are_not_read_off_the_last_layers_output():
+def test_masked_tokens_are_predicted_by_the_mask_decoder():
   """The decoder predicts them from the layer before and from absolute positions, which no other
   layer uses."""
   cfg = config(layers=2)
@@ -185,7 +185,7 @@ def test_each_term_can_be_left_out():
 
 
 @pytest.mark.slow
-def test_dropout_is_the_same_for_an_example_anywhere():
+def test_dropout_of_an_example_does_not_depend_on_its_row():
   cfg = config(dropout=0.3)
   some = params(cfg)
   run = jax.jit(lambda b, rows: with_heads(cfg).apply(

@@ -30,7 +30,7 @@ def test_parameters(config, published, rtd, mlm):
 
 @pytest.mark.parametrize(('config', 'said'), [(electra.small(), 128), (electra.base(), 768)],
                          ids=['small', 'base'])
-def test_tables_of_the_layers_width_are_not_projected(config, said):
+def test_embeddings_of_the_hidden_width_are_not_projected(config, said):
   written = attributes.build_hf_attributes(electra.FAMILY, config)
   assert written['embedding_size'] == said
   assert attributes.parse_hf_config(electra.FAMILY, electra.normalize_hf_config(written)) == config

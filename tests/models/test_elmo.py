@@ -56,7 +56,7 @@ def test_a_word_is_spelled_by_its_bytes():
   assert char_ids.encode_boundary(char_ids.SENTENCE_BEGIN, 5).tolist() == [259, 257, 260, 261, 261]
 
 
-def test_sentences_get_their_marks_and_are_turned_round():
+def test_sentences_get_marks_and_are_reversed_for_the_backward_model():
   ids = np.zeros((2, 3, 4), np.int32)
   ids[0, :1], ids[1, :3] = char_ids.encode_words(['a'], 4), char_ids.encode_words(
       ['a', 'b', 'c'], 4)
@@ -97,7 +97,7 @@ def test_padding_changes_nothing(params):
 
 @pytest.mark.release
 @pytest.mark.slow
-def test_a_text_may_be_read_in_parts(params):
+def test_state_carries_over_between_parts_of_a_text(params):
   """The state that is carried is all that the second part needs of the first."""
   streams = jnp.asarray(char_ids.encode_words([*'abcdefgh'], 9)).reshape(1, 1, 8, 9).repeat(2, 1)
   def call(part, **state) -> Any:

@@ -87,7 +87,7 @@ def test_both_positions_matter(model):
     assert np.abs(np.asarray(other - want))[weighed].max() > 0.01
 
 
-def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
+def test_a_glm_checkpoint_is_preserved_to_the_bit(tmp_path):
   """The original's names and types."""
   imported = conversion.load(CASE)
   assert imported.config.types == imported.config.max_length == 41 and list(imported.heads) == [

@@ -128,7 +128,7 @@ def test_names_of_the_hub(tmp_path):
 
 
 @pytest.mark.slow
-def test_bands_are_written_as_short_as_they_repeat(tmp_path):
+def test_repeating_window_patterns_are_exported_compactly(tmp_path):
   pytest.importorskip('safetensors')
   for number, windows in enumerate(((), (0, 6), (6, 6, 0, 0), (0, 6, 6, 6))):
     config = small('gpt_neo', windows=windows)
@@ -144,7 +144,7 @@ def test_bands_are_written_as_short_as_they_repeat(tmp_path):
                     like='gpt_neo')
 
 
-def test_gpt_is_refused_where_theirs_cannot_hold_it(tmp_path):
+def test_settings_without_a_counterpart_in_gpt_are_not_exported(tmp_path):
   config = small('openai-gpt')
   config = dataclasses.replace(config, block=dataclasses.replace(config.block, mlp_dim=48))
   with pytest.raises(conversion.ConvertError,

@@ -87,7 +87,7 @@ def test_ways_to_write_rope(said, rope):
     (dict(type='linear'), 'without factor'), (dict(type='longrope', factor=2.0), 'longrope'),
     (dict(type='linear', factor=2.0, turns=3), 'turns'),
     (dict(type='default', partial_rotary_factor=0.5), 'partial')])
-def test_rope_that_is_not_known_is_refused(scaling, complaint):
+def test_unknown_rope_types_are_refused(scaling, complaint):
   with pytest.raises(ConvertError, match=complaint):
     llama.normalize_hf_config(dict(rope_scaling=scaling))
 

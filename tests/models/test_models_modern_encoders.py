@@ -357,7 +357,7 @@ def test_parameters_as_published(config, backbone, whole):
 @pytest.mark.parametrize('family', [
     mosaicbert, *(pytest.param(family, marks=[pytest.mark.slow, pytest.mark.release])
                   for family in (neobert, ltg_bert, gpt_bert))])
-def test_texts_of_a_row_are_read_as_they_are_alone(family):
+def test_packed_texts_give_the_outputs_of_single_texts(family):
   """And one gets no gradient of the other."""
   config = validation.with_paths(family.base(), {
       'block.width': 24, 'block.heads': 6, 'block.mlp_dim': 16, 'stack.layers': 2, 'vocab': 40,

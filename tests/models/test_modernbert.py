@@ -123,7 +123,7 @@ def test_layers_use_their_own_rope_base():
   assert found == {(0,): [True, False], (3,): [False, True], (0, 3): [True, True]}
 
 
-def test_the_first_layer_reads_embeddings_as_they_are():
+def test_the_first_layer_has_no_norm_before_attention():
   config = small()
   assert layer_inputs(config).skip_norm.tolist() == [True, False, False, False]
   batch = rows()
@@ -197,7 +197,7 @@ def test_dropout_after_attention_is_trained_but_not_exported():
   assert both.dropout == both.out_dropout == 0.1
 
 
-def test_bands_of_two_widths_have_no_counterpart():
+def test_windows_of_two_widths_are_not_exported():
   with pytest.raises(ConvertError, match=r'sliding windows of one size, not \[2, 3\]'):
     attributes.build_hf_attributes(FAMILY, small(windows=(0, 2, 3)))
   ropes = TwoRopes(Rope(9.0, scaling=LinearScaling(2.0)))

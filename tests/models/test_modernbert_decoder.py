@@ -27,7 +27,7 @@ def test_parameter_counts_equal_the_encoders(config, number):
                                'attention_bias': True,
                                           'global_attn_every_n_layers': 2,
                                           'classifier_bias': True}])
-def test_a_folder_of_transformers_is_read_and_written(tmp_path, changes):
+def test_a_folder_of_transformers_is_imported_and_exported(tmp_path, changes):
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   pytest.importorskip('safetensors')
   torch.manual_seed(0)

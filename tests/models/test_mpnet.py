@@ -156,7 +156,7 @@ def test_roles_of_a_file_that_declares_none(tmp_path):
   assert write(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']) == write([]) == (6, 4, 7, 8)
 
 
-def test_fine_tuning_is_robertas_except_for_questions():
+def test_fine_tuning_settings_equal_roberta_except_for_qa():
   of = hyperparameters.published_hyperparameters
   assert of('rte', 'mpnet') == of('rte', 'roberta')
   assert of('squad_v2', 'mpnet')['peak'] == 2e-5 and of('squad_v2', 'mpnet')['batch'] == 48

@@ -48,7 +48,7 @@ def test_positions_begin_after_the_padding_index():
   np.testing.assert_array_equal(position_ids(tokens), [[0, 1, 2, 3, 4, 5]] * 2)
 
 
-def test_a_model_of_one_type_takes_no_notice_of_types():
+def test_a_model_with_one_segment_type_ignores_segment_types():
   config = tiny.config(layers=1)
   config = type(config)(
       config.vocab, config.block, config.stack, config.max_length, padding=1, pooler=False,
@@ -100,7 +100,7 @@ def test_a_tokenizer_with_another_padding_is_refused():
   assert make_learner(paper, dataclasses.replace(tiny.VOCAB, pad=1)).vocab.pad == 1
 
 
-def test_their_table_of_positions_is_longer_by_padding():
+def test_exported_position_tables_include_the_padding_offset():
   released = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1,
                   layer_norm_eps=1e-5, pad_token_id=1)
   config = attributes.parse_hf_config(roberta.FAMILY, released)
@@ -115,7 +115,7 @@ def test_their_table_of_positions_is_longer_by_padding():
 
 
 @pytest.mark.parametrize('theirs', ['gelu', 'gelu_new', 'relu'])
-def test_the_head_of_masks_has_exact_gelu(theirs):
+def test_the_masked_lm_head_has_exact_gelu(theirs):
   """RobertaLMHead in transformers' modeling_roberta.py calls gelu, whatever hidden_act of the
   layers is."""
   config = attributes.parse_hf_config(roberta.FAMILY, dict(pad_token_id=1, hidden_act=theirs))

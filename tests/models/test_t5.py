@@ -98,7 +98,7 @@ def test_written_and_read_back(saved):
   tiny.assert_same(imported.params, params)
 
 
-def test_an_import_is_written_as_it_was(saved, tmp_path):
+def test_export_of_an_import_equals_the_original(saved, tmp_path):
   *_, folder = saved
   imported = conversion.load(folder)
   conversion.save(tmp_path / 'again', imported.config, imported.params, like=imported)

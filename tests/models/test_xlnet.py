@@ -156,7 +156,7 @@ def test_same_length_is_a_band_as_wide_as_memory():
   np.testing.assert_array_equal(content[0, 0], [[1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1]])
 
 
-def test_texts_of_a_row_do_not_touch_each_other_by_a_bit():
+def test_packed_texts_do_not_affect_each_other_by_a_bit():
   before = forward(BATCH)
   tokens = BATCH['tokens'].copy()
   tokens[2, 5:9] = tokens[2, 5:9][::-1]
@@ -202,7 +202,7 @@ def test_causal_attention_includes_the_memory():
   np.testing.assert_allclose(found.hidden, whole.hidden[:, MEMORY:], atol=1e-5)
 
 
-def test_text_that_runs_backwards_is_text_read_from_the_other_end():
+def test_backward_rows_equal_reversed_text():
   plain = dict(tokens=IDS[:, :LENGTH], segments=np.ones((ROWS, LENGTH), int), types=BATCH['types'],
                ranks=RANKS, backward=np.zeros(ROWS, bool))
   turned = {name: x[:, ::-1] if x.ndim > 1 else ~x for name, x in plain.items()}
@@ -291,7 +291,7 @@ def test_rows_that_are_too_long():
         jax.random.key(0), dict(tokens=jnp.zeros((1, 11), int), segments=jnp.ones((1, 11), int))))
 
 
-def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
+def test_an_xlnet_checkpoint_is_preserved_to_the_bit(tmp_path):
   """Their raw kernels [width, heads, head] included; what transformers cannot hold is refused by
   name."""
   case = GOLDEN / 'two_stream_mems'
@@ -325,7 +325,7 @@ def test_xlnet_large_is_the_papers():
           recipe.objective.group) == (0.1, 0.1, 6)
 
 
-def test_bi_data_turns_the_second_half_of_the_rows():
+def test_bi_data_reverses_the_second_half_of_the_rows():
   model, turned = XLNet(config()), XLNet(dataclasses.replace(config(), bi_data=True))
   said = attributes.build_hf_attributes(xlnet.FAMILY, turned.cfg)
   assert said['bi_data'] is True and attributes.parse_hf_config(xlnet.FAMILY, said).bi_data

@@ -152,7 +152,7 @@ def test_adapters_and_heads_alone_have_a_gradient(kind):
 
 
 @pytest.mark.slow
-def test_dropout_of_what_adapters_read_follows_the_row():
+def test_adapter_dropout_follows_the_example():
   one, params, batch = setting('lora', 0.5)
   @jax.jit
   def run(key, batch, rows):
@@ -166,7 +166,7 @@ def test_dropout_of_what_adapters_read_follows_the_row():
                              atol=1e-4)
 
 
-def test_a_backbone_is_cut_where_its_top_begins():
+def test_gradients_stop_below_the_lowest_trained_layer():
   model = tiny.config(layers=4)
   assert [freeze_lower_layers(model, top).stack.frozen
           for top in (-1, 0, 1, 3, 4, 9)] == [0, 0, 3, 1, 0, 0]

@@ -183,7 +183,7 @@ def test_only_some_parameters_move(kind):
   assert held['backbone/tokens'].all()
 
 
-def test_what_stays_does_not_count_in_the_clipped_norm():
+def test_frozen_parameters_do_not_count_in_the_clipped_norm():
   params = {'a': {'layers': {'block': jnp.zeros((2, 1))}}, 'b': jnp.zeros(1)}
   grads = {'a': {'layers': {'block': jnp.array([[3.0], [100.0]])}}, 'b': jnp.array([1000.0])}
   config = Adafactor(clip=1.0, only=('a[0]',))
@@ -277,7 +277,7 @@ def test_which_parameters_decay_in_each_architecture(config, kinds):
           if not value} <= {'bias', 'scale'}
 
 
-def test_decay_and_nothing_else_where_the_gradient_is_zero():
+def test_a_zero_gradient_leaves_only_weight_decay():
   params = {'a': {'kernel': jnp.full(3, 2.0), 'bias': jnp.full(3, 2.0)}}
   grads = jax.tree.map(lambda x: jnp.zeros((1, *x.shape)), params)
   config = AdamW(peak=0.5, warmup=0, weight_decay=0.1, schedule='constant')
@@ -389,7 +389,7 @@ def squares(grads, decay):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('layers', [0, 2])
-def test_adafactor_sees_the_heads_of_attention_as_one_matrix(layers):
+def test_adafactor_merges_attention_heads_into_one_matrix(layers):
   """[D, H, A] and, on the way out, [H, A, D]; at rate 1 and size 1 an update is the gradient by the
   root of its mean square, as long as its own root mean square stays below 1."""
   draw = np.random.default_rng(0)

@@ -43,7 +43,7 @@ def factors(config, params):
       jax.tree.map(lambda got, want: np.round(got / want, 6), updates(config), plain)).items()}
 
 
-def test_learning_rates_fall_towards_the_text_as_electra_has_them():
+def test_layer_wise_learning_rates_decay_as_in_electra():
   """_get_layer_lrs of three layers: heads are at depth 5, layers at 3, 2, 1, embeddings at 0."""
   got = factors(AdamW(layer_decay=0.5), tree())
   layers = 'backbone/stack/layers/block/attention/query'
@@ -55,7 +55,7 @@ def test_learning_rates_fall_towards_the_text_as_electra_has_them():
       'backbone/embeddings/norm/scale': [1 / 32]}
 
 
-def test_numbers_that_are_trained_are_counted_layer_by_layer():
+def test_trained_parameters_are_counted_by_layer():
   assert [
     count_trained(select, tree())
     for select in (ParameterSelection(), ParameterSelection(top=1), ParameterSelection(top=0))
@@ -94,14 +94,14 @@ def test_layers_are_found_in_every_wiring(model):
           and 'pooler' not in name} == {5}
 
 
-def test_layers_that_are_shared_count_for_the_last_that_has_them():
+def test_shared_layers_count_as_the_last_layer_that_uses_them():
   block = {'attention': np.ones((1, 2)), 'mlp': np.ones((4, 2))}
   got = depths_below_head({'backbone': {'stack': {'layers': {'block': block}}}})['backbone'][
       'stack']['layers']['block']
   assert got['attention'].tolist() == [2] and got['mlp'].tolist() == [5, 4, 3, 2]
 
 
-def test_layers_learn_one_after_another_from_the_top():
+def test_gradual_unfreezing_starts_from_the_top():
   params = tree()
   optimizer = make_optimizer(AdamW(peak=0.1, warmup=0, schedule='constant', unfreeze=2), 20)
   state, grads, moved = optimizer.init(params), jax.tree.map(np.ones_like, params), []

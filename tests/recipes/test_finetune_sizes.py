@@ -164,7 +164,7 @@ def test_options_that_are_given_win():
     ('classification', 'mean'), ('multilabel', 'mean'), ('regression', 'mean'), ('choice', 'mean'),
     ('rerank', 'mean'),
     ('sst2', 'mean'), ('tagging', 'first'), ('answers', 'first')])
-def test_a_text_is_pooled_as_the_initial_model_was_trained(task, pooling):
+def test_pooling_follows_the_initial_model(task, pooling):
   start = InitialModel('x', 'bert', bert.base(), 'mean')
   assert recipe(task, start, **FILES).model.head.pooling == pooling
   assert recipe(task, start._replace(pooling=''), **FILES).model.head.pooling == 'first'

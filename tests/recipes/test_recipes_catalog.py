@@ -71,7 +71,7 @@ def test_every_recipe_is_consistent_and_survives_its_config_file(name, scale):
 
 
 @pytest.mark.parametrize('name', recipes.all_recipes())
-def test_every_device_of_a_pod_gets_as_many_rows(name):
+def test_batches_divide_evenly_over_the_devices_of_a_pod(name):
   """A TPU v2 or v3 chip is two devices; rows of a micro-step are dealt to all that do not share
   heads."""
   recipe = recipes.find_recipe(name)

@@ -531,7 +531,7 @@ def test_noise_of_chinese_bart():
                               WordMasking(0.3, 0.1, 0.1)) and objective.reserve == 40
 
 
-def test_llama_3_falls_over_1_200_000_updates():
+def test_llama_3_decays_over_1_200_000_updates():
   """Dubey et al. 2024, section 3.4.1."""
   peak, steps = 8e-5, recipes.find_recipe('llama3_405b')().train.steps
   assert steps < 1_200_000
@@ -615,7 +615,7 @@ def test_llama_3_grows_its_rows_and_batches():
   assert sum(seen) == pytest.approx(15.6e12, rel=0.001)
 
 
-def test_languages_have_shares_by_a_power_of_their_sizes():
+def test_language_shares_are_a_power_of_their_sizes():
   """XLM-R and mT5 0.3, mBERT and mBART 0.7."""
   powers = {name: 1 / recipes.find_recipe(name)().data.temperature for name in (
       'xlm_r_large', 'mt5_xxl', 'byt5_base', 'mdeberta_v3_base', 'bert_multilingual', 'mbart_50')}

@@ -48,7 +48,7 @@ def result(best=2, **heldout):
   return TrainingResult(4, {}, True, 1.0, heldout, 1.0, best)
 
 
-def test_a_model_that_is_better_is_shown_next_to_the_baselines(tmp_path):
+def test_a_better_model_is_shown_next_to_the_baselines(tmp_path):
   rows, notes = compare_with_baselines(ready_of(tmp_path), result(accuracy=100.0))
   assert rows == {'Baseline, the majority class': '50.00 accuracy',
                   'Baseline, TF-IDF with logistic regression': '100.00 accuracy'}
@@ -167,7 +167,7 @@ def test_a_better_baseline_is_recommended_with_its_command(tmp_path):
   assert list(suggest_baseline(config, 'the majority class')) == []
 
 
-def test_the_initial_model_is_a_baseline_where_it_does_the_task(tmp_path):
+def test_the_initial_model_is_a_baseline_if_it_has_the_head(tmp_path):
   ready = ready_of(tmp_path)
   line = {'step': 0, 'split': 'heldout', 'accuracy': 70.0}
   (tmp_path / 'run' / 'metrics.jsonl').write_text(json.dumps(line) + '\n')

@@ -20,7 +20,7 @@ def document(kind, examples):
   return ' '.join(re.sub(r'<(?!/?mark>|td)[^>]*>', ' ', body).split())
 
 
-def test_classes_have_a_table_and_the_surest_mistake_comes_first():
+def test_classes_have_a_table_and_confident_mistakes_come_first():
   examples = [Example(('fine',), 1, where='x:1'), Example(('dull',), 0, where='x:2'),
               Example(('a <b>film</b>',), 1, where='x:3'),
               Example(('a dull film',), 1, where='x:4'),
@@ -37,7 +37,7 @@ def test_classes_have_a_table_and_the_surest_mistake_comes_first():
   assert 'There are none.' in document('classification', examples[:2])
 
 
-def test_tags_are_marked_as_they_are_and_as_they_were_predicted():
+def test_true_and_predicted_tags_are_marked():
   found = document('tagging', [
       Example(('Angela', 'came', 'to', 'film'), (1, 0, 0, 3), where='x:1'),
       Example(('Berlin',), (3,), where='x:7')])

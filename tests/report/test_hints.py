@@ -50,7 +50,7 @@ def test_next_tokens_are_not_visible():
   assert hints.accuracy_without_context(decoder, 0.1) == 0.1
 
 
-def test_a_tokenizer_from_elsewhere_may_not_be_made_for_the_text():
+def test_a_tokenizer_that_does_not_fit_the_text_is_reported():
   prepared = dataclasses.replace(BERT.data.prepare, tokenizer='vocab.txt')
   config = dataclasses.replace(BERT, data=dataclasses.replace(BERT.data, prepare=prepared))
   said, = hints.run_hints(config, hints.TextFacts(False, 0.5, 20_000), 1.0, FINE)

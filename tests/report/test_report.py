@@ -138,7 +138,7 @@ def test_metrics_have_labels_and_a_baseline_next_to_every_accuracy():
           'Held-out new one loss': '1.500'}
 
 
-def test_leads_with_results_machine_and_date_and_ends_with_next_steps(tmp_path):
+def test_the_report_begins_with_results_and_ends_with_next_steps(tmp_path):
   found = page(tmp_path, train(1, loss=1.0), headline={'Held-out MLM accuracy': '30.0%'},
                notes=['a hint'],
                blanks=[FillMaskSample('a [MASK]', [('b', 1.0)])],
@@ -295,7 +295,7 @@ def test_config_and_environment(tmp_path):
     assert text in found.words
 
 
-def test_replaces_the_old_report_whole_or_not_at_all(tmp_path):
+def test_the_old_report_is_replaced_atomically(tmp_path):
   path = write_report(tmp_path, Summary('first', {}))
   with pytest.raises(TypeError):
     write_report(tmp_path, Summary('second', {}, config={'a': object()}))

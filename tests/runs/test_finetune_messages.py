@@ -24,7 +24,7 @@ ROTARY = neobert.base()
     (LEARNED, '', 512, '--model.max-length=1024 --train.phases.0.length=1024 reads more'),
     (with_paths(ROTARY, {'max_length': 512}), 'runs/a', 512,
      '--model.max-length=1024 --train.phases.0.length=1024 reads more')])
-def test_texts_that_are_cut_come_with_a_remedy_that_is_accepted(model, start, length, remedy):
+def test_truncated_texts_are_reported_with_a_valid_option(model, start, length, remedy):
   """The suggested options are valid; impossible ones are not suggested."""
   config = FinetuneRun('x', model=model, warm_start=start,
                        train=TrainConfig(phases=(Phase(1, length, 8),)))

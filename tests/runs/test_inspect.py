@@ -79,7 +79,7 @@ def test_a_causal_row_shows_next_tokens_and_its_attention_mask():
       [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
 
 
-def test_texts_that_share_a_row_see_themselves_where_the_run_keeps_them_apart():
+def test_packed_texts_show_separate_attention_masks():
   batch = arrays(tokens=[2, 5, 2, 6], segments=[1, 1, 2, 2])
   (apart,), (together,) = (reader(MaskedLM(), packed=packed).rows({}, batch)
                            for packed in (True, False))
@@ -94,7 +94,7 @@ def test_words_are_read_as_they_are_spelled():
   assert spell_word(char_ids.encode_boundary(char_ids.SENTENCE_END)) == '</S>'
 
 
-def test_a_lane_is_folded_at_the_width_with_chinese_as_wide_as_it_is():
+def test_lanes_wrap_at_the_terminal_width_with_wide_characters():
   lane = Lane('reads', [
       Column('[MASK]', 'mask', '数', ('1',)), Column('数', '', '', ('2',)),
       Column('sat', '', 'x', ('3',))],
@@ -116,8 +116,8 @@ def options(tmp_path_factory) -> list[str]:
   return ['--scale=test', f'--data.path={path}', '--data.prepare.heldout=0.1']
 
 
-def test_a_run_is_shown_as_it_will_be_and_nothing_is_written_to_it(options, tmp_path, monkeypatch,
-                                                                   capsys):
+def test_inspect_shows_the_batches_of_the_run_and_leaves_it_unchanged(options, tmp_path,
+                                                                      monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr('sys.argv', ['plm_jax', 'inspect', 'bert_base', *options, '--rows=2',
                                    '--page=rows.html'])

@@ -68,7 +68,7 @@ def parse_with(*options):
 @pytest.mark.parametrize('option', ['--data.prepare.heldout=0.5', '--data.prepare.no-lowercase',
                                     '--data.prepare.segmenter=spaces',
                                     '--data.prepare.on-error=skip'])
-def test_a_line_names_options_of_text_next_to_finished_records(records, option, caplog):
+def test_ignored_text_options_of_finished_records_are_named(records, option, caplog):
   name = option.replace('no-', '').partition('=')[0]
   parse_with(f'--data.path={records}', option)
   assert caplog.messages == [
@@ -165,7 +165,7 @@ def test_options_of_a_new_tokenizer_next_to_a_warm_start_are_refused(records, tm
   parse_with(text, start, '--data.prepare.heldout=0.5')
 
 
-def test_records_of_another_tokenizer_than_the_one_that_is_named_are_refused(records, tmp_path):
+def test_records_of_another_tokenizer_are_refused(records, tmp_path):
   train_wordpiece(['a b c'] * 9, 40).save(tmp_path)
   other, same = (parse_with(f'--data.path={records}', f'--data.prepare.tokenizer={place}')
                  for place in (tmp_path, records))
@@ -175,7 +175,7 @@ def test_records_of_another_tokenizer_than_the_one_that_is_named_are_refused(rec
   preflight.check_tokenizer_kind(same, 'RECORDS', load(records / 'tokenizer'))
 
 
-def test_a_warm_start_from_nothing_is_found_before_text_is_prepared(records, tmp_path):
+def test_a_missing_warm_start_is_refused_before_text_is_prepared(records, tmp_path):
   run = dataclasses.replace(recipes.find_recipe('bert_base')('test'), output=str(tmp_path / 'run'))
   missing = dataclasses.replace(run, warm_start=str(tmp_path / 'gone'))
   with pytest.raises(CheckpointError, match='gone is not the folder of a run'):
@@ -212,7 +212,7 @@ def test_a_run_larger_than_memory_is_refused_with_its_size(monkeypatch):
     preflight.check_memory(on_one_device({'train': train}))
 
 
-def test_options_that_make_no_model_are_refused_before_text_is_prepared():
+def test_invalid_models_are_refused_before_text_is_prepared():
   block = dataclasses.replace(recipes.find_recipe('bert_base')('test').model.block,
                               head_size=2**31 - 1, heads=2**20)
   with pytest.raises(ConfigError):

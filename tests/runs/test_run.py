@@ -82,7 +82,7 @@ def same(a, b) -> bool:
   return all(jax.tree.leaves(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b)))
 
 
-def test_a_run_leaves_metrics_checkpoints_and_a_report(finished):
+def test_a_run_writes_metrics_checkpoints_and_a_report(finished):
   folder, result = finished
   lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
   assert [line['step'] for line in lines if line['split'] == 'train'] == [2, 4, 6, 8]
@@ -159,7 +159,7 @@ def heldout_lines(folder):
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_was_due_when_the_run_was_stopped_is_made_when_it_continues(
+def test_a_resumed_run_makes_up_for_a_due_evaluation(
     command, finished, tmp_path, monkeypatch):
   args = [*command, f'--output={tmp_path / "run"}', '--train.best=mlm']
   stopped_at(3, args, monkeypatch)
@@ -175,7 +175,7 @@ def test_an_evaluation_that_was_due_when_the_run_was_stopped_is_made_when_it_con
 
 
 @pytest.mark.slow
-def test_a_run_continues_on_the_same_text_alone(finished, tmp_path, monkeypatch, caplog):
+def test_a_run_resumes_only_with_the_same_text(finished, tmp_path, monkeypatch, caplog):
   """The tokenizer is given, so that nothing else shows that the text was edited."""
   text, tokenizer = tmp_path / 'text.txt', finished[0] / 'tokenizer'
   original = tiny.text()
@@ -236,8 +236,8 @@ def test_the_output_folder_of_a_run(monkeypatch, tmp_path):
   assert parse(BERT_BASE, ['--scale=test']).folder == 'runs/bert_base-test'
 
 
-def test_a_run_whose_configuration_or_tokenizer_was_changed_is_not_used(finished, tmp_path,
-                                                                        monkeypatch, capsys):
+def test_a_run_with_a_changed_configuration_or_tokenizer_is_refused(finished, tmp_path, monkeypatch,
+                                                                    capsys):
   for name, old, new in (('config.json', '"eps": 1e-06', '"eps": 1e-05'),
                          ('tokenizer/vocab.txt', 'array', 'arraz')):
     copy = shutil.copytree(finished[0], tmp_path / name[:5])
@@ -303,7 +303,7 @@ def test_finished_runs_do_nothing_more(command, finished):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_found_before_a_checkpoint_is_begun(command, tmp_path, monkeypatch):
+def test_a_full_disk_is_detected_before_a_checkpoint(command, tmp_path, monkeypatch):
   monkeypatch.setattr('shutil.disk_usage', lambda folder: types.SimpleNamespace(free=1000))
   with pytest.raises(SystemExit, match=r'no space left for a checkpoint .* 0\.0 MB are free'):
     main(BERT_BASE, [*command, f'--output={tmp_path / "run"}'])
@@ -341,7 +341,7 @@ def test_evaluate_prints_the_last_held_out_figures(command, finished, capsys):
     ['--train.phases.1.temperature=2'],
     ['--data.weights', '0.3', '0.7'], ['--data.temperature=2', '--data.cap=9'],
     ['--data.unimax-epochs=2']])
-def test_a_run_is_evaluated_on_any_number_of_texts_whatever_its_mixture(options):
+def test_a_run_is_evaluated_on_any_number_of_texts(options):
   config = parse(BERT_BASE, ['--scale=test', '--data.path', 'a', 'b', *options])
   config_lib.check(config)
   for texts in (('c',), ('c', 'd', 'e')):
@@ -351,7 +351,7 @@ def test_a_run_is_evaluated_on_any_number_of_texts_whatever_its_mixture(options)
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_on_its_held_out_text_and_on_no_other(corpus, tmp_path, capsys):
+def test_a_run_is_evaluated_only_on_its_held_out_text(corpus, tmp_path, capsys):
   valid = tmp_path / 'valid.txt'
   valid.write_text('The old array is copied in memory. The matrix is new.\n\n' * 30)
   args = ['--scale=test', f'--data.path={corpus}', f'--data.heldout-path={valid}', '--mesh.data=1',

@@ -105,7 +105,7 @@ def check_run(bucket: Bucket, client: Client, disk: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, disk):
+def test_a_killed_run_in_a_bucket_equals_a_run_on_disk(bucket, disk):
   with client(bucket) as first:
     prepare(first)
     first.ask(KILLED)
@@ -120,7 +120,7 @@ def test_a_killed_run_in_a_bucket_ends_with_the_bits_of_one_on_a_disk(bucket, di
 
 @pytest.mark.slow
 @pytest.mark.release
-def test_requests_that_fail_are_made_again_and_change_nothing(bucket, disk):
+def test_failed_requests_are_retried_without_effect(bucket, disk):
   """One in eleven requests of every kind fails; then perplexity of text in the bucket under a
   decoder. Faults after which a client waits for a second or more are rarer, to keep the test
   short."""

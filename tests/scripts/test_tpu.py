@@ -207,7 +207,7 @@ def test_a_create_that_is_interrupted_leaves_nothing(options, sent, left, cloud)
   assert ('kept, and paid for until' if left else 'nothing of bert is left') in said
 
 
-def test_a_script_that_changes_meanwhile_ends_as_it_began(cloud, tmp_path):
+def test_a_script_edited_while_it_runs_ends_unchanged(cloud, tmp_path):
   """A new version may be checked out while a run of days is waited for; a shell reads on from where
   it was."""
   script = tmp_path / 'scripts/tpu.sh'
@@ -297,7 +297,7 @@ def test_no_second_run_starts_next_to_a_live_one(ready):
   assert 'ended with status 75' in ready.tpu('logs', *PLACE).stdout
 
 
-def test_a_start_that_fails_on_one_worker_is_taken_back(ready):
+def test_a_start_that_fails_on_one_worker_is_undone(ready):
   """Only worker 1 has a run, started by hand: the new one on worker 0 is stopped."""
   with open(ready.home(1) / 'job/lock') as lock:
     held = subprocess.Popen(['flock', ready.home(1) / 'job/lock', 'sleep', '60'], stdin=lock)
@@ -346,7 +346,7 @@ def test_resume_gives_up(cloud):
   assert said.returncode == 3 and cloud.left == [] and 'attempt 2' not in said.stderr
 
 
-def test_a_resume_that_is_interrupted_lets_the_run_save_and_leaves_nothing(cloud, tmp_path):
+def test_an_interrupted_resume_saves_the_run_and_deletes_its_resources(cloud, tmp_path):
   saved = tmp_path / 'saved'
   command = (f'trap "touch {saved}.$WORKER; exit 75" TERM; touch {tmp_path}/up.$WORKER; '
              'while true; do sleep 0.1; done')

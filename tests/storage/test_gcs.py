@@ -100,7 +100,7 @@ def test_ranges_transfer_only_their_bytes(bucket, client):
   assert bucket.total.requests == 100 and bucket.total.received == 200
 
 
-def test_a_file_that_is_read_to_its_end_travels_once(bucket, client):
+def test_a_file_read_to_its_end_is_transferred_once(bucket, client):
   bucket.put('large', bytes(20 << 20))
   assert client.ask('len(storage.read_bytes("gs://bucket/large"))') == 20 << 20
   assert bucket.total.received == 20 << 20 and bucket.total.requests <= 4
@@ -136,7 +136,7 @@ def test_tensorboard_sends_only_new_bytes(bucket, client):
 
 
 @pytest.mark.parametrize('what', [503, 429, 'reset', 'truncated', 'slow'])
-def test_what_goes_wrong_for_a_moment_is_tried_again(bucket, client, what):
+def test_transient_errors_are_retried(bucket, client, what):
   bucket.put('large', b'0123456789' * 1000)
   bucket.faults = [Fault(what, every=3, seconds=0.05)]
   client.ask('storage.write("gs://bucket/a", "content")')
@@ -151,7 +151,7 @@ def test_what_goes_wrong_for_a_moment_is_tried_again(bucket, client, what):
   assert bucket.names() == ['a', 'large', 'lines']
 
 
-def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
+def test_lost_responses_do_not_append_twice(bucket, client):
   """The bucket did it, and the client cannot know."""
   client.ask('storage.append("gs://bucket/lines", "0\\n")')
   for operation in ('compose', 'write'):
@@ -162,7 +162,7 @@ def test_an_answer_that_got_lost_adds_nothing_twice(bucket, client):
   assert bucket.read('lines') == b'0\ncompose\nwrite\n' and bucket.read('new') == b'1\n'
 
 
-def test_a_run_s_figures_outlive_answers_that_got_lost(bucket, client):
+def test_metrics_of_a_run_survive_lost_responses(bucket, client):
   client.ask('from plm_jax.training import run_metrics; writer = '
              'run_metrics.MetricsWriter("gs://bucket/run")')
   for step, operation in enumerate(['', 'compose', 'compose', 'upload', 'begin', 'write', 'stat',
@@ -182,7 +182,7 @@ CHECK = ('bucket_check.check_reachable({"gs://bucket/run": "run", "/a/disk": "re
          '"gs://bucket/text.txt": "read"})')
 
 
-def test_a_good_bucket_costs_a_dozen_requests_and_keeps_nothing(bucket, client):
+def test_the_access_check_costs_a_dozen_requests_and_leaves_no_objects(bucket, client):
   client.ask(CHECK)
   assert bucket.names() == [] and bucket.total.requests <= 16
 
@@ -205,14 +205,14 @@ def test_a_missing_permission_is_one_line(bucket, client, operation, use, messag
     client.ask('bucket_check.check_reachable({"gs://bucket/run": "read"})')
 
 
-def test_a_bucket_that_is_not_there_is_one_line(bucket, client):
+def test_a_missing_bucket_is_a_one_line_error(bucket, client):
   assert fails(client, 'bucket_check.check_reachable({"gs://nowhere/run": "run"})') == (
       "StorageError: gs://nowhere/run cannot be written: there is no bucket gs://nowhere (Google's "
       "client)")
 
 
 @pytest.mark.parametrize('operation', ['list', 'begin', 'read'])
-def test_no_answer_is_one_line_within_seconds(bucket, client, operation):
+def test_missing_responses_are_one_line_errors_within_seconds(bucket, client, operation):
   client.ask('bucket_check.CLIENT_TIMEOUT = 1.5')
   bucket.faults = [Fault('slow', operation, seconds=5)]
   began = time.monotonic()
@@ -300,8 +300,7 @@ def test_a_lock_in_a_bucket(bucket, client):
     (None, ['--output=gs://x'], 'gs://x'),
     (None, ['--data.path=gs://bucket/nothing/*.txt', '--output=gs://bucket/run'],
      'gs://bucket/nothing/*.txt')])
-def test_a_run_that_cannot_be_ends_before_anything_is_written(bucket, client, fault, options,
-                                                              message):
+def test_an_impossible_run_ends_before_anything_is_written(bucket, client, fault, options, message):
   bucket.put('text.txt', b'One. Two.\n\nThree. Four.\n')
   bucket.faults = [fault] if fault else []
   status, output = client.command('bert_base', '--scale=test', '--data.path=gs://bucket/text.txt',
@@ -343,8 +342,7 @@ def much_text(bucket, client, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, much_text,
-                                                                tmp_path):
+def test_records_in_a_bucket_are_read_by_ranges(bucket, client, much_text, tmp_path):
   client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "document")')
   index = [n for block in (0, 7, 30, 41) for n in range(block * 64, block * 64 + 64)]
   expected = Windows(much_text, 'train', 128, 'document').read(np.array(index))
@@ -371,7 +369,7 @@ def test_of_records_in_a_bucket_little_more_is_read_than_wanted(bucket, client, 
 
 
 @pytest.mark.slow
-def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, much_text):
+def test_damaged_and_unreachable_records_in_a_bucket_are_reported(bucket, client, much_text):
   client.ask('some = windows.Windows("gs://bucket/records", "train", 128, "packed"); '
              'some.read(np.arange(9))')
   content = bytearray(bucket.read('records/train-00000.npy'))
@@ -390,7 +388,7 @@ def test_records_in_a_bucket_that_are_damaged_or_out_of_reach(bucket, client, mu
 
 
 @pytest.mark.slow
-def test_text_in_a_bucket_is_known_by_its_ends_and_when_it_was_written(bucket, client):
+def test_the_digest_of_text_in_a_bucket_uses_its_ends_and_its_time(bucket, client):
   client.ask('from plm_jax.sources import text_sources')
   text = b'A line of text.\nAnd one more.\n\n' * 10_000
   bucket.put('text/a.txt', text)

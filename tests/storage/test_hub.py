@@ -105,7 +105,7 @@ def test_only_the_required_files_are_downloaded(server, files, tmp_path):
 
 
 @pytest.mark.parametrize('case', FAULTS)
-def test_errors_are_one_line_and_leave_nothing_half_written(case, server, tmp_path):
+def test_errors_are_one_line_and_leave_no_partial_files(case, server, tmp_path):
   fault, message = FAULTS[case]
   server.faults.append(dataclasses.replace(fault))
   out, error = run(server, tmp_path, FIND, 'org/bert')
@@ -150,7 +150,7 @@ def test_a_refusal_that_passes_is_tried_again(status, server, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['config.json', 'vocab.txt'])
-def test_files_of_a_download_that_broke_off_are_checked(name, server, files, tmp_path):
+def test_files_of_an_interrupted_download_are_checked(name, server, files, tmp_path):
   server.faults += [hub_server.Fault('corrupt', f'/{name}', 'GET'),
                     hub_server.Fault(404, 'model.safetensors')]
   assert not run(server, tmp_path, FIND, 'org/bert')[0]

@@ -98,7 +98,7 @@ def test_many_threads_take_turns(tmp_path):
   assert sorted(turns) == list(range(12)) and most == 1 and not (tmp_path / '.lock').exists()
 
 
-def test_of_many_that_will_not_wait_one_has_it(tmp_path):
+def test_of_many_processes_without_waiting_one_gets_the_lock(tmp_path):
   """However they meet: never two, and none waits for ever."""
   for _ in range(5):
     got, barrier, done = [], threading.Barrier(6), threading.Barrier(6)
@@ -120,7 +120,7 @@ def test_of_many_that_will_not_wait_one_has_it(tmp_path):
     got[0].release()
 
 
-def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, capfd):
+def test_the_folder_of_a_killed_holder_is_free_at_once(tmp_path, capfd):
   first = start(tmp_path)
   assert first.stdout.readline() == 'holds\n'
   second = start(tmp_path)
@@ -135,8 +135,7 @@ def test_a_killed_holder_frees_the_folder_at_once_for_those_who_wait(tmp_path, c
 
 
 @pytest.mark.parametrize('machine', ['boot of before pid:[1]', ''])
-def test_a_run_that_a_reboot_has_ended_is_waited_for_a_minute_and_then_gone(tmp_path, capsys,
-                                                                            machine):
+def test_a_lock_from_before_a_reboot_expires_after_a_minute(tmp_path, capsys, machine):
   """The machine, or a container with a fixed name, restarted; or the system does not distinguish
   its boots."""
   host, ours = lock.this_machine()
@@ -147,7 +146,7 @@ def test_a_run_that_a_reboot_has_ended_is_waited_for_a_minute_and_then_gone(tmp_
   assert 'waiting for it, up to 0 s, to see whether it runs' in capsys.readouterr().out
 
 
-def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
+def test_a_reused_process_id_is_no_holder(tmp_path):
   host, machine = lock.this_machine()
   claim_elsewhere(tmp_path, host=host, machine=machine, process=os.getpid(), started='1')
   assert holds(tmp_path)
@@ -156,7 +155,7 @@ def test_a_number_that_another_process_has_by_now_is_nobody(tmp_path):
   assert not holds(tmp_path)
 
 
-def test_who_died_on_another_machine_is_waited_for_and_then_gone(tmp_path, capsys):
+def test_the_lock_of_a_dead_holder_on_another_machine_expires(tmp_path, capsys):
   claim_elsewhere(tmp_path)
   began = time.monotonic()
   assert holds(tmp_path) and 0.5 <= time.monotonic() - began < 5
@@ -217,7 +216,7 @@ def test_a_claim_is_renewed_while_it_is_held(tmp_path):
 
 
 @pytest.mark.parametrize('said', ['{}', '{"what": 3, "host": [], "later": 1}'])
-def test_claims_of_another_form_are_understood_as_far_as_possible(tmp_path, said):
+def test_claims_of_another_format_are_read_as_far_as_possible(tmp_path, said):
   storage.write(tmp_path / '.lock' / 'odd.json', said)
   assert holds(tmp_path)
 
@@ -228,7 +227,7 @@ def test_invalid_claims_are_named(tmp_path):
     Lock(tmp_path, 'a run').acquire()
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+def test_a_folder_that_cannot_be_created_is_a_one_line_error(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(storage.StorageError, match='file'):
     Lock(tmp_path / 'file' / 'run', 'a run').acquire()

@@ -47,7 +47,7 @@ def test_the_cache_is_a_local_folder(monkeypatch):
   assert storage.cache_folder() == pathlib.Path('~/.cache/plm_jax').expanduser()
 
 
-def test_a_runs_folder_may_begin_with_the_users(tmp_path, monkeypatch):
+def test_tilde_is_the_home_folder(tmp_path, monkeypatch):
   monkeypatch.setenv('HOME', str(tmp_path))
   from plm_jax import recipes
   from plm_jax.cli.run import parse
@@ -80,7 +80,7 @@ def test_unreadable_files_are_named(tmp_path, name, message):
       error.value)
 
 
-def test_a_file_that_goes_away_meanwhile_is_missing(tmp_path, monkeypatch):
+def test_a_file_deleted_during_reading_is_missing(tmp_path, monkeypatch):
   """Claims of a lock can disappear between the type check and the reading."""
   file = tmp_path / 'claim'
   file.write_text('content')
@@ -142,7 +142,7 @@ def test_disk_errors_are_one_line(tmp_path, monkeypatch, number, kind):
   assert (tmp_path / 'a').read_text() == 'before' and os.listdir(tmp_path) == ['a']
 
 
-def test_who_writes_at_the_same_time_leaves_one_of_the_wholes(tmp_path):
+def test_concurrent_writers_leave_one_complete_file(tmp_path):
   contents = [str(number) * 200_000 for number in range(6)]
   def work(content):
     for _ in range(5):
@@ -156,7 +156,7 @@ def test_who_writes_at_the_same_time_leaves_one_of_the_wholes(tmp_path):
   assert (tmp_path / 'a').read_text() in contents and os.listdir(tmp_path) == ['a']
 
 
-def test_files_are_readable_as_the_user_has_set(tmp_path):
+def test_files_have_the_permissions_of_the_umask(tmp_path):
   before = os.umask(0o022)
   try:
     storage.write(tmp_path / 'a', '')
@@ -183,7 +183,7 @@ def test_lines_with_a_limit_and_ranges(tmp_path):
     storage.read_range(tmp_path / 'a', 2, 20, TextError)
 
 
-def test_drafts_of_the_killed_are_removed_and_nothing_else(tmp_path):
+def test_only_temporary_files_of_killed_processes_are_removed(tmp_path):
   for name in ('.a.json.0123.tmp', 'kept.tmp', '.kept'):
     (tmp_path / name).write_text('')
   storage.remove_drafts(tmp_path)
@@ -210,7 +210,7 @@ def test_a_command_ends_with_one_line():
   assert ended.value.code == 'error: /nix is not there'
 
 
-def test_settings_are_kept_where_the_user_has_some(monkeypatch):
+def test_environment_settings_of_the_user_are_kept(monkeypatch):
   monkeypatch.setenv('GCS_READ_CACHE_BLOCK_SIZE_MB', '16')
   monkeypatch.delenv('GCS_APPEND_MODE')
   environment.set_defaults()
@@ -243,7 +243,7 @@ def test_freed_memory_stays_in_the_process_unless_configured(settings, kept):
   assert (int(done.stdout) < 1000) == kept
 
 
-def test_an_output_that_is_a_link_stays_one(tmp_path):
+def test_an_output_that_is_a_link_stays_a_link(tmp_path):
   (tmp_path / 'real').mkdir()
   target = tmp_path / 'real' / 'target'
   target.write_text('old')

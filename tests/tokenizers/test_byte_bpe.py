@@ -53,7 +53,7 @@ def test_every_text_comes_back(trained, garbage):
   assert trained.decode([trained.encode('中')[0]]) == '\ufffd' or len(trained.encode('中')) == 1
 
 
-def test_words_that_are_remembered_have_the_librarys_ids(trained, garbage):
+def test_cached_words_have_the_ids_of_the_library(trained, garbage):
   ids, lengths = trained.encode_flat(garbage)
   expected = [trained.encode(text) for text in garbage]
   assert [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])] == expected

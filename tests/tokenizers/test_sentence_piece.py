@@ -297,7 +297,7 @@ def test_where_a_word_of_albert_begins(piece, begins):
   assert sentence_piece.starts_albert_word(piece) == begins
 
 
-def test_messages_are_read_by_an_older_protobuf_than_made_them():
+def test_models_are_read_by_an_older_protobuf_version():
   code = """
 import importlib, os
 from google.protobuf import runtime_version
@@ -318,7 +318,7 @@ LAYOUTS = get_args(sentence_piece.Layout)
 
 @pytest.mark.parametrize('layout', LAYOUTS)
 @pytest.mark.parametrize('algorithm', ['unigram', 'bpe'])
-def test_vocabulary_is_smaller_where_the_text_supports_no_more(algorithm, layout):
+def test_vocabulary_is_smaller_if_the_text_is_small(algorithm, layout):
   """The largest possible size according to sentencepiece; the error message with the smallest
   size counts all added tokens."""
   texts = ['the cat sat on the mat', 'a b', 'we 12'] * 3

@@ -191,7 +191,7 @@ def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path
 
 @pytest.mark.parametrize('layout', ['bert', 'albert', 'deberta', 'xlnet', 't5', 'mbart', 'xlm-r',
                                     'llama'])
-def test_exports_have_the_ids_of_the_model_they_were_made_from(layout, tmp_path):
+def test_exported_tokenizers_have_the_ids_of_the_sentencepiece_model(layout, tmp_path):
   """The library normalizes clusters of characters differently from SentencePiece, so the exported
   file works around it."""
   if layout in ('mbart', 'xlm-r'):
@@ -269,7 +269,7 @@ def test_flags_of_added_tokens_by_hand(tmp_path, flags, text, expected):
     ({'content': '<mask>', 'lstrip': True}, ['▁the', '<mask>']),
     ({'content': '<mask>', 'lstrip': False}, ['▁the', '▁', '<mask>']),
 ])
-def test_a_mask_takes_a_space_along_where_its_files_state_it(tmp_path, mask, expected):
+def test_lstrip_of_the_mask_token_is_read(tmp_path, mask, expected):
   folder = write(tmp_path, vocab=BYTES, merges='\n'.join(map(' '.join, PAIRS)),
                  tokenizer_config={'mask_token': mask})
   tokenizer = tokenizers.load(folder)

@@ -6,13 +6,13 @@ from plm_jax.layers import char_ids
 from plm_jax.tokenizers import TokenizerError, WordTokenizer, train_word_tokenizer
 
 
-def test_words_are_listed_by_how_often_they_come():
+def test_words_are_listed_by_frequency():
   words = train_word_tokenizer(["The cat sat. The cat's mat, the mat"], 8, signs=True)
   assert words.pieces == ['<S>', '</S>', '<UNK>', 'The', 'mat', ',', '.', 'cat']
   assert train_word_tokenizer(['a b. b.'], 5).pieces[3:] == ['b.', 'a']
 
 
-def test_a_text_is_a_sentence_and_its_end():
+def test_encoding_adds_the_end_of_the_sentence():
   words = WordTokenizer(['<S>', '</S>', '<UNK>', 'a', 'cat', '.'], signs=True)
   assert words.encode('a cat, a dog.') == [3, 4, 2, 3, 2, 5, 1] and words.encode(' ') == []
   ids, sizes = words.encode_flat(['a.', '', 'cat'])

@@ -77,7 +77,7 @@ def test_new_runs_of_the_laptop_scale_compile_ahead(tmp_path, monkeypatch):
   assert pretrain.start_compiling(laptop) is None
 
 
-def test_a_text_that_cannot_be_read_cancels_it(tmp_path, monkeypatch):
+def test_unreadable_text_cancels_the_compilation(tmp_path, monkeypatch):
   started = []
   class Started:
     cancelled = False

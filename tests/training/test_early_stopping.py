@@ -52,7 +52,7 @@ def kept(best):
 @pytest.mark.parametrize(('name', 'values', 'chosen'), [
     ('clm', (3.0, 4.0), 4), ('clm', (4.0, 3.0), 6), ('clm_accuracy', (0.3, 0.4), 6),
     ('clm_accuracy', (0.4, 0.3), 4)])
-def test_a_value_that_is_not_finite_is_never_the_best(name, values, chosen, bad, tmp_path):
+def test_values_that_are_not_finite_are_never_the_best(name, values, chosen, bad, tmp_path):
   with opened(tmp_path, best=name) as best:
     for step, value in zip((2, 4, 6, 8), (bad, *values, bad), strict=True):
       offer(best, step, value, name)
@@ -66,7 +66,7 @@ def test_where_no_value_is_finite_none_is_kept(tmp_path):
     assert best.step is None and not best.should_stop(4)
 
 
-def test_the_patience_begins_once_a_share_is_above_zero(tmp_path):
+def test_patience_starts_once_an_accuracy_is_above_zero(tmp_path):
   with opened(tmp_path, best='clm_accuracy', early=2) as best:
     for step, value in ((2, 0.0), (4, 0.0), (6, 0.0), (8, 0.1), (10, 0.1)):
       offer(best, step, value, 'clm_accuracy')
@@ -84,7 +84,7 @@ def test_selection_by_another_metric_starts_over(tmp_path):
     assert best.step == 4 and kept(best) == [4] * 3
 
 
-def test_a_better_one_of_an_earlier_step_is_kept_on_the_disk(tmp_path):
+def test_a_better_checkpoint_of_an_earlier_step_is_kept(tmp_path):
   """A run went back to an older checkpoint and continued with other settings."""
   with opened(tmp_path) as best:
     offer(best, 8, 3.0)
@@ -101,7 +101,7 @@ def test_a_better_one_of_an_earlier_step_is_kept_on_the_disk(tmp_path):
     assert best.checkpoints.steps() == [20] and best.step == 20
 
 
-def test_a_save_that_orbax_leaves_out_is_an_error(tmp_path):
+def test_a_save_skipped_by_orbax_is_an_error(tmp_path):
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(4, {'x': jnp.zeros(3)}, {})
   with pytest.raises(CheckpointError,
@@ -179,7 +179,7 @@ def test_a_bar_shows_a_held_out_loss_as_soon_as_it_is_known(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize('name', STOP_SIGNALS)
-def test_signals_that_announce_an_end_ask_the_loop_to_stop(name):
+def test_termination_signals_stop_the_loop(name):
   number = getattr(signal, name)
   before = signal.signal(number, signal.SIG_DFL)
   try:
@@ -198,7 +198,7 @@ def test_signals_that_announce_an_end_ask_the_loop_to_stop(name):
     signal.signal(number, before)
 
 
-def test_ctrl_c_to_one_process_of_a_job_becomes_the_signal_that_stops_all(monkeypatch):
+def test_ctrl_c_in_one_process_of_a_job_stops_all_processes(monkeypatch):
   """SIGTERM, which JAX's preemption service sends to all processes."""
   sent = []
   monkeypatch.setattr(jax, 'process_count', lambda: 2)

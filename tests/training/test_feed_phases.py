@@ -74,7 +74,7 @@ TABLES = [
 
 @pytest.mark.parametrize('phases', TABLES)
 @pytest.mark.parametrize('block', [1, 8])
-def test_no_window_is_read_twice_before_all_are_read_once_and_none_repeats_its_masks(
+def test_all_windows_are_read_before_any_repeats_with_new_masks(
     phases, block, tmp_path):
   folder = write(tmp_path / 'records', 2048)
   config = experiment(phases, [folder], block)
@@ -94,7 +94,7 @@ def test_no_window_is_read_twice_before_all_are_read_once_and_none_repeats_its_m
   assert len(set(every)) == len(every)
 
 
-def test_phases_of_one_batch_size_read_what_one_long_phase_reads(tmp_path):
+def test_phases_of_one_batch_size_equal_one_long_phase(tmp_path):
   folder = write(tmp_path / 'records', 4096)
   one, = read(experiment([(60, 8, 4)], [folder], 8), [folder])
   parts = read(experiment([(7, 8, 4), (20, 8, 4), (33, 8, 4)], [folder], 8), [folder])
@@ -131,7 +131,7 @@ def test_unimax_of_a_run_of_two_lengths(tmp_path, caplog):
       'data.unimax_epochs is 2, and the run reads b 22.2 times: the text is too little')
 
 
-def test_a_run_that_is_made_longer_by_a_larger_batch_keeps_its_order(tmp_path, monkeypatch):
+def test_a_longer_run_with_a_larger_batch_keeps_its_order(tmp_path, monkeypatch):
   # blocks whose size depends on the batch
   monkeypatch.setattr('plm_jax.data.pipeline.MIN_BLOCKS', 1)
   folder = write(tmp_path / 'records', 4096)
@@ -171,7 +171,7 @@ def several_phases():
 
 @pytest.mark.parametrize(('name', 'table'), several_phases(),
                          ids=lambda value: value if isinstance(value, str) else '')
-def test_recipes_read_a_text_as_long_as_the_run_once(name, table):
+def test_recipes_read_a_text_of_the_length_of_the_run_once(name, table):
   """The phases of every recipe, with batches and steps divided so that a run has some 50,000
   windows."""
   config = recipes.find_recipe(name, '')('paper')
@@ -315,7 +315,7 @@ def test_a_phase_sets_the_mask_rate_of_every_family(recipe, name):
   assert learner.objective == phase_objective(config, phases[1])  # the objective of evaluation
 
 
-def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
+def test_the_mask_rate_of_a_phase_is_its_share_of_masked_tokens():
   config = recipes.find_recipe('bert_base', '')('test')
   phases = Phase(1, 32, 8), Phase(1, 32, 8, mask_rate=0.4)
   config = dataclasses.replace(
@@ -330,7 +330,7 @@ def test_the_rate_of_a_phase_is_the_share_of_tokens_that_it_masks():
 
 
 @pytest.mark.parametrize('rates', [(0.15, 0.5), (0.5, 0.15)])
-def test_every_evaluation_has_rows_of_its_phase_and_the_mask_rate_of_the_last_phase(
+def test_evaluations_use_the_rows_of_their_phase_and_the_last_mask_rate(
     rates, tmp_path):
   """Losses of two mask rates cannot be compared, as the best checkpoint and early stopping do."""
   folder = write(tmp_path / 'records', 2048)

@@ -127,7 +127,7 @@ def test_each_step_draws_its_own_dropout(learner, params, windows):
 
 
 @pytest.mark.parametrize('poison', [np.nan, np.inf, 1e30])
-def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windows, poison):
+def test_a_step_that_is_not_finite_changes_no_parameter(learner, params, windows, poison):
   state, _ = update(learner)(fresh(learner, params), windows)
   good = jax.device_get(state)
   bad = jax.tree.map(np.array, good)
@@ -149,7 +149,7 @@ def test_a_step_that_is_not_finite_is_left_out_to_the_bit(learner, params, windo
 
 
 @pytest.mark.slow
-def test_a_new_number_that_is_not_finite_is_not_kept():
+def test_parameters_that_are_not_finite_are_not_kept():
   """Without eps Adam divides 0 by 0 if a gradient is zero, as at positions after every row; loss
   and gradient are finite."""
   learner = tiny.learner(optim=AdamW(warmup=0, schedule='constant', eps=0.0), layers=1)

@@ -23,7 +23,7 @@ def states(folder):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_continued_ends_with_the_same_bits(tmp_path):
+def test_a_resumed_run_with_state_ends_with_the_same_bits(tmp_path):
   """Parameters, Adagrad's sums and what LSTMs carry, after a stop between two batches of one
   stretch of text."""
   text = tmp_path / 'text.txt'

@@ -36,7 +36,7 @@ def model(tied=True):
   return LoadedModel('bert', config, heads, params, tokenizer())
 
 
-def test_words_that_are_split_by_how_often_they_come():
+def test_split_words_are_listed_by_frequency():
   assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 9,
                                              1) == ['cardiology', 'sick', 'cardio']
   assert vocabulary_expansion.find_new_words(TEXTS, tokenizer(), 1, 1) == ['cardiology']
@@ -45,7 +45,7 @@ def test_words_that_are_split_by_how_often_they_come():
 
 
 @pytest.mark.parametrize('tied', [True, False])
-def test_rows_begin_as_the_mean_of_their_pieces(tied):
+def test_new_embeddings_are_the_mean_of_their_pieces(tied):
   before, words = model(tied), ['cardiology', 'sick']
   after = vocabulary_expansion.expand_vocabulary(before, words)
   assert after.model.vocab == 20 and vocabulary_expansion.require_wordpiece(after).vocab.size == 17
@@ -151,7 +151,7 @@ def stacked(layers, width, heads, seed):
           'heads_mlm': {'bias': random(9), 'dense': {'kernel': random(width, width)}}}
 
 
-def test_a_larger_model_begins_as_the_tiled_smaller_one():
+def test_a_larger_model_is_initialized_by_tiling_a_smaller_one():
   small, large = stacked(4, 4, 2, seed=0), stacked(6, 8, 4, seed=1)
   found = vocabulary_expansion.tile_params(large, small)
   jax.tree.map(lambda x, y: np.testing.assert_equal(x.shape, y.shape), found, large)

@@ -17,7 +17,7 @@ def tree(rows, width=2, classes=3):
           'dense': np.zeros((width, classes))}
 
 
-def test_more_ids_alone_are_made_up_by_fresh_rows():
+def test_additional_ids_get_new_embeddings():
   own, theirs = tree(5), tree(3)
   theirs['embeddings']['tokens'] = theirs['embeddings']['tokens'] + 100
   assert has_more_ids(own, theirs)
@@ -26,21 +26,21 @@ def test_more_ids_alone_are_made_up_by_fresh_rows():
       [[100, 101], [102, 103], [104, 105], [6, 7], [8, 9]])
 
 
-def test_fewer_ids_or_another_width_are_another_model():
+def test_only_a_larger_vocabulary_counts_as_more_ids():
   assert not has_more_ids(tree(3), tree(3))
   assert not has_more_ids(tree(3), tree(5))
   assert not has_more_ids(tree(5, width=4), tree(3))
   assert not has_more_ids(tree(5, classes=2), tree(3))
 
 
-def test_a_run_without_a_best_checkpoint_has_its_newest(tmp_path):
+def test_the_newest_checkpoint_is_used_without_a_best_one(tmp_path):
   (tmp_path / 'best').mkdir()
   assert find_run_checkpoints(tmp_path).name == 'checkpoints'
   (tmp_path / 'best' / '12').mkdir()
   assert find_run_checkpoints(tmp_path).name == 'best'
 
 
-def test_options_that_no_parameter_shows_are_listed_where_the_models_differ():
+def test_different_options_without_parameters_are_listed():
   """Parameters of BERT fit a model with another activation; dropout and the like change no
   output."""
   before = bert.base()

@@ -28,7 +28,7 @@ class Kept:
     self.closed = True
 
 
-def test_writers_that_are_brought_get_every_figure_and_stay_open(tmp_path):
+def test_custom_writers_get_every_metric_and_stay_open(tmp_path):
   mine, own, other = Kept(), Kept(), Kept()
   with writers.also(mine):
     with writers.also(other):
@@ -44,7 +44,7 @@ def test_writers_that_are_brought_get_every_figure_and_stay_open(tmp_path):
           for line in (tmp_path / 'metrics.jsonl').read_text().splitlines()] == [3, 4]
 
 
-def test_metrics_that_cannot_be_written_are_a_warning_once(tmp_path, caplog):
+def test_unwritable_metrics_are_one_warning(tmp_path, caplog):
   writer = run_metrics.MetricsWriter(tmp_path)
   (tmp_path / 'metrics.jsonl').symlink_to('/dev/full')
   for step in (1, 2):

@@ -101,7 +101,7 @@ def test_a_wrong_first_line_is_refused(header, content, name, tmp_path):
     load(tmp_path / name)
 
 
-def test_a_byte_that_is_missing_from_a_binary_file_is_noticed(tmp_path):
+def test_a_missing_byte_in_a_binary_file_is_detected(tmp_path):
   """Where vectors end with a newline; without one, a byte less of a vector takes the next word's
   first."""
   content = b'3 2\n' + binary()

@@ -42,7 +42,7 @@ def one(learner, number=0):
   return batch, params
 
 
-def test_windows_are_drawn_and_end_with_the_sentence():
+def test_windows_are_sampled_and_end_with_the_sentence():
   """Every word is in the middle once, in order; its neighbours are counted by a drawn window and
   the sentence."""
   sentences = Sentences(np.arange(10, dtype=np.int32), np.array([0, 3, 3, 10]))
@@ -156,7 +156,7 @@ def test_every_row_of_a_mean_gets_its_whole_gradient():
   np.testing.assert_allclose(ours, 2 * plain, rtol=1e-6)
 
 
-def test_what_damps_a_row_of_a_mean_is_its_share():
+def test_rows_of_a_mean_are_damped_by_their_share():
   """A context of two rows moves its mean by half of what one of them moves, so the bound on a row
   is half the word's
   and the noise's squares: 1 + 0.5 * 3, counted 0.5, of one prediction."""

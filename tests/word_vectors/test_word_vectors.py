@@ -163,7 +163,7 @@ def test_text_without_words_is_refused(content, least, said, tmp_path):
     assert found.vectors.words == ('a', 'b') and found.heldout == {}
 
 
-def test_glove_of_words_that_never_meet_is_refused(tmp_path):
+def test_glove_without_co_occurrences_is_refused(tmp_path):
   (tmp_path / 'text.txt').write_text('a\n\nb\n\na\n\nb\n')
   run = run_of('glove', str(tmp_path / 'text.txt'), tmp_path / 'run')
   with pytest.raises(VocabularyError, match='no two words of the vocabulary are in one sentence'):
@@ -232,7 +232,7 @@ def test_help_describes_the_model(capsys):
   assert 'python -m plm_jax train fasttext' in said and 'rows that n-grams are hashed into' in said
 
 
-def test_a_run_continues_on_the_same_sentences_alone(tmp_path):
+def test_a_run_of_word_vectors_resumes_only_with_the_same_sentences(tmp_path):
   """Other sentences of the same words have the same vocabulary."""
   found = []
   for number, sentences in enumerate((['a b c d', 'd c b a'], ['a b c d', 'd c b a'],
