@@ -53,9 +53,10 @@ def banking77(given: dict[str, Any]) -> dict[str, Any]:
   began = time.time()
   encoder = plm_jax.load(given['weights'])
   vectors = {part: plm_jax.encode(encoder, [row['text'] for row in rows]) for part, rows in parts.items()}
-  draw, order, accuracies = np.random.RandomState(SEED), np.arange(len(parts['train'])), []
+  order, accuracies = np.arange(len(parts['train'])), []
   for _ in range(EXPERIMENTS):
-    draw.shuffle(order)  # again and again, as there
+    # Evaluator.py:20 sets the seed again for each experiment, and each shuffles the order of the one before.
+    np.random.RandomState(SEED).shuffle(order)
     counts, chosen = collections.Counter(), []
     for i in order:
       counts[labels['train'][i]] += 1

@@ -8,7 +8,7 @@ from plm_jax.cli import options, output_files
 from plm_jax.cli.options import command
 from plm_jax.evaluation import few_shot
 from plm_jax.evaluation.few_shot import FewShotConfig
-from plm_jax.evaluation.scoring import Scorer, make_scorer
+from plm_jax.evaluation.scoring import make_scorer
 from plm_jax.runs import run as run_lib
 from plm_jax.sharding import MeshConfig
 from plm_jax.storage import bucket_check
@@ -31,12 +31,6 @@ def evaluate_command(
     mesh: devices over which the batch, or a large model, is split
   """
   run_lib.evaluate_folder(run, (*texts, *path), batches, mesh)
-
-
-def load_scorer(checkpoint: str, start: bool, mesh: MeshConfig) -> Scorer:
-  """Load a model on the mesh and return its scorer of texts."""
-  trained = models.load(checkpoint, mesh)
-  return make_scorer(trained, start, trained.mesh)
 
 
 @command(seed=options.SEED_LIMITS)
@@ -91,9 +85,10 @@ def few_shot_command(
   """
   bucket_check.check_reachable({output: 'file'})
   examples, pool = settings.questions(task)
+  trained = models.load(checkpoint, mesh)
   result = few_shot.evaluate_few_shot(
-      settings.task(task), load_scorer(checkpoint, start, mesh), examples, settings.shots, pool,
-      settings.seed)
+      settings.task(task), make_scorer(trained, start, trained.mesh), examples, settings.shots,
+      pool, settings.seed)
   print(f'{task}, {settings.shots} shots, {len(result.predictions):,} questions')
   print(f'accuracy          {result.accuracy:8.2%}  +- {result.error:.2%}')
   if result.chance:

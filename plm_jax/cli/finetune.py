@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
+import re
 import statistics
 import sys
 from typing import Any
@@ -156,8 +157,8 @@ def run_sweep(
   for combination in sweep.combine(settings):
     config, _ = parse(task, [*args, *combination.args], about)
     check(config)
-    folder = f'{base.folder}/{sweep.folder_name(combination)}'
-    plans.append((combination, dataclasses.replace(config, output=folder)))
+    name = re.sub(r'[^\w.=+-]+', '_', combination.name)
+    plans.append((combination, dataclasses.replace(config, output=f'{base.folder}/{name}')))
   log, results, metric = sweep.SweepLog(base.folder), [], ''
   for combination, config in plans:
     values: dict[int, float] = {}

@@ -86,7 +86,11 @@ def minimal_pairs_command(
     how = f'By {settings.how if masked else "likelihood"}. '
   runs = dict(zip(unique_run_names([run, *compare_with]), [judged, *others], strict=True))
   if output:
-    storage.write(output, ''.join(f'{format_record(one)}\n' for one in judged))
+    records = [json.dumps({
+        'where': one.pair.where, 'UID': one.pair.paradigm, 'linguistics_term': one.pair.term,
+        'sentence_good': one.pair.good, 'sentence_bad': one.pair.bad, 'good': one.good,
+        'bad': one.bad, 'right': one.right}, ensure_ascii=False) for one in judged]
+    storage.write(output, ''.join(f'{record}\n' for record in records))
   for line in table_lines(runs):
     print(line)
   if output:
@@ -157,14 +161,6 @@ def describe_significance(name: str, judged: Sequence[JudgedPair]) -> str:
           f'{len(found) - above - below} without a significant difference')
 
 
-def format_record(one: JudgedPair) -> str:
-  """Return a judged pair as a line of JSON."""
-  return json.dumps({
-      'where': one.pair.where, 'UID': one.pair.paradigm, 'linguistics_term': one.pair.term,
-      'sentence_good': one.pair.good, 'sentence_bad': one.pair.bad, 'good': one.good,
-      'bad': one.bad, 'right': one.right}, ensure_ascii=False)
-
-
 def render_page(runs: JudgedRuns, how: str) -> str:
   """Return the HTML page: a summary, and bars for phenomena and paradigms.
 
@@ -182,9 +178,10 @@ def render_page(runs: JudgedRuns, how: str) -> str:
   if 1 < len(terms) < len(paradigms):
     parts.append(el('section', el('h2', 'Phenomena'), draw_bars(runs, terms)))
   parts.append(el('section', el('h2', 'Paradigms'), draw_bars(runs, paradigms)))
+  columns = f'minmax(0, 24em) repeat({len(runs)}, minmax(4em, 1fr) 10.5em)'
   return html.render_document(
       f'Minimal pairs: {", ".join(runs)}', 'plm_jax · analysis of a model', parts,
-      page_css(len(runs)))
+      CSS.replace('COLUMNS', columns))
 
 
 def draw_bars(runs: JudgedRuns, shares: Mapping[str, Sequence[PairAccuracy | None]]) -> Element:
@@ -214,12 +211,6 @@ def draw_bar(run: str, share: PairAccuracy | None) -> list[Element]:
   label = el('span', el('b', f'{run} ', class_='run'), text, class_=f'share {share.versus_chance}',
              title=f'{share.right:,} of {share.pairs:,}')
   return [bar, label]
-
-
-def page_css(runs: int) -> str:
-  """Return the style sheet of the page."""
-  columns = f'minmax(0, 24em) repeat({runs}, minmax(4em, 1fr) 10.5em)'
-  return CSS.replace('COLUMNS', columns)
 
 
 CSS = """

@@ -249,12 +249,9 @@ def join_beam_options(args: Iterable[str], own: Container[str]) -> list[str]:
 def typed_fields(config: Any, args: Iterable[str]) -> dict[str, Any]:
   """Return the fields of a configuration without sections that were given or are not defaults."""
   named = given_fields(args)
-  found = {}
-  for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    if value != field.default or field.name in named:
-      found[field.name] = value
-  return found
+  values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+  return {field.name: values[field.name] for field in dataclasses.fields(config)
+          if values[field.name] != field.default or field.name in named}
 
 
 def parse_run(

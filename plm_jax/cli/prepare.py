@@ -54,15 +54,6 @@ def prepare_command(
   print(f'records in {out}: train on them with --data.path={out}')
 
 
-def recipe_options(recipe: str, scale: Scale) -> list[str]:
-  """Return the options of `prepare` for a recipe, as the command line takes them."""
-  found = []
-  for name, value in corpus.recipe_settings(recipe, scale).items():
-    if value != getattr(TextConfig, name, None):
-      found.append(f'{flag_name(name)}={value}')
-  return found
-
-
 def prepare_arguments(args: list[str]) -> list[str]:
   """Return the arguments of `prepare`, with the options of its recipe in front.
 
@@ -75,7 +66,10 @@ def prepare_arguments(args: list[str]) -> list[str]:
     validation.check_unused(text, options.given_fields(args))
   recipe, scale = options.option_value('--for', args), options.scale_option(args)
   if recipe or scale != 'paper':
-    args = ['prepare', *recipe_options(recipe or 'bert_base', scale), *args[1:]]
+    settings = corpus.recipe_settings(recipe or 'bert_base', scale)
+    others = {name: value for name, value in settings.items()
+              if value != getattr(TextConfig, name, None)}
+    args = ['prepare', *(f'{flag_name(name)}={value}' for name, value in others.items()), *args[1:]]
   return args
 
 

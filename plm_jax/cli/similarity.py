@@ -105,7 +105,10 @@ def search_command(
     if not texts:
       raise SourceError(f'{corpus} has no texts')
     with progress.track('texts', len(texts)):
-      vectors = np.concatenate(list(encode_chunks(trained, texts, tokens)))
+      # thousands of documents at a time
+      vectors = np.concatenate([
+          similarity.encode(trained, chunk, tokens=tokens, prompt='document')
+          for chunk in output_files.split_chunks(texts, inputs.CHUNK_ROWS)])
     hits = similarity.search_vectors(trained, vectors, query_texts, top)
   with output_files.open_text(output) as write:
     for query, found in zip(query_texts, hits, strict=True):
@@ -172,12 +175,6 @@ def choose_candidates(
     return
   for numbers, *_ in retrieval.search_documents(retrieval.BM25, queries, documents, first):
     yield numbers
-
-
-def encode_chunks(trained: similarity.Model, texts: list[str], tokens: int) -> Iterator[np.ndarray]:
-  """Yield the vectors of documents, thousands at a time."""
-  for chunk in output_files.split_chunks(texts, inputs.CHUNK_ROWS):
-    yield similarity.encode(trained, chunk, tokens=tokens, prompt='document')
 
 
 def map_vectors(file: str) -> np.ndarray:

