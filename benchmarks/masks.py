@@ -102,7 +102,8 @@ def albert(rows: int) -> Figures:
   lengths = (6 / 11, 3 / 11, 2 / 11)
   words = jnp.arange(1, LENGTH + 1)
   def counts(key):
-    chosen = jax.vmap(lambda k: corruption.choose_spans(k, words, 3, lengths))(jax.random.split(key, CHUNK))
+    keys = jax.random.split(key, CHUNK)
+    chosen = jax.vmap(lambda k: corruption.number_spans(k, words, 3, lengths))(keys) > 0
     spans = (chosen & ~jnp.pad(chosen, ((0, 0), (1, 0)))[:, :-1]).sum(1)
     return {str(number): (spans == number).sum() for number in (1, 2, 3)}
   total = summed(counts, rows)

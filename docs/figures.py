@@ -102,7 +102,7 @@ def words(translate):
       'masked token by token (unit=token)':
           jax.vmap(lambda key: corruption.choose_tokens(key, number > 0, 4))(keys),
       'masked word by word (unit=word)':
-          jax.vmap(lambda key: corruption.choose_spans(key, number, 4))(keys)}
+          jax.vmap(lambda key: corruption.number_spans(key, number, 4))(keys) > 0}
   figure, axes = plt.subplots(2, 1, figsize=(8, 3.8))
   for axis, (title, samples) in zip(axes, masked.items(), strict=True):
     axis.imshow(np.asarray(samples), cmap='YlOrBr', vmin=0, vmax=1.6, aspect='auto')

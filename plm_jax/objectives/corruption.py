@@ -133,7 +133,7 @@ def choose_repeatedly(key, candidate, number, most: int):
   return jnp.zeros(size).at[jnp.where(used, drawn, size)].add(1.0, mode='drop')
 
 
-def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
+def number_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
   """Sample spans of whole units for n-gram or whole-word masking, at most `number` tokens in all.
 
   Starts are visited in random order. A span that would pass the end or the budget is cut by whole
@@ -146,15 +146,6 @@ def choose_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
       chosen, [length].
     number: budget of tokens.
     lengths: a span is n consecutive units with probability lengths[n - 1].
-
-  Returns:
-    bool [length].
-  """
-  return number_spans(key, units, number, lengths) > 0
-
-
-def number_spans(key, units, number, lengths: tuple[float, ...] = (1.0,)):
-  """Sample spans as `choose_spans` does, and give each a number of its own.
 
   Returns:
     the number of each token's span, 1 or more, 0 elsewhere, int32 [length].
@@ -207,10 +198,10 @@ def choose_windows(key, units, number, window: int, lengths: tuple[float, ...] =
 
   Args:
     key: random key.
-    units: as for `choose_spans`, [length].
+    units: as for `number_spans`, [length].
     number: budget of tokens.
     window: units per window and unit of the span.
-    lengths: as for `choose_spans`.
+    lengths: as for `number_spans`.
 
   Returns:
     bool [length].
