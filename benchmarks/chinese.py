@@ -29,6 +29,7 @@ from benchmarks.comparison import Bench
 from benchmarks.equal_time import Arm, Setting
 from plm_jax import validation
 from plm_jax.config.run import PretrainRun
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.row_builders import SentenceOrder
 from plm_jax.recipes.bert_wwm import NGRAMS
 
@@ -47,8 +48,9 @@ class ChineseSetting(Setting):
 
 def arms(setting: ChineseSetting) -> Mapping[str, Arm]:
   """Return the arms by name, with the options that each changes."""
-  words = {'objective.unit': 'word'}
-  ngrams = {'objective.lengths': NGRAMS, 'objective.synonyms': setting.listed, 'objective.pair': SentenceOrder()}
+  words = {'objective.masking.unit': 'word'}
+  ngrams = {'objective.masking.lengths': NGRAMS, 'objective.masking.synonyms': setting.listed,
+            'objective.pair': SentenceOrder()}
   return {'bert': Arm('characters (BERT)', {}, 'bert'), 'words': Arm('whole words', words, 'bert'),
           'macbert': Arm('n-grams of similar words (MacBERT)', words | ngrams, 'bert')}
 
@@ -70,7 +72,7 @@ def listed(setting: ChineseSetting) -> None:
 
 BENCH = Bench(
     'benchmarks.chinese', __doc__ or '', ChineseSetting, arms, config,
-    {'characters': {}, 'words': {'unit': 'word'}}, ('chnsenticorp', 'weibo'), swept=('bert',), peaks=(1e-3,),
+    {'characters': {}, 'words': {'masking': Distinct('word')}}, ('chnsenticorp', 'weibo'), swept=('bert',), peaks=(1e-3,),
     nothing=True, prepare=listed)
 
 

@@ -147,13 +147,13 @@ def drawn(config: Any) -> tuple[Drawn, Sequence[str], int]:
       new = objective.corrupt(key, windows, vocab)
       predicted = jnp.zeros(new['tokens'].shape).at[
           jnp.arange(len(keys))[:, None], new['positions']].max(new['weights']) > 0
-      spans = jax.vmap(lambda k, words: begun(k, words, objective.lengths))(keys[:, 1], rows['words'])
+      spans = jax.vmap(lambda k, words: begun(k, words, objective.masking.lengths))(keys[:, 1], rows['words'])
       return (rows['tokens'], new['tokens'], rows['words'], rows['segments'] > 0, predicted,
               new[objective.pair.pair_task], spans)
     steps = max(1, len(feed.pipelines[0].corpora[0]) // config.train.phases[0].batch)
     found = [jax.device_get(batch(feed.read_batch(step))) for step in range(steps)]
     *arrays, spans = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    spans = spans[spans > 0] if objective.unit == 'word' else np.zeros(0, int)
+    spans = spans[spans > 0] if objective.masking.unit == 'word' else np.zeros(0, int)
     return Drawn(*arrays, spans), feed.tokenizer.pieces, vocab.mask  # pyright: ignore
   return equal_time.with_feed(config, every)
 

@@ -27,6 +27,7 @@ from plm_jax import sharding
 from plm_jax.config.run import Phase, PretrainRun, TrainConfig
 from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.distillation import Distillation
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder, Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
@@ -39,7 +40,7 @@ from plm_jax.training.train import train
 
 LENGTH, ROWS = 32, 64
 TOKENS, ORDER = MaskedLM(Single()), MaskedLM(SentenceOrder())
-SPANS = MaskedLM(Single(), unit='word', lengths=(0.0, 0.0, 1.0))  # spans of three words
+SPANS = MaskedLM(Single(), masking=Distinct('word', (0.0, 0.0, 1.0)))  # spans of three words
 
 
 class Bench:

@@ -1,4 +1,4 @@
-"""Write a list of similar words for MacBERT masking (--objective.synonyms), from word2vec on a Chinese text.
+"""Write a list of similar words for MacBERT masking (--objective.masking.synonyms), from word2vec on a Chinese text.
 
     python -m benchmarks.similar_words zhwiki.txt.xz similar.txt --folder=runs/word2vec
 

@@ -143,7 +143,8 @@ boxes(words, [('#cfe2f3', '#fce5cd')[number % 2] for number in range(len(words))
 # %%
 def recipe(unit):
   """Builds a run from BERT's recipe, with words from jieba."""
-  return plm_jax.recipe('bert_base', scale=SCALE, output=f'runs/chinese_{unit}', objective={'unit': unit},
+  return plm_jax.recipe('bert_base', scale=SCALE, output=f'runs/chinese_{unit}',
+                        objective={'masking': {'unit': unit}},
                         data={'path': (TEXT,), 'prepare': {'segmenter': 'jieba', 'heldout': 0.02}})
 
 

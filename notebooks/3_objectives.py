@@ -71,7 +71,7 @@ HERE.mkdir(parents=True, exist_ok=True)
 # %%
 OBJECTIVES = {
     'masked tokens (BERT)': ('bert_base', {}),
-    'masked words (BERT, whole words)': ('bert_base', {'unit': 'word'}),
+    'masked words (BERT, whole words)': ('bert_base', {'masking': {'unit': 'word'}}),
     'masked spans (SpanBERT)': ('spanbert_base', {}),
     'permutation (XLNet)': ('xlnet_base', {}),
     'replaced tokens (ELECTRA)': ('electra_small', {}),

@@ -270,7 +270,8 @@ def parse_run(
   Raises:
     ConfigError: an option, or a section of options, that does not exist or would change nothing.
   """
-  default, args = choose_kinds(default, args)
+  with validation.defer_checks():
+    default, args = choose_kinds(default, args)
   args = normalize_booleans(args, options_of_type(default, bool))
   args = normalize_lists(args, options_of_type(default, tuple))
   topic, rest = help.take_topic(args)

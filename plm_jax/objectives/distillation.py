@@ -75,8 +75,9 @@ class Distillation(Objective):
     has_logits = self.soft or self.hard
     if isinstance(self.task, MaskedLM) and self.task.pair.pair_task and has_logits:
       return f'a student is asked nothing about pairs: {option("task.pair")} is {self.task.pair}'
-    if isinstance(self.task, MaskedLM) and self.task.adaptive != 'off':
-      return f'{option("task.adaptive")} is for masked language modeling alone: leave it out'
+    if self.task.step_traits.keeps_statistics:
+      return (f'{option("task.masking.kind")} adaptive is for masked language modeling alone: '
+              'leave it out')
     if self.soft and isinstance(self.task, CausalLM) and self.task.loss_blocks > 1:
       return (f'{option("soft")} targets are of whole logits: {option("task.loss_blocks")} is 1, '
               'or soft is 0')

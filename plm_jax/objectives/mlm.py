@@ -1,7 +1,6 @@
 """Masked language modeling (MLM), alone or with next-sentence or sentence-order prediction."""
 from collections.abc import Mapping, Sequence
 import dataclasses
-import math
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -20,10 +19,10 @@ from plm_jax.objectives import (
     Requirements,
     StepTraits,
     TextLayout,
-    adaptive_masking,
     corruption,
     synonyms,
 )
+from plm_jax.objectives.masking import Adaptive, Distinct, Masking, Windowed
 from plm_jax.objectives.row_builders import (
     Consecutive,
     FullSentences,
@@ -47,8 +46,8 @@ class MaskedLM(Objective):
   """
 
   limits = intervals(
-      mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)', lengths='[0, 1]',
-      mask_share='[0, 1]', random_share='[0, 1]', smoothing='[0, 10]', adaptive_steps='[1, inf)')
+      mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)',
+      mask_share='[0, 1]', random_share='[0, 1]')
 
   pair: (Single | FullSentences | NextSentence | SentenceOrder | Consecutive |
          Translations) = NextSentence()
@@ -60,40 +59,12 @@ class MaskedLM(Objective):
   constant."""
   held_out_mask_rate: float | None = None
   """Mask rate of the evaluation on held-out text. None: the rate at the end of the run."""
-  unit: Literal['token', 'word', 'either'] = 'token'
-  """Unit that is masked as a whole: tokens, or words (whole-word masking). With `either`, half of
-  the sequences mask words and the others mask tokens (ERNIE: Sun et al. 2019, section 3.2, whose
-  words are phrases and named entities)."""
-  lengths: tuple[float, ...] = (1.0,)
-  """Probabilities of masking 1, 2, ... consecutive units together (n-gram masking). ALBERT has
-  6/11 3/11 2/11."""
-  choice: Literal['distinct', 'repeated', 'everywhere', 'windows'] = 'distinct'
-  """How masked tokens are sampled. `distinct` samples without replacement and excludes special
-  tokens (BERT, ALBERT). `repeated` samples with replacement: a token counts as often as it is
-  sampled (ELECTRA as released). `everywhere` also samples special tokens, and rounds their number
-  up or down at random (RoBERTa: fairseq, data/mask_tokens_dataset.py). `windows` samples one span
-  in each of consecutive windows, from the left; a window has as many units as one is chosen of
-  (DeBERTa as released)."""
+  masking: Masking = Distinct()
+  """How the tokens to predict are sampled."""
   mask_share: float = 0.8
   """Fraction of predicted tokens that become [MASK]."""
   random_share: float = 0.1
   """Fraction of predicted tokens that become a random token."""
-  replaced: Literal['token', 'span'] = 'token'
-  """Whether these fractions are sampled for each predicted token, or once for all tokens of a span
-  (LTG-BERT, with `lengths`)."""
-  smoothing: float = 0.0
-  """Exponent that masks frequent tokens less often: a token has the weight frequency ** -smoothing.
-  Frequencies are those of the batch, as an estimate of the corpus (XLM: 0.5; DistilBERT: 0.7). 0:
-  all tokens have the same weight."""
-  adaptive: adaptive_masking.Difficulty = 'off'
-  """Adaptive masking (Edman and Fraser 2025): a token type is masked more often, the worse the
-  model predicts it, by the `accuracy` (hard) or the `loss` (soft) of the steps before. The number
-  of masked tokens stays the same. Evaluation masks all tokens alike."""
-  adaptive_steps: int = 200
-  """Number of steps between updates of these mask rates."""
-  synonyms: str = ''
-  """Synonym file (MacBERT): a synonym replaces a whole word instead of [MASK], or random tokens
-  where the word has no synonym. `objectives/synonyms.py` has the format."""
   language_ids: bool = False
   """Whether every token has a language id, for which the model has an embedding table (XLM). The
   id is the number of the corpus, or the one that a `pair` of translations gives."""
@@ -109,27 +80,8 @@ class MaskedLM(Objective):
   masking, with new masks in every epoch."""
 
   def conflict(self, option):
-    if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
-      return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
-    single = self.unit == 'token' and self.lengths == (1.0,)
-    if self.choice in ('repeated', 'everywhere') and not single:
-      return (f'{option("choice")} {self.choice} is of single tokens, got {option("unit")} '
-              f'{self.unit}, {self.lengths}')
-    excludes_spans = self.synonyms or self.choice != 'distinct' or not self.masks_spans
-    if self.replaced == 'span' and excludes_spans:
-      return (f'{option("replaced")} span is of spans of several tokens, without similar words: '
-              f'see {option("lengths")}')
-    if self.smoothing and (self.choice != 'distinct' or self.masks_spans or self.synonyms):
-      return (f'{option("smoothing")} is of single tokens, of {option("choice")} distinct, without '
-              'similar words')
-    if self.adaptive != 'off' and (
-        self.choice != 'distinct' or self.masks_spans or self.synonyms or self.smoothing):
-      return (f'{option("adaptive")} {self.adaptive} masks single tokens: it needs '
-              f'{option("choice")} distinct, and no spans, synonyms or smoothing')
-    if self.synonyms and self.unit != 'word':
-      return f'{option("synonyms")} are words, so that {option("unit")} is word, got {self.unit}'
-    if self.step_traits.needs_progress and self.choice not in ('distinct', 'everywhere'):
-      return (f'{option("choice")} {self.choice} is of one {option("mask_rate")}: leave out '
+    if self.step_traits.needs_progress and isinstance(self.masking, Windowed):
+      return (f'{option("masking.kind")} windows is of one {option("mask_rate")}: leave out '
               f'{option("final_mask_rate")} and {option("held_out_mask_rate")}')
     return corruption.describe_excess(option, self.mask_share, self.random_share)
 
@@ -158,12 +110,7 @@ class MaskedLM(Objective):
     changes = self.final_mask_rate is not None or self.held_out_mask_rate is not None
     return StepTraits(
         needs_progress=changes, changes_over_run=self.final_mask_rate is not None,
-        keeps_statistics=self.adaptive != 'off')
-
-  @property
-  def masks_spans(self) -> bool:
-    """Whether several tokens may be masked together."""
-    return self.unit != 'token' or self.lengths != (1.0,)
+        keeps_statistics=isinstance(self.masking, Adaptive))
 
   def find_incompatibility(self, corpora: Sequence[str], model: Any) -> str | None:
     """Explain that the model has too few languages, or cannot learn from translations."""
@@ -206,13 +153,8 @@ class MaskedLM(Objective):
     most = self.max_predictions(rows['tokens'].shape[1])
     rate = scheduled_mask_rate(
         windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
-    token_weights, others = None, None
-    if self.smoothing:
-      counts = corruption.count_tokens(windows, vocab.size)
-      token_weights = jnp.maximum(counts, 1).astype(jnp.float32) ** -self.smoothing
-    if STATISTICS in windows:
-      token_weights = windows[STATISTICS]['weights']
-    if self.synonyms:
+    token_weights, others = self.masking.weigh_tokens(windows, vocab), None
+    if self.masking.synonyms:
       # The same sequences of other words: where tokens go does not depend on which they are.
       others = jax.vmap(draw_synonyms)(mask_keys, windows['similar'], windows['words'])
       others = self.pair.arrange(row_keys, {**windows, 'tokens': others}, vocab)['tokens']
@@ -224,13 +166,14 @@ class MaskedLM(Objective):
 
   def add_token_info(self, windows, tokenizer):
     """Add similar [batch, text, CANDIDATES]: token ids of the synonyms of each word."""
-    if not self.synonyms:
+    if not self.masking.synonyms:
       return windows
-    return {**windows, 'similar': synonyms.lookup_synonyms(self.synonyms, windows, tokenizer)}
+    similar = synonyms.lookup_synonyms(self.masking.synonyms, windows, tokenizer)
+    return {**windows, 'similar': similar}
 
   def shapes(self, rows, length, layout=None):
     shapes = super().shapes(rows, length, layout)
-    if not self.synonyms:
+    if not self.masking.synonyms:
       return shapes
     shape = (rows, self.text_length(length), synonyms.CANDIDATES)
     return shapes | {'similar': jax.ShapeDtypeStruct(shape, jnp.int32, sharding=layout)}
@@ -255,12 +198,11 @@ class MaskedLM(Objective):
     """
     choose_key, replace_key = jax.random.split(key)
     most, rate = number
-    times = self.choose_masked(choose_key, segments > 0, words, most, rate, weights)
-    spans = None
-    if self.replaced == 'span':
-      spans = times.astype(jnp.int32)
-      times = (spans > 0).astype(jnp.float32)
+    times = self.masking.choose(choose_key, segments > 0, words, most, rate, weights)
     positions, weights = corruption.select_positions(times > 0, most)
+    spans = None
+    if self.masking.replaced == 'span':
+      spans, times = times, times > 0
     labels = tokens[positions]
     shares = self.mask_share, self.random_share
     if others is None:
@@ -271,45 +213,9 @@ class MaskedLM(Objective):
           replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
     masked = dict(
         tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
-    if self.adaptive == 'loss':
+    if isinstance(self.masking, Adaptive) and self.masking.difficulty == 'loss':
       masked['hidden'] = (tokens[positions] == vocab.mask).astype(jnp.float32)
     return masked
-
-  def choose_masked(self, key, real, words, most, rate, weights=None):
-    """Sample how often each token is predicted, float32 [length], at most `most` in all.
-
-    Where `replaced` is span, the value is the number of the span that a token is in, 0 for none.
-
-    Args:
-      key: random key.
-      real: True at tokens that are not padding, [length].
-      words: word of each token, 0 at special tokens, [length].
-      most: maximum number of predictions.
-      rate: mask rate.
-      weights: relative sampling weights, [length]; None: uniform.
-    """
-    if self.choice == 'everywhere':
-      keys = jax.random.split(key)
-      number = jnp.floor(real.sum() * rate + jax.random.uniform(keys[1])).astype(jnp.int32)
-      chosen = corruption.choose_tokens(keys[0], real, jnp.minimum(number, most))
-      return chosen.astype(jnp.float32)
-    single_tokens = jnp.where(words > 0, jnp.arange(1, words.shape[0] + 1), 0)
-    if self.unit == 'either':
-      key, which = jax.random.split(key)
-      words = jnp.where(jax.random.bernoulli(which), words, single_tokens)
-    number = jnp.clip(jnp.round(real.sum() * rate).astype(jnp.int32), 1, most)
-    if self.choice == 'repeated':
-      return corruption.choose_repeatedly(key, words > 0, number, most)
-    units = single_tokens if self.unit == 'token' else words
-    if self.choice == 'windows':
-      chosen = corruption.choose_windows(key, units, number, int(1 / self.mask_rate), self.lengths)
-    elif self.unit == 'token' and self.lengths == (1.0,):
-      chosen = corruption.choose_tokens(key, words > 0, number, weights)
-    else:
-      chosen = corruption.number_spans(key, units, number, self.lengths)
-      if self.replaced == 'token':
-        chosen = chosen > 0
-    return chosen.astype(jnp.float32)
 
   def build(self, model, packed):
     """Build the model. Raises ConfigError for one that predicts a token from the position before
@@ -347,26 +253,25 @@ class MaskedLM(Objective):
     prediction."""
     outputs = passes(batch)
     losses = self.loss(outputs, batch)
-    if self.adaptive == 'off':
+    if not isinstance(self.masking, Adaptive):
       return losses
     stats = LogitStats.from_logits(jax.lax.stop_gradient(outputs['mlm']), batch['labels'])
-    weights = batch['weights']
-    if self.adaptive == 'accuracy':
-      difficulty = (stats.label < stats.max_logit).astype(jnp.float32)
-    else:
-      # Only [MASK] hides a token.
-      weights = weights * batch['hidden']
-      difficulty = stats.log_total - stats.label
-    seen = {'labels': batch['labels'], 'difficulty': difficulty * weights, 'count': weights}
-    return {**losses, STATISTICS: seen}
+    return {**losses, STATISTICS: self.masking.measure_difficulty(stats, batch)}
 
   def statistics(self, vocab):
-    return adaptive_masking.initial_statistics(vocab)
+    """Return the statistics of adaptive masking: every token of the vocabulary has the same weight.
+
+    Returns:
+      float32 [vocab] each: `weights`, relative mask rates with mean 1; `difficulty`, the sum of
+      errors or losses of each token since the last update of the weights; `count`, how many there
+      were.
+    """
+    zeros = jnp.zeros(vocab, jnp.float32)
+    return {'weights': jnp.ones(vocab, jnp.float32), 'difficulty': zeros, 'count': zeros}
 
   def update_statistics(self, statistics, seen, step):
-    due = (step + 1) % self.adaptive_steps == 0
-    return adaptive_masking.update_statistics(
-        statistics, seen, self.adaptive, due, self.mask_rate)
+    assert isinstance(self.masking, Adaptive)
+    return self.masking.update_statistics(statistics, seen, step, self.mask_rate)
 
   def accuracy_targets(self, outputs, batch):
     """Return the masked tokens, and the labels of the sentence-pair task; an empty row has weight

@@ -40,7 +40,7 @@ class ReplacedTokenDetection(Objective):
   samples. The backbone is the discriminator.
 
   There are two differences from ELECTRA's released code. There the two networks share the norm of
-  the embeddings too. And a token that was chosen twice (`MaskedLM.choice`) has one sample here,
+  the embeddings too. And a token that was chosen twice (`masking.Repeated`) has one sample here,
   where that code takes the mean of two ids.
 
   DeBERTa v3's released code (microsoft/DeBERTa, apps/tasks/rtd_task.py, get_decoupled_loss_fn)
@@ -78,8 +78,9 @@ class ReplacedTokenDetection(Objective):
     if self.mlm.pair.pair_task:
       return (f'replaced-token detection asks nothing about pairs: {option("mlm.pair")} is '
               f'{self.mlm.pair}')
-    if self.mlm.adaptive != 'off':
-      return f'{option("mlm.adaptive")} is for masked language modeling alone: leave it out'
+    if self.mlm.step_traits.keeps_statistics:
+      return (f'{option("mlm.masking.kind")} adaptive is for masked language modeling alone: '
+              'leave it out')
     if self.optimizers == 'two' and self.sharing == 'embeddings':
       return (f'tables that learn from both networks have one optimizer: {option("optimizers")} '
               f'two is for {option("sharing")} disentangled or none')

@@ -21,6 +21,7 @@ not describe its training run; this recipe uses the settings of base.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import albert
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import SentenceOrder
 from plm_jax.optim.optimizers import Lamb
@@ -55,7 +56,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   # Lengths of n-grams: p(n) is proportional to 1/n. The released code writes every text 40 times
   # with different masks.
   objective = MaskedLM(
-      pair=SentenceOrder(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), pooled='whole',
+      pair=SentenceOrder(), masking=Distinct('word', (6 / 11, 3 / 11, 2 / 11)), pooled='whole',
       duplicates=40)
   text = TextConfig(kind='sentencepiece-unigram', layout='albert')
   if size == 'chinese':

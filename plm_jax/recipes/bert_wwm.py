@@ -4,7 +4,7 @@
         --segmenter=jieba
     python -m plm_jax train bert_wwm_ext --data.path=gs://BUCKET/records --warm-start=BERT  # TPU v3
     python -m plm_jax train macbert_base --data.path=gs://BUCKET/records \\
-        --objective.synonyms=LIST --warm-start=BERT
+        --objective.masking.synonyms=LIST --warm-start=BERT
     python -m plm_jax train bert_wwm_base --scale=laptop --data.path=zhwiki.txt \\
         --data.prepare.segmenter=jieba  # 2 CPU cores: 3 minutes
     python -m plm_jax train bert_wwm_base --scale=test --data.path=zhwiki.txt              # seconds
@@ -41,6 +41,7 @@ import dataclasses
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.models import bert
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence, SentenceOrder
 from plm_jax.optim.optimizers import AdamW, Lamb
@@ -98,7 +99,8 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   model = row.make_model(dropout=0.1, attention_dropout=0.1)
   model = dataclasses.replace(model, pooler=row.pair.pair_task is not None)
   lengths = NGRAMS if size.startswith('macbert') else (1.0,)
-  objective = MaskedLM(pair=row.pair, unit='word', lengths=lengths, pooled='whole', duplicates=10)
+  objective = MaskedLM(
+      pair=row.pair, masking=Distinct('word', lengths), pooled='whole', duplicates=10)
   if row.steps:
     train = row.make_train_config()
   else:

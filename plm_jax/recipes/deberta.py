@@ -14,6 +14,7 @@ released code, but documents in one sequence do not attend to each other here.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import deberta
+from plm_jax.objectives.masking import Windowed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
@@ -30,7 +31,7 @@ SIZES = {
         model=deberta.large, parameters=405_163_008, peak=2e-4, steps=1_000_000, length=512,
         batch=2048, accumulate=2, pod='v3:8x16', published_hardware='96 V100, 20 days')}
 # Shared with version 2.
-MASKS = MaskedLM(pair=Single(), unit='word', lengths=(6 / 11, 3 / 11, 2 / 11), choice='windows')
+MASKS = MaskedLM(pair=Single(), masking=Windowed('word', (6 / 11, 3 / 11, 2 / 11)))
 
 
 def recipe(size: str, scale: Scale) -> PretrainRun:

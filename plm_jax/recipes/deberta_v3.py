@@ -30,6 +30,7 @@ import dataclasses
 
 from plm_jax.config.run import PretrainRun, Scale
 from plm_jax.models import deberta_v2
+from plm_jax.objectives.masking import Windowed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
@@ -58,7 +59,7 @@ SIZES = {
     'multilingual': RecipeSize(
         name='mdeberta_v3_base', model=deberta_v2.mdeberta_v3_base, parameters=278_218_752,
         peak=6e-4, steps=500_000, length=512, batch=8192, accumulate=2, pod='v4:4x8x8')}
-MASKS = MaskedLM(pair=Single(), choice='windows', mask_share=1.0, random_share=0.0)
+MASKS = MaskedLM(pair=Single(), masking=Windowed(), mask_share=1.0, random_share=0.0)
 OBJECTIVE = ReplacedTokenDetection(
     MASKS, weight=10.0, sharing='disentangled', optimizers='two', width=1.0, depth=0.5, first=True)
 

@@ -40,6 +40,7 @@ from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import bert, distilbert, gpt2, roberta
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.distillation import Distillation
+from plm_jax.objectives.masking import Smoothed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
@@ -69,7 +70,7 @@ SIZES = {
         name='distilgpt2', model=halve_layers(gpt2.small), parameters=81_912_576, peak=5e-4,
         steps=13_000, length=1024, batch=2048, accumulate=16, pod='v3:4x4',
         published_hardware='8 V100, 1 week')}
-MASKS = MaskedLM(pair=Single(), smoothing=0.7)
+MASKS = MaskedLM(pair=Single(), masking=Smoothed(0.7))
 """masks rare tokens more often: mlm_smoothing of train.py"""
 
 

@@ -27,6 +27,7 @@ import dataclasses
 
 from plm_jax.config.run import PretrainRun, Scale
 from plm_jax.models import electra
+from plm_jax.objectives.masking import Repeated
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Consecutive
 from plm_jax.objectives.rtd import ReplacedTokenDetection
@@ -69,7 +70,7 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   """Build the run of a size."""
   row = SIZES[size]
   mlm = MaskedLM(
-      pair=Consecutive(cut='half', whole=0.1), mask_rate=row.rate, choice='repeated',
+      pair=Consecutive(cut='half', whole=0.1), mask_rate=row.rate, masking=Repeated(),
       mask_share=0.85, random_share=0.0)
   run = apply_scale(PretrainRun(
       f'electra_{size}', family='electra', model=row.make_model(dropout=0.1, attention_dropout=0.1),

@@ -17,6 +17,7 @@ steps nor the learning rate: those of BERT are an assumption.
 """
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.models import ernie
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
@@ -38,7 +39,8 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   text = TextConfig(segmenter='jieba') if scale == 'paper' else TextConfig()
   return limit_chinese_vocab(apply_scale(PretrainRun(
       f'ernie_{size}', family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=MaskedLM(unit='either', pooled='whole'), data=DataConfig(prepare=text),
+      objective=MaskedLM(masking=Distinct('either'), pooled='whole'),
+      data=DataConfig(prepare=text),
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
       train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
       scale))

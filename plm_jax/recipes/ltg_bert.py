@@ -25,6 +25,7 @@ BabyLM evaluates minimal pairs (BLiMP and its supplement, in JSON Lines) and fin
 
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
 from plm_jax.models import ltg_bert
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import Lamb
@@ -59,6 +60,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   return apply_scale(PretrainRun(
       f'ltg_bert_{size}', family='ltgbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=optim,
-      objective=MaskedLM(pair=Single(short=0.1), lengths=SPANS, replaced='span'),
+      objective=MaskedLM(pair=Single(short=0.1), masking=Distinct(lengths=SPANS, replaced='span')),
       data=DataConfig(prepare=TextConfig(lowercase=False)),
       train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)

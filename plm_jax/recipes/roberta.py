@@ -35,6 +35,7 @@ import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import roberta
+from plm_jax.objectives.masking import Everywhere
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence
 from plm_jax.optim.optimizers import AdamW
@@ -101,6 +102,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   assembly = 'document' if one_document else 'sentences'
   return apply_scale(PretrainRun(
       f'roberta_{size}', family='roberta', model=model,
-      objective=MaskedLM(pair=row.pair, choice='everywhere', pooled='whole'),
+      objective=MaskedLM(pair=row.pair, masking=Everywhere(), pooled='whole'),
       data=DataConfig(prepare=text, assembly=assembly),
       optim=optim, train=row.make_train_config()), scale)

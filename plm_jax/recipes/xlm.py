@@ -40,6 +40,7 @@ follows the sizes of the corpora.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import xlm
+from plm_jax.objectives.masking import Smoothed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.objectives.translation_rows import Translations
@@ -69,6 +70,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   text = TextConfig(kind='sentencepiece-unigram')
   return apply_scale(PretrainRun(
       f'xlm_{size}', family='xlm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=MaskedLM(pair=pair, language_ids=True, smoothing=0.5),
+      objective=MaskedLM(pair=pair, language_ids=True, masking=Smoothed(0.5)),
       data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.7),
       optim=optim, train=row.make_train_config()), scale)

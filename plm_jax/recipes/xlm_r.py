@@ -20,6 +20,7 @@ warmup, masking and optimizer of RoBERTa are an assumption.
 """
 from plm_jax.config.run import DataConfig, PretrainRun, Scale
 from plm_jax.models import xlm_roberta
+from plm_jax.objectives.masking import Everywhere
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
@@ -49,6 +50,6 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   return apply_scale(PretrainRun(
       f'xlm_r_{size}', family='xlm-roberta',
       model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=MaskedLM(pair=FullSentences(), choice='everywhere', pooled='whole'),
+      objective=MaskedLM(pair=FullSentences(), masking=Everywhere(), pooled='whole'),
       data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.3), optim=optim,
       train=row.make_train_config()), scale)

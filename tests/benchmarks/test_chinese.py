@@ -15,13 +15,13 @@ MASK, PIECES = 4, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'北京是大�
 
 
 @pytest.mark.parametrize(('arm', 'changes'), [
-    ('bert', []), ('words', ['objective.unit: token -> word']),
+    ('bert', []), ('words', ['objective.masking.unit: token -> word']),
     ('macbert',
      ["objective.pair: NextSentence(random=0.5, short=0.1, slack=16, unit='segment', separators=1) "
-      "-> "
-                 'SentenceOrder(swapped=0.5, short=0.1, slack=16)', 'objective.unit: token -> word',
-                 'objective.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)',
-                 'objective.synonyms:  -> out/similar.txt'])])
+      "-> SentenceOrder(swapped=0.5, short=0.1, slack=16)",
+      'objective.masking.unit: token -> word',
+      'objective.masking.lengths: (1.0,) -> (0.4, 0.3, 0.2, 0.1)',
+      'objective.masking.synonyms:  -> out/similar.txt'])])
 def test_a_chinese_arm_changes_only_its_own_settings(arm, changes):
   run = chinese.config(SETTING, arm)
   config_lib.check(run)
@@ -41,7 +41,7 @@ def test_a_list_of_the_users_is_taken(monkeypatch):
   monkeypatch.setattr(chinese.kept, 'run', lambda *given: pytest.fail('made, though there is one'))
   setting = ChineseSetting('zh.txt', 'out', similar='mine.txt')
   chinese.listed(setting)
-  assert chinese.config(setting, 'macbert').objective.synonyms == 'mine.txt'
+  assert chinese.config(setting, 'macbert').objective.masking.synonyms == 'mine.txt'
 
 
 def test_words_like_others_have_as_many_characters():

@@ -8,6 +8,7 @@ import types
 import pytest
 
 from experiments.babylm import entry
+import plm_jax
 from plm_jax import recipes, validation
 from plm_jax.cli import commands as cli
 from plm_jax.cli import finetune, options, run, vectors
@@ -21,6 +22,7 @@ from plm_jax.corpora import clean_parallel as parallel_cleaning
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.errors import UserError
 from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.objectives.masking import Adaptive, Distinct, Windowed
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation import beam, parallel_prepare
@@ -343,6 +345,21 @@ def test_recipes_of_sentence_pairs_without_their_task():
       parse(recipes.find_recipe(name), ['--scale=test', f'--pair={value}'])
 
 
+def test_masking_strategies_have_options_of_their_own():
+  def masking(*args):
+    return parse(recipes.find_recipe('bert_base'), ['--scale=test', *args]).objective.masking
+  assert masking('--objective.masking.unit=word') == Distinct('word')
+  assert masking('--objective.masking.lengths', '0.5', '0.5', '--objective.masking.kind=windows') == (
+      Windowed(lengths=(0.5, 0.5)))
+  adaptive = {'kind': 'adaptive', 'difficulty': 'loss'}
+  config = plm_jax.recipe('bert_base', 'test', objective={'masking': adaptive})
+  assert config.objective.masking == Adaptive('loss') == masking(
+      '--objective.masking.kind=adaptive', '--objective.masking.difficulty=loss')
+  inside = parse(recipes.find_recipe('electra_small'), [
+      '--scale=test', '--objective.mlm.masking.kind=distinct'])
+  assert inside.objective.mlm.masking == Distinct()
+
+
 @pytest.mark.parametrize(('typed', 'options', 'message'), [
     ('--train.early=2', {'train': {'early': 2}},
      'train.early would change nothing: train.best is empty'),
@@ -355,6 +372,10 @@ def test_recipes_of_sentence_pairs_without_their_task():
      'optim.floor would change nothing: optim.schedule is t5, not bert or'),
     ('--optim.clip=0 --optim.clip-by=parameter', {'optim': {'clip': 0, 'clip_by': 'parameter'}},
      'optim.clip_by would change nothing: optim.clip is 0'),
+    ('--objective.masking.kind=adaptive --objective.masking.unit=word',
+     {'objective': {'masking': {'kind': 'adaptive', 'unit': 'word'}}},
+     'objective.masking.unit would change nothing: objective.masking.kind is adaptive, not '
+     'distinct or windows'),
     ('--tuning.expand=tile', {'tuning': {'expand': 'tile'}},
      'tuning.expand would change nothing: warm_start is empty')])
 def test_options_that_would_change_nothing_are_refused(typed, options, message):

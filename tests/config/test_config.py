@@ -19,6 +19,7 @@ from plm_jax.models import bert, t5
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, Single
 from plm_jax.optim.optimizers import AdamW
@@ -37,7 +38,8 @@ def changed(config, path, value):
 
 
 @pytest.mark.parametrize('config', [
-    TINY, changed(TINY, 'objective', MaskedLM(pair=Single(), unit='word', lengths=(0.5, 0.3, 0.2))),
+    TINY, changed(TINY, 'objective',
+                  MaskedLM(pair=Single(), masking=Distinct('word', (0.5, 0.3, 0.2)))),
     changed(TINY, 'data.path', ('a', 'gs://b/ü')), recipes.find_recipe('bert_base')('paper'),
     recipes.find_recipe('bert_base')('laptop'), recipes.find_recipe('bert_large')('test')],
     ids=['default', 'single', 'paths', 'paper', 'laptop', 'test'])

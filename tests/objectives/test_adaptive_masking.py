@@ -13,14 +13,15 @@ import tiny
 from plm_jax import sharding
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.errors import ConfigError
-from plm_jax.objectives import STATISTICS, adaptive_masking
+from plm_jax.objectives import STATISTICS
 from plm_jax.objectives.distillation import Distillation
+from plm_jax.objectives.masking import Adaptive
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.training.step import eval_step, init_state, make_sharded_init, train_step
 
-ADAPTIVE = MaskedLM(pair=Single(), adaptive='accuracy', adaptive_steps=2)
+ADAPTIVE = MaskedLM(pair=Single(), masking=Adaptive(steps=2))
 LENGTH = ADAPTIVE.text_length(tiny.LENGTH)
 STILL = {'dropout': 0.0, 'attention.dropout': 0.0}
 
@@ -33,11 +34,11 @@ def test_weights_follow_the_share_of_errors():
   """Three tokens of the vocabulary: one always right, one always wrong, one not seen."""
   seen = {'labels': jnp.array([[0, 0, 0, 1, 1]]), 'difficulty': jnp.array([[0.0, 0, 0, 1, 1]]),
           'count': jnp.ones((1, 5))}
-  statistics = adaptive_masking.initial_statistics(3)
-  kept = adaptive_masking.update_statistics(statistics, seen, 'accuracy', jnp.bool_(False), 0.4)
+  statistics, masking = ADAPTIVE.statistics(3), Adaptive(steps=2)
+  kept = masking.update_statistics(statistics, seen, jnp.int32(0), 0.4)
   assert kept['weights'].tolist() == [1, 1, 1]
   assert kept['difficulty'].tolist() == [0, 2, 0] and kept['count'].tolist() == [3, 2, 0]
-  changed = adaptive_masking.update_statistics(statistics, seen, 'accuracy', jnp.bool_(True), 0.4)
+  changed = masking.update_statistics(statistics, seen, jnp.int32(1), 0.4)
   # (errors + 0.5) / (count + 1), and a fifth of the weight before; the mean is 1.
   want = 0.2 + 0.8 * np.array([0.5 / 4, 2.5 / 3, 0.5])
   np.testing.assert_allclose(changed['weights'], want / want.mean(), rtol=1e-6)
@@ -47,8 +48,8 @@ def test_weights_follow_the_share_of_errors():
 def test_weights_follow_the_loss():
   seen = {'labels': jnp.array([[0, 0, 1, 2]]), 'difficulty': jnp.array([[0.25, 0.25, 4.0, 0.0]]),
           'count': jnp.array([[1.0, 1, 1, 0]])}
-  statistics = adaptive_masking.initial_statistics(4)
-  changed = adaptive_masking.update_statistics(statistics, seen, 'loss', jnp.bool_(True), 0.4)
+  masking = Adaptive('loss', steps=1)
+  changed = masking.update_statistics(ADAPTIVE.statistics(4), seen, jnp.int32(0), 0.4)
   uniform = np.log(4)
   mean = np.array([(0.5 + uniform) / 3, (4 + uniform) / 2, uniform, uniform])
   want = 0.2 + 0.8 * (mean - mean.min()) / (mean.max() - mean.min())
@@ -59,10 +60,9 @@ def test_no_token_is_left_out():
   """A token that is always right keeps a mask rate of 0.5%."""
   seen = {'labels': jnp.zeros((1, 4), int), 'difficulty': jnp.zeros((1, 4)),
           'count': jnp.full((1, 4), 1e6)}
-  statistics = adaptive_masking.initial_statistics(2)
-  for _ in range(20):
-    statistics = adaptive_masking.update_statistics(statistics, seen, 'accuracy', jnp.bool_(True),
-                                                    0.2)
+  statistics = ADAPTIVE.statistics(2)
+  for step in range(20):
+    statistics = Adaptive(steps=1).update_statistics(statistics, seen, jnp.int32(step), 0.2)
   assert statistics['weights'][0] / statistics['weights'].sum() > 0.5 * 0.005 / 0.2
 
 
@@ -84,7 +84,7 @@ def test_difficult_tokens_are_masked_more_often():
 def test_statistics_of_training_steps(kind):
   """What a step adds is what the model did with the masked tokens, whatever the number of
   micro-batches."""
-  objective = dataclasses.replace(ADAPTIVE, adaptive=kind)
+  objective = dataclasses.replace(ADAPTIVE, masking=Adaptive(kind, steps=2))
   learner, windows = tiny.learner(objective, **STILL), tiny.windows(16, LENGTH)
   state = start(learner, windows)
   assert (state.statistics['weights'] == 1).all() and state.carry is None
@@ -170,13 +170,6 @@ def test_the_same_on_eight_devices():
       assert state.statistics['weights'].sharding.is_fully_replicated
       results.append(jax.device_get(state.statistics))
   tiny.assert_close(*results)
-
-
-@pytest.mark.parametrize('changes', [
-    dict(choice='repeated'), dict(unit='word'), dict(lengths=(0.5, 0.5)), dict(smoothing=0.5)])
-def test_it_is_of_single_tokens(changes):
-  with pytest.raises(ConfigError, match='adaptive accuracy masks single tokens'):
-    MaskedLM(pair=Single(), adaptive='accuracy', **changes)
 
 
 def test_options_that_exclude_it():

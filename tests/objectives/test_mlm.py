@@ -11,6 +11,7 @@ from plm_jax.architectures import Output
 from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import MaskedLMHead, PooledClassifier
 from plm_jax.objectives import corruption, synonyms
+from plm_jax.objectives.masking import Distinct, Everywhere, Repeated, Smoothed, Windowed
 from plm_jax.objectives.mlm import MaskedLM, classification_losses
 from plm_jax.objectives.row_builders import NextSentence, Single
 
@@ -97,8 +98,8 @@ def test_only_text_is_masked_and_all_of_it_alike(large):
 
 def test_whole_words_are_masked_whole(large):
   windows = tiny.take(large[0], slice(300))
-  batch = corrupt(dataclasses.replace(SINGLE, unit='word', mask_share=1.0, random_share=0.0),
-                  windows)
+  objective = dataclasses.replace(SINGLE, masking=Distinct('word'), mask_share=1.0, random_share=0.0)
+  batch = corrupt(objective, windows)
   masked = batch['tokens'][:, 1:-1] == tiny.VOCAB.mask
   for row, words in zip(masked, windows['words'], strict=True):
     share = np.bincount(words, row)[1:] / np.bincount(words)[1:]
@@ -110,8 +111,8 @@ def test_whole_words_are_masked_whole(large):
 
 def test_n_grams_stay_within_the_budget(large):
   windows = tiny.take(large[0], slice(300))
-  batch = corrupt(dataclasses.replace(SINGLE, unit='word', lengths=(6 / 11, 3 / 11, 2 / 11)),
-                  windows)
+  objective = dataclasses.replace(SINGLE, masking=Distinct('word', (6 / 11, 3 / 11, 2 / 11)))
+  batch = corrupt(objective, windows)
   number = batch['weights'].sum(1)
   assert (number <= np.round((batch['segments'] > 0).sum(1) * 0.15)).all() and (number >= 1).all()
 
@@ -166,12 +167,17 @@ def test_rows_of_padding_weigh_nothing():
 
 
 @pytest.mark.parametrize(('changes', 'message'), [
-    (dict(lengths=(0.5, 0.4)), 'sum to 1'), (dict(mask_rate=0.0), 'rate'),
-    (dict(mask_share=0.9, random_share=0.2), 'shares'),
-    (dict(choice='repeated', unit='word'), 'single tokens')])
+    (dict(mask_rate=0.0), 'rate'), (dict(mask_share=0.9, random_share=0.2), 'shares'),
+    (dict(masking=Windowed(), final_mask_rate=0.1), 'kind windows is of one MaskedLM.mask_rate')])
 def test_values_that_cannot_be(changes, message):
   with pytest.raises(ValueError, match=message):
     MaskedLM(**changes)
+
+
+@pytest.mark.parametrize('kind', [Distinct, Windowed])
+def test_lengths_are_probabilities(kind):
+  with pytest.raises(ConfigError, match='sum to 1'):
+    kind(lengths=(0.5, 0.4))
 
 
 @pytest.mark.slow
@@ -216,7 +222,7 @@ def test_roberta_may_mask_special_tokens_and_rounds_at_random():
   </s> as others."""
   windows = {name: x if x.ndim == 1 else np.ones((4000, 120), np.int32)
              for name, x in tiny.windows(4000, 120).items()}
-  batch = corrupt(dataclasses.replace(SINGLE, choice='everywhere'), windows)
+  batch = corrupt(dataclasses.replace(SINGLE, masking=Everywhere()), windows)
   number = batch['weights'].sum(1)
   assert set(number) == {18, 19} and abs(number.mean() - 18.3) < 0.03
   chosen = np.zeros((4000, 122))
@@ -228,7 +234,7 @@ def test_roberta_may_mask_special_tokens_and_rounds_at_random():
 
 def test_a_token_that_is_drawn_twice_weighs_twice():
   windows = tiny.windows(64, 126, shortest=120)
-  objective = dataclasses.replace(SINGLE, choice='repeated', mask_share=1.0, random_share=0.0)
+  objective = dataclasses.replace(SINGLE, masking=Repeated(), mask_share=1.0, random_share=0.0)
   batch = corrupt(objective, windows)
   assert batch['weights'].max() in (2, 3) and set(batch['weights'].sum(1)) <= {18, 19}
   # Each is there once.
@@ -242,9 +248,8 @@ def test_n_grams_in_successive_windows():
   """DeBERTa: 1, 2 or 3 words of 6, 12 or 18, p ~ 1/n (mlm.sh: --max_ngram 3), so that a sixth of
   the words is chosen up to where 15% of the tokens are."""
   windows = tiny.windows(300, 126, shortest=100)
-  objective = dataclasses.replace(SINGLE, unit='word', lengths=(6 / 11, 3 / 11, 2 / 11),
-                                  choice='windows',
-                                  mask_share=1.0, random_share=0.0)
+  objective = dataclasses.replace(
+      SINGLE, masking=Windowed('word', (6 / 11, 3 / 11, 2 / 11)), mask_share=1.0, random_share=0.0)
   masked = corrupt(objective, windows)['tokens'][:, 1:-1] == tiny.VOCAB.mask
   for row, words in zip(masked, windows['words'], strict=True):
     assert set(np.bincount(words, row)[1:] / np.bincount(words)[1:]) <= {0.0, 1.0}
@@ -295,8 +300,8 @@ def test_similar_words_take_the_place_of_masks(tmp_path):
   windows = dict(tokens=tokens, segments=np.ones_like(tokens), words=words,
                  corpus=np.zeros(size, int),
                  index=np.arange(size), epoch=np.zeros(size, int))
-  objective = dataclasses.replace(SINGLE, unit='word', lengths=(0.4, 0.3, 0.2, 0.1),
-                                  synonyms=str(path), mask_rate=0.3)
+  masking = Distinct('word', (0.4, 0.3, 0.2, 0.1), synonyms=str(path))
+  objective = dataclasses.replace(SINGLE, masking=masking, mask_rate=0.3)
   windows = objective.add_token_info(windows, Letters())
   assert windows['similar'][0, :5].tolist() == [[12, 14] * 2, [13, 15] * 2, [16, 17] * 2, [-1] * 4,
                                                 [-1] * 4]
@@ -320,8 +325,8 @@ def test_similar_words_take_the_place_of_masks(tmp_path):
 def test_words_in_half_of_the_rows(large):
   """ERNIE's phrases: in the other half tokens alone."""
   large, _ = large
-  batch = corrupt(dataclasses.replace(SINGLE, unit='either'), large)
-  whole = corrupt(dataclasses.replace(SINGLE, unit='word'), large)
+  batch = corrupt(dataclasses.replace(SINGLE, masking=Distinct('either')), large)
+  whole = corrupt(dataclasses.replace(SINGLE, masking=Distinct('word')), large)
   alone = corrupt(SINGLE, large)
   def neighbours(batch):
     gaps = np.diff(batch['positions'], axis=1)[batch['weights'][:, 1:] > 0]
@@ -332,8 +337,8 @@ def test_words_in_half_of_the_rows(large):
 
 def test_similar_words_are_of_words(tmp_path):
   with pytest.raises(ValueError,
-                     match=r'synonyms are words, so that MaskedLM.unit is word, got token'):
-    MaskedLM(synonyms='list.txt')
+                     match=r'synonyms are words, so that Distinct.unit is word, got token'):
+    Distinct(synonyms='list.txt')
   (tmp_path / 'list.txt').write_text('alone\n')
   with pytest.raises(ConfigError, match=r'list.txt has no line with a word and words like it'):
     synonyms.read_table(str(tmp_path / 'list.txt'), None)
@@ -353,8 +358,6 @@ def test_the_share_of_masks_falls_over_the_run():
   np.testing.assert_allclose(count(), np.round(real * 0.2), atol=1)
   assert objective.step_traits.needs_progress and not SINGLE.step_traits.needs_progress
   assert objective.max_predictions(100) == 30
-  with pytest.raises(ConfigError, match=r'choice windows is of one .*rate'):
-    dataclasses.replace(objective, choice='windows')
 
 
 def test_tokens_say_the_language_of_their_corpus(large):
@@ -369,7 +372,8 @@ def test_spans_are_replaced_as_a_whole():
   """Of spans of three tokens, 80% are masked, 10% random and 10% kept; token by token, mixtures are
   the rule."""
   windows = tiny.windows(2048, 62, shortest=62)
-  objective = MaskedLM(pair=Single(), mask_rate=0.05, lengths=(0.0, 0.0, 1.0), replaced='span')
+  masking = Distinct(lengths=(0.0, 0.0, 1.0), replaced='span')
+  objective = MaskedLM(pair=Single(), mask_rate=0.05, masking=masking)
   batch = corrupt(objective, windows)
   # 5% of 64 are three: each row has one span, or two where the first is cut at the end of the text.
   assert (batch['weights'].sum(1) == 3).all()
@@ -383,7 +387,8 @@ def test_spans_are_replaced_as_a_whole():
   # The rest are random, in which a mask or the token itself comes by chance, once in a hundred.
   rest = seen[~masked & ~kept]
   assert (rest == tiny.VOCAB.mask).mean() < 0.05 and (rest == labels[~masked & ~kept]).mean() < 0.05
-  apart = corrupt(dataclasses.replace(objective, replaced='token'), windows)
+  masking = dataclasses.replace(masking, replaced='token')
+  apart = corrupt(dataclasses.replace(objective, masking=masking), windows)
   seen = np.take_along_axis(apart['tokens'], apart['positions'], 1)[one, :3]
   assert (seen == tiny.VOCAB.mask).all(1).mean() == pytest.approx(0.8 ** 3, abs=0.04)
   # The same tokens are predicted either way.
@@ -396,8 +401,8 @@ def test_neighbouring_spans_are_replaced_apart():
   others need not."""
   windows = tiny.windows(1024, 40, shortest=40)
   objective = MaskedLM(
-      pair=Single(), mask_rate=0.95, lengths=(0.0, 1.0), mask_share=0.5, random_share=0.0,
-      replaced='span')
+      pair=Single(), mask_rate=0.95, masking=Distinct(lengths=(0.0, 1.0), replaced='span'),
+      mask_share=0.5, random_share=0.0)
   batch = corrupt(objective, windows)
   masked = np.where(batch['tokens'][:, 1:-1] == tiny.VOCAB.mask, 1, 0)
   changes = (np.diff(masked, axis=1) != 0).mean()
@@ -405,12 +410,10 @@ def test_neighbouring_spans_are_replaced_apart():
   assert 0.15 < changes < 0.35
 
 
-@pytest.mark.parametrize('changes', [
-    dict(lengths=(1.0,)), dict(choice='windows', lengths=(0.5, 0.5)),
-    dict(synonyms='x', unit='word')])
+@pytest.mark.parametrize('changes', [dict(lengths=(1.0,)), dict(synonyms='x', unit='word')])
 def test_replacing_by_span_needs_spans(changes):
   with pytest.raises(ConfigError, match='replaced span is of spans of several tokens'):
-    MaskedLM(pair=Single(), replaced='span', **changes)
+    Distinct(replaced='span', **changes)
 
 
 def test_rare_tokens_are_masked_more_often():
@@ -418,8 +421,8 @@ def test_rare_tokens_are_masked_more_often():
   frequent in the batch, one is a quarter as likely to be masked with a power of 0.5, and a 16th
   with 1."""
   windows = tiny.windows_with_a_rare_token(2000, 17)
-  for power, want in (0.0, 1 / 17), (0.5, 4 / 20), (1.0, 16 / 32):
-    batch = corrupt(dataclasses.replace(SINGLE, mask_rate=0.05, smoothing=power), windows)
+  for masking, want in (Distinct(), 1 / 17), (Smoothed(0.5), 4 / 20), (Smoothed(1.0), 16 / 32):
+    batch = corrupt(dataclasses.replace(SINGLE, mask_rate=0.05, masking=masking), windows)
     # One token of 19 is predicted, the rare one with weight 16 ** power against 16 of weight 1.
     assert (batch['weights'].sum(1) == 1).all()
     assert (batch['labels'][:, 0] == 30).mean() == pytest.approx(want, abs=0.03)
@@ -443,10 +446,3 @@ def test_counts_of_tokens_are_of_the_text():
   windows = {'tokens': jnp.array([[5, 6, 5, 0], [6, 5, 0, 0]]),
              'segments': jnp.array([[1, 1, 1, 0], [1, 2, 0, 0]])}
   assert corruption.count_tokens(windows, 8).tolist() == [0, 0, 0, 0, 0, 3, 2, 0]
-
-
-@pytest.mark.parametrize('changes', [dict(choice='repeated'), dict(unit='word'),
-                                     dict(lengths=(0.5, 0.5))])
-def test_smoothing_is_of_single_tokens(changes):
-  with pytest.raises(ConfigError, match='smoothing is of single tokens'):
-    MaskedLM(pair=Single(), smoothing=0.5, **changes)

@@ -9,6 +9,7 @@ import tiny
 from plm_jax.data import records
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.objectives import corruption
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.objectives.sbo import SpanBoundary
@@ -150,8 +151,8 @@ def test_masks_follow_chinese_words():
       'words': np.cumsum(starts)[None].astype(np.int32), 'index': np.zeros(1, np.int32)}
   windows |= {name: windows['index'] for name in ('corpus', 'epoch')}
   words = np.pad(windows['words'][0], 1)
-  for objective in (SpanBoundary(), MaskedLM(pair=Single(), unit='word'),
-                    MaskedLM(pair=FullSentences(), unit='word')):
+  for objective in (SpanBoundary(), MaskedLM(Single(), masking=Distinct('word')),
+                    MaskedLM(FullSentences(), masking=Distinct('word'))):
     corrupt = jax.jit(lambda seed, w, o=objective: o.corrupt(jax.random.key(seed), w,
                                                              tokenizer.vocab))
     sizes = set()

@@ -7,6 +7,7 @@ import tiny
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.glm import MULTIPLE, BlankInfilling
+from plm_jax.objectives.masking import Everywhere, Repeated, Windowed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.objectives.row_builders import FullSentences, SentenceOrder
@@ -23,8 +24,8 @@ VOCAB = Vocab(200, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=
     SpanBoundary(),
     ReplacedTokenDetection(), CausalLM(), BlankInfilling(), MixtureOfDenoisers(),
     DenoisingAutoencoder(),
-    DenoisingAutoencoder(reserve=2), *(MaskedLM(choice=choice)
-                                       for choice in ('repeated', 'everywhere', 'windows'))],
+    DenoisingAutoencoder(reserve=2), MaskedLM(masking=Repeated()), MaskedLM(masking=Everywhere()),
+    MaskedLM(masking=Windowed())],
     ids=['nsp', 'full', 'sop', 'plm', 'sbo', 'rtd', 'clm', 'glm', 't5', 'bart', 'mbart', 'electra',
          'roberta',
          'deberta'])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.objectives import corruption
+from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
 from plm_jax.objectives.sbo import SpanBoundary
@@ -121,8 +122,9 @@ def pairs(case) -> dict[str, np.ndarray]:
   objective = MaskedLM(
       pair=SentenceOrder(short=0.0, slack=0) if order
       else NextSentence(random=0.0, short=0.0, slack=0),
-      mask_rate=hyper['masked_lm_prob'], unit='word' if hyper['do_whole_word_mask'] else 'token',
-      lengths=tuple(float(x) for x in lengths / lengths.sum()))
+      mask_rate=hyper['masked_lm_prob'],
+      masking=Distinct('word' if hyper['do_whole_word_mask'] else 'token',
+                       tuple(float(x) for x in lengths / lengths.sum())))
   rows = arranged(objective.pair, unmasked(want), want['segment_ids'], want['is_random_next'])
   places = np.where(want['masked_positions'] > 0, want['masked_positions'], 0)
   drawn = np.take_along_axis(want['input_ids'], places, 1)

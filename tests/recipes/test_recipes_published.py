@@ -10,6 +10,7 @@ from plm_jax import recipes
 from plm_jax.cli.run import parse
 from plm_jax.layers.dense import count_parameters
 from plm_jax.objectives.denoising import SentencePermutation, WordMasking
+from plm_jax.objectives.masking import Smoothed, Windowed
 from plm_jax.objectives.row_builders import Consecutive, FullSentences, Single
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.tokenizers.contract import Vocab
@@ -279,8 +280,7 @@ def test_all_parameters_decay_where_fairseq_or_optimus_trained():
 
 
 def test_masking_strategies_match_released_code():
-  choices = {family: {getattr(getattr(recipe().objective, 'mlm', recipe().objective), 'choice',
-                              None)
+  choices = {family: {getattr(recipe().objective, 'mlm', recipe().objective).masking.kind
                       for recipe in recipes.all_recipes().values() if recipe.family == family}
              for family in ('bert', 'albert', 'roberta', 'electra', 'deberta', 'deberta_v2')}
   assert choices == {'bert': {'distinct'}, 'albert': {'distinct'}, 'roberta': {'everywhere'},
@@ -311,7 +311,7 @@ def test_deberta_v3_trains_two_networks():
   assert (objective.optimizers, objective.weight,
           objective.sharing) == ('two', 10.0, 'disentangled')
   mlm = objective.mlm
-  assert (mlm.choice, mlm.unit, mlm.lengths, mlm.mask_share) == ('windows', 'token', (1.0,), 1.0)
+  assert (mlm.masking, mlm.mask_share) == (Windowed('token', (1.0,)), 1.0)
 
 
 def test_glm_falls_in_less_than_its_run():
@@ -497,7 +497,7 @@ def test_xlms_optimizer():
         'inverse_sqrt', 4000, 0.9, 0.98, 1e-8, 5.0, 0.0)
     assert rates(name, 2000, 4000, 16_000) == pytest.approx([5e-5, 1e-4, 5e-5])
     # Lample and Conneau 2019, section 3.2
-    assert recipes.find_recipe(name)().objective.smoothing == 0.5
+    assert recipes.find_recipe(name)().objective.masking == Smoothed(0.5)
 
 
 def test_ltg_berts_lamb():
@@ -510,7 +510,7 @@ def test_ltg_berts_lamb():
 def test_ltg_berts_and_gpt_berts_masks():
   """SpanMaskingStrategy in dataset.py of both; ltg-bert, train.py, short_p."""
   objective = recipes.find_recipe('ltg_bert_strict_small')().objective
-  assert (objective.replaced, objective.pair,
+  assert (objective.masking.replaced, objective.pair,
           objective.mask_rate) == ('span', Single(short=0.1), 0.15)
   assert recipes.find_recipe('gpt_bert_strict')().objective.replaced == 'span'
 
@@ -565,7 +565,7 @@ def test_xlnet_and_distilbert_as_released():
   assert recipes.find_recipe('distilbert_base')().objective.positions == 'fixed'
   # transformers, examples/research_projects/distillation/train.py: mlm_smoothing.
   for name in 'distilbert_base', 'distilroberta_base':
-    assert recipes.find_recipe(name)().objective.task.smoothing == 0.7
+    assert recipes.find_recipe(name)().objective.task.masking == Smoothed(0.7)
 
 
 @pytest.mark.slow
@@ -631,10 +631,10 @@ def test_chinese_masks_are_of_words():
     name: recipes.find_recipe(name)()
     for name in ('bert_wwm_ext', 'roberta_wwm_ext', 'macbert_large', 'ernie_base')
   }
-  assert {name: run.objective.unit for name, run in runs.items()} == {
+  assert {name: run.objective.masking.unit for name, run in runs.items()} == {
       'bert_wwm_ext': 'word', 'roberta_wwm_ext': 'word', 'macbert_large': 'word',
       'ernie_base': 'either'}
-  assert runs['macbert_large'].objective.lengths == (0.4, 0.3, 0.2, 0.1)
+  assert runs['macbert_large'].objective.masking.lengths == (0.4, 0.3, 0.2, 0.1)
   assert [run.objective.pair.pair_task for run in runs.values()] == ['nsp', None, 'sop', 'nsp']
   assert {run.data.prepare.segmenter for run in runs.values()} == {'jieba'}
   assert [(phase.steps, phase.length, phase.batch)
