@@ -122,19 +122,15 @@ def describe_estimated_cost(config: RunConfig, recipe: Recipe, mesh: Mesh | None
   if not kind:
     return ''
   total = sum(phase.steps * phase_step_flops(config, phase) for phase in config.train.phases)
-  whole = total / (kind_peak_flops(kind) * devices * ASSUMED_UTILIZATION)
+  names = sorted(run_metrics.PEAK_FLOPS, key=len, reverse=True)
+  peak = next(run_metrics.PEAK_FLOPS[name] for name in names if kind.startswith(name))
+  whole = total / (peak * devices * ASSUMED_UTILIZATION)
   chips, published = count_chips(kind, devices), ''
   if recipe.row.published_hardware and config.scale == 'paper':
     published = f'; the published run took {recipe.row.published_hardware}'
   return (f'{format_chip_hours(chips * whole)} on {where}, {format_time(whole)}: {total:.2g} FLOPs '
           f'at an assumed {ASSUMED_UTILIZATION:.0%} of the peak of {chips} x {kind}'
           f'{published}')
-
-
-def kind_peak_flops(kind: str) -> float:
-  """Return the peak FLOPs per second of a known kind of device."""
-  names = sorted(run_metrics.PEAK_FLOPS, key=len, reverse=True)
-  return next(run_metrics.PEAK_FLOPS[name] for name in names if kind.startswith(name))
 
 
 def parse_topology(topology: str) -> tuple[str, int]:

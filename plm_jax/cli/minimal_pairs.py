@@ -86,11 +86,7 @@ def minimal_pairs_command(
     how = f'By {settings.how if masked else "likelihood"}. '
   runs = dict(zip(unique_run_names([run, *compare_with]), [judged, *others], strict=True))
   if output:
-    records = [json.dumps({
-        'where': one.pair.where, 'UID': one.pair.paradigm, 'linguistics_term': one.pair.term,
-        'sentence_good': one.pair.good, 'sentence_bad': one.pair.bad, 'good': one.good,
-        'bad': one.bad, 'right': one.right}, ensure_ascii=False) for one in judged]
-    storage.write(output, ''.join(f'{record}\n' for record in records))
+    storage.write(output, ''.join(f'{format_record(one)}\n' for one in judged))
   for line in table_lines(runs):
     print(line)
   if output:
@@ -159,6 +155,14 @@ def describe_significance(name: str, judged: Sequence[JudgedPair]) -> str:
   head = f'{name}: ' if name else ''
   return (f'{head}of {len(found)} paradigms {above} are above guessing, {below} below, '
           f'{len(found) - above - below} without a significant difference')
+
+
+def format_record(one: JudgedPair) -> str:
+  """Return a judged pair as a line of JSON."""
+  return json.dumps({
+      'where': one.pair.where, 'UID': one.pair.paradigm, 'linguistics_term': one.pair.term,
+      'sentence_good': one.pair.good, 'sentence_bad': one.pair.bad, 'good': one.good,
+      'bad': one.bad, 'right': one.right}, ensure_ascii=False)
 
 
 def render_page(runs: JudgedRuns, how: str) -> str:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import jax
 
 from plm_jax import storage
+from plm_jax.cli import work_identity
 from plm_jax.config import serialization
 from plm_jax.config.run import FinetuneRun
 from plm_jax.errors import ConfigError
 from plm_jax.report import html
 from plm_jax.report.html import el
-from plm_jax.sources import text_sources
 from plm_jax.storage.digests import digest_json
 
 NAMES = {
@@ -149,9 +149,8 @@ class SweepLog:
 def run_digest(config: FinetuneRun) -> str:
   """Return a digest of a run's configuration and of the content of its data, by which its result is
   found again."""
-  contents = [name if name.startswith(('tfds:', 'embedded')) else text_sources.fingerprint(name)
-              for name in (*config.data.train, *config.data.dev)]
-  return digest_json([serialization.to_json(config), digest_json(contents)])[:16]
+  content = work_identity.digest_content((*config.data.train, *config.data.dev))
+  return digest_json([serialization.to_json(config), content])[:16]
 
 
 def rank_results(

@@ -11,6 +11,7 @@ import plm_jax
 from plm_jax import errors, storage
 from plm_jax.cli import inputs
 from plm_jax.config import serialization
+from plm_jax.sources import text_sources
 from plm_jax.sources.source_files import file_version, find_files
 from plm_jax.storage.digests import digest_json, start_digest
 
@@ -71,6 +72,12 @@ def source_versions(source: str) -> list[str] | None:
     return [f'{file} {file_version(file)}' for file in find_files(source)]
   except errors.UserError:  # reading it raises an error that names the place
     return None
+
+
+def digest_content(names: Sequence[str]) -> str:
+  """Compute the sha256 of the content of sources: files, globs, folders and data sets."""
+  return digest_json([name if name.startswith(('tfds:', 'embedded')) else
+                      text_sources.fingerprint(name) for name in names])
 
 
 def digest_params(params: Any) -> str:

@@ -131,8 +131,6 @@ def read_curves(path: epath.PathLike) -> tuple[Curves, list[LengthChange], int]:
 def record_key(record: Mapping[str, Any]) -> tuple[int, str]:
   """Return step and split of a line; raise ValueError, TypeError or KeyError if it has none."""
   step, split = record['step'], record['split']
-  if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 1 << 53:
-    raise ValueError
-  if not isinstance(split, str):
+  if type(step) is not int or not 0 <= step < 1 << 53 or not isinstance(split, str):
     raise ValueError
   return step, split
