@@ -77,8 +77,9 @@ def test_a_tokenizer_reads_and_writes_text(tmp_path, monkeypatch):
   assert tokenizer.encode_batch(['ab', '', 'x']) == [[2, 3], [], [0]]
   assert tokenizer.byte_lengths.tolist() == [1] * 7 and tokenizer.starts_word.all()
   (tmp_path / 'text.txt').write_text('abc cab\n\nbca\n')
-  meta = prepare(PrepareConfig(source=str(tmp_path / 'text.txt'), tokenizer=str(tmp_path / 'tokenizer'),
-                        heldout=0), tmp_path / 'records')
+  config = PrepareConfig(source=str(tmp_path / 'text.txt'), heldout=0,
+                         tokenizer=str(tmp_path / 'tokenizer'))
+  meta = prepare(config, tmp_path / 'records')
   assert (meta.vocab, meta.tokens('train'), meta.tokenizer) == (7, 10, tokenizer.hash)
 
 
