@@ -349,8 +349,9 @@ def test_masking_strategies_have_options_of_their_own():
   def masking(*args):
     return parse(recipes.find_recipe('bert_base'), ['--scale=test', *args]).objective.masking
   assert masking('--objective.masking.unit=word') == Distinct('word')
-  assert masking('--objective.masking.lengths', '0.5', '0.5', '--objective.masking.kind=windows') == (
-      Windowed(lengths=(0.5, 0.5)))
+  windowed = masking('--objective.masking.lengths', '0.5', '0.5',
+                     '--objective.masking.kind=windows')
+  assert windowed == Windowed(lengths=(0.5, 0.5))
   adaptive = {'kind': 'adaptive', 'difficulty': 'loss'}
   config = plm_jax.recipe('bert_base', 'test', objective={'masking': adaptive})
   assert config.objective.masking == Adaptive('loss') == masking(
