@@ -342,7 +342,8 @@ import sys
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.pipeline import open_pipeline
 assert sys.modules.get('tensorflow') is None  # nothing imports it before it is needed
-stream = open_pipeline([{str(write(tmp_path / 'r', 2000))!r}], WindowRule('document', 2), batch=16).stream()
+folder = {str(write(tmp_path / 'r', 2000))!r}
+stream = open_pipeline([folder], WindowRule('document', 2), batch=16).stream()
 next(stream)
 '''
   done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True,

@@ -46,7 +46,8 @@ def test_letters_that_lose_their_marks_are_counted(name, tmp_path, caplog):
 
 
 def test_english_is_not_warned_of(tmp_path, caplog):
-  text = 'The cat of the café sat on the mat, and the naïve dog barked at it. ' * 3 + '\nIt is plain text. ' * 500
+  text = ('The cat of the café sat on the mat, and the naïve dog barked at it. ' * 3
+          + '\nIt is plain text. ' * 500)
   for kind in ('wordpiece', 'word-bpe', 'words'):
     prepare.train_tokenizer(config_of(tmp_path, '', text, kind=kind))
   assert not caplog.messages
@@ -102,7 +103,8 @@ def test_text_without_spaces_is_refused_by_what_needs_them(tmp_path, caplog):
     tokenizer = prepare.train_tokenizer(config_of(tmp_path, name))
     ids, _ = tokenizer.encode_flat(sentences(name, 160))
     if name != 'japanese':
-      assert f'phrases without a space ({ {"burmese": "Myanmar"}.get(name, name.title())}' in caplog.text
+      script = {'burmese': 'Myanmar'}.get(name, name.title())
+      assert f'phrases without a space ({script}' in caplog.text
     assert (ids == tokenizer.vocab.unk).mean() < 0.01
 
 
@@ -131,7 +133,8 @@ def test_given_tokenizers_are_checked_too(tmp_path, caplog):
     prepare.prepare(config_of(tmp_path, '', ''.join(sentences('thai', 40)) + '\n\nthe cat',
                               tokenizer=str(
         tmp_path / 'given')), tmp_path / 'records')
-  assert 'A tokenizer that is trained on the text with kind=sentencepiece-unigram needs none' in caplog.text
+  assert ('A tokenizer that is trained on the text with kind=sentencepiece-unigram needs '
+          'none') in caplog.text
   assert 'A cased tokenizer keeps them' in caplog.text
 
 

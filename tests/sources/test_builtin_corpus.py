@@ -96,9 +96,11 @@ class Table:
 
 
 attach('tool', """
-    Computes the product of all values, one after the other, in the order in which they were given to the function.
+    Computes the product of all values, one after the other, in the order in which they were \
+given to the function.
 
-    The order matters for numbers of limited precision, as everybody finds out who multiplies enough of them.
+    The order matters for numbers of limited precision, as everybody finds out who multiplies \
+enough of them.
     """)
 '''
 
@@ -131,7 +133,8 @@ EXPECTED = [
 
 @pytest.fixture
 def package(tmp_path):
-  more = 'async def f():\n  "A docstring of a line with enough words."\n  "A text of an attribute has its place here."'
+  more = ('async def f():\n  "A docstring of a line with enough words."\n'
+          '  "A text of an attribute has its place here."')
   files = {'a.py': MODULE, 'b.py': MODULE, 'c.py': 'def broken(: """No."""', 'd.py': 'x = 1\n',
            'e.py': more}
   for name, text in files.items():

@@ -81,7 +81,8 @@ def test_archives_that_are_cut_off(tmp_path):
 
 
 WIKITEXT = """{{Infobox|name=[[X]]}}
-'''Albedo''' ({{IPA|x}}; {{lang|la|y}}) is a ''fraction'' of [[light|sunlight]] that is [[Diffuse reflection|diffusely]]
+'''Albedo''' ({{IPA|x}}; {{lang|la|y}}) is a ''fraction'' of [[light|sunlight]] that is \
+[[Diffuse reflection|diffusely]]
 reflected.<ref>Smith, ''Light''.</ref> It is 5&nbsp;% <!-- no --> at most.
 [[File:A.jpg|thumb|A [[caption]] of it]]
 [[Kategorie:Physik]]
@@ -95,8 +96,8 @@ reflected.<ref>Smith, ''Light''.</ref> It is 5&nbsp;% <!-- no --> at most.
 A second paragraph<br />and [http://x.org a page], <math>x^2</math>.
 [[Category:Light]]
 """
-PAGE = ('<page><title>{}</title><ns>{}</ns><id>1</id>{}<revision><id>2</id><model>wikitext</model><text>{}</text>'
-        '</revision></page>')
+PAGE = ('<page><title>{}</title><ns>{}</ns><id>1</id>{}<revision><id>2</id>'
+        '<model>wikitext</model><text>{}</text></revision></page>')
 HEAD = ('<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" '
         'version="0.11">\n<siteinfo><namespaces>'
         '<namespace key="0" /><namespace key="14">Kategorie</namespace></namespaces></siteinfo>\n')
