@@ -206,14 +206,16 @@ QUERIES = {
     'howto/gpu': ('GPU', 'GPU'), 'howto/tpu': ('TPU', 'TPU'),
     'explanation/precision': ('mixed precision', '混合精度'),
     'howto/hyperparameters': (
-        'learning rate', 'batch size', 'gradient accumulation', 'early stopping',
+        'learning rate', 'batch size', 'gradient accumulation', 'early stopping', 'mask rate',
         '学习率', '批大小', '梯度累积', '早停'),
     'howto/resume': ('resume', 'checkpoint', '断点续训', '检查点'),
     'howto/vocabulary': ('tokenizer', 'vocabulary', '分词器', '词表'),
     'howto/finetuning': ('fine-tune', '微调'), 'howto/exporting': ('export', '导出'),
     'howto/embeddings': ('embeddings', '句向量'),
     'explanation/attention': ('sliding window', 'KV cache', '滑动窗口', 'KV 缓存'),
-    'howto/costs': ('cost', '成本'), 'howto/troubleshooting': ('error', '报错')}
+    'howto/costs': ('cost', '成本'), 'howto/low_resource': ('low resource',),
+    'howto/predictions': ('overconfident',),
+    'howto/troubleshooting': ('error', 'GPU out of memory', '报错')}
 
 
 def first_pages(index: dict, query: str) -> set[str]:
