@@ -19,7 +19,7 @@ def bug(*arguments, **options):
     ('layers.attention.probabilities', 'layers/attention.py'),
     ('objectives.mlm.scheduled_mask_rate', 'objectives/mlm.py'),
     ('optim.transformations.decay_mask', 'optim/transformations.py'),
-    ('data.prepare.fingerprint', 'data/prepare.py')])
+    ('preparation.prepare.fingerprint', 'preparation/prepare.py')])
 def test_a_bug_ends_with_a_traceback(place, file, tmp_path, monkeypatch):
   text = tmp_path / 'text.txt'
   text.write_text('\n\n'.join(f'Sentence {n} of a text. Another one.' for n in range(200)))
