@@ -75,7 +75,7 @@ def test_words_are_counted_once(tmp_path, monkeypatch):
     return count_text(str(tmp_path / 'text.txt'), TextReadConfig(), folder, digest)
   found = count('a')
   assert found == (8, len("It's  a café.\nTwo\tlines\nAnother, 文本 document\n".encode()))
-  monkeypatch.setattr(tracks.sources, 'read_documents', None)
+  monkeypatch.setattr(tracks.text_sources, 'read_documents', None)
   assert count('a') == found
   with pytest.raises(TypeError):  # other records: it would be counted again
     count('b')
