@@ -56,6 +56,11 @@ def load(folder: Path, mesh: MeshConfig | None = None) -> LoadedModel:
   Raises:
     CheckpointError, ConvertError: the folder holds no model that can be read.
   """
+  if '/' not in str(folder) and not storage.resolve_path(folder).exists():
+    from plm_jax import recipes
+    if str(folder) in recipes.all_recipes():
+      raise ConfigError(f'{folder} is a recipe, not a trained model: train it first, or give the '
+                        f'folder of a run, such as runs/{folder}-laptop')
   if mesh is None:
     trained = loaded_model.load_model(folder)
   else:

@@ -54,7 +54,7 @@ def compare_command(
     page: also write the comparison, with all curves, to this HTML file
   """
   if not 2 <= len(runs) <= len(MARKS):
-    raise ConfigError(f'two to {len(MARKS)} runs can be compared, got {len(runs)}')
+    raise ConfigError(f'compare needs 2 to {len(MARKS)} runs, got {len(runs)}')
   bucket_check.check_reachable({page: 'file'})
   found = [history(run) for run in runs]
   names = run_names([one.folder for one in found])

@@ -363,6 +363,8 @@ def read_config(folder: epath.PathLike) -> RunConfig:
   from plm_jax.config.run import RunConfig
   path = hub.find_folder(folder) / 'config.json'
   with storage.io_errors_as(path, 'read', CheckpointError):
+    if not path.parent.exists():
+      raise CheckpointError(f'there is no folder {folder}')
     if not path.exists():
       message = describe_adapter(path.parent)
       raise CheckpointError(

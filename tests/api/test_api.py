@@ -22,6 +22,7 @@ from plm_jax.api import corpus, knowledge, models, serving, similarity, transfer
 from plm_jax.api import scoring as scoring_functions
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.config.run import ConfigError
+from plm_jax.errors import UserError
 from plm_jax.evaluation import scoring
 from plm_jax.inference import generate
 from plm_jax.layers.heads import ModelWithHeads
@@ -182,3 +183,12 @@ def test_the_page_in_python(runs, monkeypatch):
   assert len(names['candidates']) == 5 and names['result'].per_token > 1
   assert conversion.load('mine/').family == 'bert'
   assert names['prediction'].label in names['films'].labels == ('bad', 'good')
+
+
+@pytest.mark.parametrize(('name', 'message'), [
+    ('bert_base', 'bert_base is a recipe, not a trained model: train it first, or give the folder'),
+    ('runs/none', 'there is no folder runs/none')])
+def test_models_that_do_not_exist_are_refused(name, message, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UserError, match=f'^{message}'):
+    plm_jax.fill_mask(name, 'a [MASK]')

@@ -109,7 +109,7 @@ def test_runs_are_compared_in_one_table(tmp_path, monkeypatch, capsys):
 
 def test_incomparable_runs_are_reported(tmp_path):
   run = written(tmp_path / 'one', 1e-3, [3.0])
-  with pytest.raises(ConfigError, match='two to 8 runs can be compared, got 1'):
+  with pytest.raises(ConfigError, match='compare needs 2 to 8 runs, got 1'):
     compare.compare_command((run,))
   assert compare.run_names(['a/x', 'b/x', 'c/y/']) == ['a/x', 'b/x', 'y']
   # the answer names the missing checkpoint
