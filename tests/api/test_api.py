@@ -71,6 +71,7 @@ def checkpoints(tmp_path_factory):
     yield
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_docstrings(runs, monkeypatch):
   """The example of every public function works. Steps are traced; the page on Python below

@@ -132,7 +132,7 @@ STRATEGIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.release] * (name not in ('frozen', 'lora', 'freelb')))
+    pytest.param(name, marks=[pytest.mark.release] * (name not in ('frozen', 'lora')))
     for name in STRATEGIES])
 def test_strategies(name, home, encoder, tmp_path):
   """Two steps of each, and what of the backbone they leave as it was."""
@@ -159,6 +159,7 @@ def test_strategies(name, home, encoder, tmp_path):
     assert lower and upper
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_auxiliary_language_modelling(home, tmp_path):
   tokenizer = tokenizers.train_byte_bpe(['the film of ana is good, a book was bad'] * 9, 300,

@@ -128,6 +128,7 @@ def test_which_parameters_the_first_stage_moves(params):
                                     for side in ('encoder', 'decoder')}
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_second_stage_moves_all(params):
   assert after(params, ()) == named(params)
