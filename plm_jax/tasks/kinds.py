@@ -1,6 +1,6 @@
 """The kinds of downstream tasks, registered by name; and the task of a released checkpoint.
 
-A new kind needs a line in `KINDS`. These places may know it by name, where it differs from other
+A new kind needs an import and a line in `KINDS`. These places may know it by name, where it differs from other
 kinds:
 
     tasks/baselines          MAJORITY_BASELINES and SIMPLE_BASELINES: without, there are none
@@ -10,6 +10,7 @@ kinds:
     recipes/hyperparameters  KIND_SETTINGS and the functions of families: published settings
     recipes/finetune         shrink_run: fields that depend on the size of the model
     recipes/sentence_vectors published losses of sentence embeddings
+    cli/catalog              the help of --task
 """
 from collections.abc import Mapping
 import functools
