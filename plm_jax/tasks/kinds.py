@@ -1,7 +1,7 @@
 """The kinds of downstream tasks, registered by name; and the task of a released checkpoint.
 
-A new kind needs an import and a line in `KINDS`. These places may know it by name, where it differs from other
-kinds:
+A new kind needs an import and a line in `KINDS`. These places may know it by name, where it differs
+from other kinds:
 
     tasks/baselines          MAJORITY_BASELINES and SIMPLE_BASELINES: without, there are none
     sources/builtin_tasks    MAKERS: built-in examples
