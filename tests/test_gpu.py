@@ -117,7 +117,7 @@ def steps_of(recipe):
 
 
 @pytest.mark.parametrize(('name', 'capability', 'used'), [
-    *(pytest.param(name, (9, 0), used, marks=[pytest.mark.slow]
+    *(pytest.param(name, (9, 0), used, marks=[pytest.mark.slow, pytest.mark.release]
                    * (name not in ('bert_base', 'gpt2_small')))
       for name, used in FAMILIES.items()), *OLDER])
 def test_a_recipe_of_each_family(name, capability, used, on):

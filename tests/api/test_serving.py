@@ -35,9 +35,12 @@ CALLS = {
     'answers': {'answer': lambda model, texts: plm_jax.answer(model, [text[:8] for text in texts],
                                                               texts[0])}}
 
+MARKS = {'classification': [], 'gpt2': [pytest.mark.slow], 't5': [pytest.mark.slow]}
+
 
 @pytest.mark.parametrize('kind', [
-    pytest.param(kind, marks=[pytest.mark.slow] * (kind != 'classification')) for kind in CALLS])
+    pytest.param(kind, marks=MARKS.get(kind, [pytest.mark.slow, pytest.mark.release]))
+    for kind in CALLS])
 def test_no_call_compiles_after_it(kind):
   model = ready.model(kind)
   words = 4 if kind in ('answers', 'choice', 'tagging', 'classification') else 6

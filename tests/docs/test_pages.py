@@ -245,6 +245,7 @@ def test_every_public_function_has_a_page(monkeypatch):
   assert 'plm_jax.rerank' in pages['reference/api/embeddings']
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
   """Build both languages: dead links are warnings. The search finds the right page first."""

@@ -130,6 +130,7 @@ def test_inspect_shows_the_batches_of_the_run_and_leaves_it_unchanged(options, t
   assert not pathlib.Path('runs').exists()
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'lanes'), [
     ('roberta_base', 'text, reads'), ('spanbert_base', 'text, reads'),

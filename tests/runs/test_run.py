@@ -96,6 +96,7 @@ def test_a_run_writes_metrics_checkpoints_and_a_report(finished):
   assert result.finished and result.step == 8
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize('how', [
     'signal', *(pytest.param(how, marks=pytest.mark.release) for how in ('crash', 'metrics'))])

@@ -360,6 +360,7 @@ def test_an_interrupted_resume_saves_the_run_and_deletes_its_resources(cloud, tm
   assert len([*tmp_path.glob('saved.*')]) == 2
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'options'), [
     ('FAIL_AFTER', []), *(pytest.param(how, options, marks=pytest.mark.release)

@@ -96,6 +96,7 @@ def by_lot(learner):
       lambda x: np.asarray(draw.random(x.shape), x.dtype), said.eval_shape(params, windows))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'kind'), [
     pytest.param(name, kind, marks=[pytest.mark.release] * (number % len(labelled.KINDS) > 0))

@@ -73,16 +73,17 @@ def mask_of(kind, rows, queries, keys):
 
 
 SLOW = pytest.mark.slow
+RELEASE = [pytest.mark.slow, pytest.mark.release]
 CASES = [  # queries, keys, heads, heads of keys, their size, mask, bias, dropout
     (24, 40, 3, 3, 64, 'causal', True, True),
     pytest.param(136, 136, 2, 1, 128, 'causal', False, False, marks=SLOW),
-    pytest.param(8, 8, 2, 2, 64, 'padding', False, True, marks=SLOW),
+    pytest.param(8, 8, 2, 2, 64, 'padding', False, True, marks=RELEASE),
     pytest.param(20, 20, 4, 2, 32, 'packed', False, True, marks=SLOW),
-    pytest.param(16, 300, 4, 2, 80, 'padding', False, True, marks=SLOW),
+    pytest.param(16, 300, 4, 2, 80, 'padding', False, True, marks=RELEASE),
     pytest.param(264, 200, 2, 2, 64, 'padding', True, True, marks=SLOW),
-    pytest.param(600, 500, 3, 3, 64, 'padding', True, True, marks=SLOW),
+    pytest.param(600, 500, 3, 3, 64, 'padding', True, True, marks=RELEASE),
     pytest.param(40, 40, 2, 1, 256, '', False, True, marks=SLOW),
-    pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=SLOW),
+    pytest.param(640, 640, 4, 2, 128, 'band', False, True, marks=RELEASE),
     pytest.param(2048, 2048, 2, 2, 64, 'causal', False, True, marks=SLOW),
     pytest.param(300, 8100, 2, 2, 64, 'documents', False, True, marks=[SLOW, pytest.mark.release])]
 
@@ -105,9 +106,9 @@ def test_the_kernel_equals_plain_attention_and_its_gradients(
 
 @pytest.mark.parametrize(('length', 'heads', 'key_heads', 'size', 'band', 'kind', 'dropped'), [
     (700, 1, 1, 64, SlidingWindow(5, 3), 'packed', True),
-    pytest.param(1024, 2, 2, 64, SlidingWindow(64, 64), 'padding', False, marks=SLOW),
+    pytest.param(1024, 2, 2, 64, SlidingWindow(64, 64), 'padding', False, marks=RELEASE),
     pytest.param(1100, 4, 2, 128, SlidingWindow(130, 0), '', True, marks=SLOW),
-    pytest.param(600, 2, 2, 32, SlidingWindow(3, 200), 'causal', True, marks=SLOW),
+    pytest.param(600, 2, 2, 32, SlidingWindow(3, 200), 'causal', True, marks=RELEASE),
     pytest.param(300, 2, 2, 64, SlidingWindow(5, 5), 'packed', True, marks=SLOW)])
 def test_bands(length, heads, key_heads, size, band, kind, dropped):
   """A program meets the tiles in reach; in the last case these would be the whole row, and the mask
@@ -127,14 +128,14 @@ def test_bands(length, heads, key_heads, size, band, kind, dropped):
 
 @pytest.mark.parametrize(('lengths', 'heads', 'size', 'window', 'kind', 'dropped', 'on'), [
     ((300, 300), (2, 2), 64, None, 'causal', True, SMALL),
-    pytest.param((384, 384), (4, 2), 128, None, 'causal', False, SMALL, marks=SLOW),
+    pytest.param((384, 384), (4, 2), 128, None, 'causal', False, SMALL, marks=RELEASE),
     pytest.param((40, 300), (2, 2), 64, None, 'causal', True, SMALL, marks=SLOW),
-    pytest.param((260, 260), (3, 3), 32, None, 'packed', True, SMALL, marks=SLOW),
+    pytest.param((260, 260), (3, 3), 32, None, 'packed', True, SMALL, marks=RELEASE),
     pytest.param((300, 300), (2, 1), 80, None, '', True, SMALL, marks=SLOW),
-    pytest.param((300, 300), (2, 1), 256, None, 'causal', True, SMALL, marks=SLOW),
+    pytest.param((300, 300), (2, 1), 256, None, 'causal', True, SMALL, marks=RELEASE),
     pytest.param((400, 400), (2, 2), 64, None, 'causal', True, 'TPU v3', marks=SLOW),
     pytest.param((520, 520), (2, 2), 64, SlidingWindow(70, 20), 'padding', True, SMALL,
-                 marks=SLOW)])
+                 marks=RELEASE)])
 def test_keys_in_parts(lengths, heads, size, window, kind, dropped, on, monkeypatch):
   """Rows with more keys than a core's memory holds: softmax over parts of 128 keys."""
   monkeypatch.setattr(tpu_attention, 'max_keys',
@@ -249,11 +250,11 @@ def alike(attending, args, given, leaves, on=SMALL, error=1e-5):
 DISTANT = [  # length, heads, their size, terms, mask, dropout, device kind
     (100, 2, 64, 'both', 'packed', True, SMALL),
     pytest.param(8, 3, 32, 'both', '', False, SMALL, marks=SLOW),
-    pytest.param(60, 2, 64, 'both', 'padding', True, 'TPU v3', marks=SLOW),
+    pytest.param(60, 2, 64, 'both', 'padding', True, 'TPU v3', marks=RELEASE),
     pytest.param(256, 1, 128, 'keys', '', True, SMALL, marks=SLOW),
-    pytest.param(300, 1, 80, 'queries', 'padding', False, SMALL, marks=SLOW),
+    pytest.param(300, 1, 80, 'queries', 'padding', False, SMALL, marks=RELEASE),
     pytest.param(300, 3, 64, 'both', 'padding', True, SMALL, marks=SLOW),
-    pytest.param(512, 2, 64, 'both', 'packed', True, SMALL, marks=SLOW),
+    pytest.param(512, 2, 64, 'both', 'packed', True, SMALL, marks=RELEASE),
     pytest.param(700, 2, 64, 'both', 'causal', True, SMALL, marks=SLOW)]
 
 
@@ -315,11 +316,11 @@ def test_queries_at_a_subset_of_the_positions(kind):
 # kind
 TWO_STREAMS = [
     (40, 9, 30, 2, 64, True, True, True, SMALL),
-    pytest.param(130, 20, 100, 2, 64, True, True, True, 'TPU v3', marks=SLOW),
+    pytest.param(130, 20, 100, 2, 64, True, True, True, 'TPU v3', marks=RELEASE),
     pytest.param(60, 9, 0, 3, 32, True, True, False, SMALL, marks=SLOW),
-    pytest.param(60, 0, 30, 1, 80, True, False, True, SMALL, marks=SLOW),
+    pytest.param(60, 0, 30, 1, 80, True, False, True, SMALL, marks=RELEASE),
     pytest.param(200, 140, 300, 2, 64, False, True, True, SMALL, marks=SLOW),
-    pytest.param(300, 60, 0, 1, 128, False, False, False, SMALL, marks=SLOW),
+    pytest.param(300, 60, 0, 1, 128, False, False, False, SMALL, marks=RELEASE),
     pytest.param(512, 85, 384, 2, 64, True, True, True, 'TPU v3',
                  marks=[SLOW, pytest.mark.release])]
 
