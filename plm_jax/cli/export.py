@@ -8,6 +8,7 @@ from plm_jax.api import models
 from plm_jax.cli import options
 from plm_jax.cli.options import command
 from plm_jax.conversion import peft
+from plm_jax.errors import ConfigError
 from plm_jax.loading.loaded_model import read_adapter_run
 from plm_jax.sources import text_sources
 from plm_jax.storage import hub
@@ -35,6 +36,8 @@ def export_command(
   """
   out = options.choose_output(out, output)
   kind = None if dtype == 'same' else dtype
+  if adapter and average:
+    raise ConfigError('--average is of whole models: leave it out with --adapter')
   if adapter:
     config, params = read_adapter_run(run)
     base = config.warm_start

@@ -42,8 +42,9 @@ FIXED = {
 """attributes of any model of transformers that are supported at their default only"""
 UNCOMPARED_FIELDS = {
     'block.dtype', 'block.attention.out_dropout', 'block.init.out_std', 'block.init.tables',
-    'block.init.matrices', 'stack.scan', 'stack.remat', 'stack.frozen', 'decoder.scan',
-    'decoder.remat', 'decoder.frozen', 'max_length'}
+    'block.init.matrices', 'max_length',
+    *(f'{stack}.{name}' for stack in ('stack', 'decoder', 'source')
+      for name in ('scan', 'remat', 'frozen'))}
 """fields of ours that may be lost in an export
 
 They state how a model is computed or initialized, not which model it is. max_length is among them

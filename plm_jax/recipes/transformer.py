@@ -12,8 +12,9 @@ in .tsv or .jsonl. 100,000 steps (big: 300,000) with about 25,000 tokens on each
 batch size 96 at sequence length 256, packed with as many sentences as fit. Label smoothing is 0.1.
 
 Differences: the vocabulary is a unigram model, not byte pairs, because transformers has no BPE
-tokenizer without bytes. The last checkpoints are not averaged. Norms have an epsilon of 1e-5, which
-is fixed in transformers' Marian; otherwise no run could be exported. tensor2tensor has 1e-6
+tokenizer without bytes. The last 5 checkpoints (big: 20; section 6.1) are averaged only on demand:
+--train.keep=5, then `export RUN OUT --average=5`. Norms have an epsilon of 1e-5, which is fixed in
+transformers' Marian; otherwise no run could be exported. tensor2tensor has 1e-6
 (layers/common_hparams.py, norm_epsilon): give --model.block.norm.eps=1e-6 to follow it.
 """
 import dataclasses

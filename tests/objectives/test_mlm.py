@@ -98,7 +98,8 @@ def test_only_text_is_masked_and_all_of_it_alike(large):
 
 def test_whole_words_are_masked_whole(large):
   windows = tiny.take(large[0], slice(300))
-  objective = dataclasses.replace(SINGLE, masking=Distinct('word'), mask_share=1.0, random_share=0.0)
+  objective = dataclasses.replace(
+      SINGLE, masking=Distinct('word'), mask_share=1.0, random_share=0.0)
   batch = corrupt(objective, windows)
   masked = batch['tokens'][:, 1:-1] == tiny.VOCAB.mask
   for row, words in zip(masked, windows['words'], strict=True):

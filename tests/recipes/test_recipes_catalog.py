@@ -18,6 +18,9 @@ from plm_jax.cli.run import parse, start
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError
+from plm_jax.conversion import attributes
+from plm_jax.models import families
+from plm_jax.models.rules import ConvertError
 from plm_jax.preparation import prepare as preparation
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.registry import TASKS
@@ -210,3 +213,16 @@ def test_packages_print_their_commands(module, said):
                         check=False, timeout=120)
   assert (done.stdout + done.stderr).startswith(said)
   assert done.returncode == (module != 'experiments')
+
+
+def test_laptop_runs_are_exported_where_those_of_the_paper_are():
+  """GLM's laptop scale has tables of two sizes, which no released model has."""
+  def is_exported(config):
+    try:
+      attributes.build_hf_attributes(families.get_family(config.family), config.model)
+    except ConvertError:
+      return False
+    return True
+  for name, recipe in recipes.all_recipes().items():
+    if recipe().family not in ('elmo', 'glm'):
+      assert is_exported(recipe('laptop')) == is_exported(recipe()), name
