@@ -53,6 +53,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
       faults = [fault for fault in self.hub.faults if fault.strikes(self.command, url.path)]
     self.fault = faults[0] if faults else None
     try:
+      while self.fault and self.fault.following and not self.hub.sent[self.fault.following]:
+        time.sleep(0.01)
       if self.fault and isinstance(self.fault.kind, int):
         raise Refusal(self.fault.kind, 'as the test wants it', **self.fault.headers)
       if self.fault and self.fault.kind == 'html':

@@ -80,6 +80,8 @@ class Fault:
   after: int = 0
   times: int = 1 << 30
   headers: dict[str, str] = dataclasses.field(default_factory=dict)
+  following: str = ''
+  """the answer waits until a file with this name is sent: a client loads files side by side"""
   done: int = 0
 
   def strikes(self, method: str, path: str) -> bool:

@@ -152,7 +152,7 @@ def test_a_refusal_that_passes_is_tried_again(status, server, tmp_path):
 @pytest.mark.parametrize('name', ['config.json', 'vocab.txt'])
 def test_files_of_an_interrupted_download_are_checked(name, server, files, tmp_path):
   server.faults += [hub_server.Fault('corrupt', f'/{name}', 'GET'),
-                    hub_server.Fault(404, 'model.safetensors')]
+                    hub_server.Fault(404, 'model.safetensors', following=name)]
   assert not run(server, tmp_path, FIND, 'org/bert')[0]
   server.forget()
   for need in ('tokenizer', 'model'):
