@@ -274,6 +274,9 @@ VECTORS: dict[str, Command] = {
     'predict': Command(
         '', 'Print the most likely labels of each line of a file.', 'MODEL TEXT',
         ('model.bin test.txt --top 2',), 'vectors.predict_command'),
+    'test': Command(
+        '', 'Score a classifier on texts with labels.', 'MODEL TEXT', ('model.bin test.txt',),
+        'vectors.test_command'),
 }
 
 PRINTING_COMMANDS = 'predict', 'tag', 'similar', 'search', 'rerank'

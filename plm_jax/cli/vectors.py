@@ -221,8 +221,25 @@ def predict_command(
     print(' '.join(f'{label} {chance:.5f}' for label, chance in found))
 
 
+@command(top='[1, 1000000]')
+def test_command(
+    model: tyro.conf.Positional[str], text: tyro.conf.Positional[str], top: int = 1) -> None:
+  """Scores a classifier on texts with labels, as fastText's `test`.
+
+  Args:
+    model: classifier: a .bin file from `classify` or from fastText's supervised
+    text: file with one text per line: labels, which begin with __label__, and words
+    top: number of labels to predict for each text
+  """
+  number, precision, recall = classifier.measure(
+      fasttext_bin.load(model), classifier.read_labeled_texts(text), top)
+  print(f'{number:,} texts: precision at {top} {100 * precision:.1f}, recall at {top} '
+        f'{100 * recall:.1f}')
+
+
 COMMANDS = {'nearest': nearest_command, 'analogy': analogy_command, 'measure': measure_command,
-            'export': export_command, 'classify': classify_command, 'predict': predict_command}
+            'export': export_command, 'classify': classify_command, 'predict': predict_command,
+            'test': test_command}
 
 
 def main(args: Sequence[str]) -> None:

@@ -215,6 +215,35 @@ def predict(
   return list(map(make_predictor(model, top), texts))
 
 
+def measure(
+    model: FastTextModel, texts: Iterable[tuple[Sequence[str], Sequence[str]]],
+    top: int = 1) -> tuple[int, float, float]:
+  """Score a classifier as fastText's `test` does (meter.cc).
+
+  Args:
+    model: a classifier.
+    texts: (labels, words) of each text; those without a label are left out.
+    top: number of labels that the classifier predicts for a text.
+
+  Returns:
+    The number of texts; the precision, which is the share of predicted labels that are right; the
+    recall, which is the share of the texts' labels that are predicted.
+
+  Raises:
+    FastTextError: as `make_predictor`.
+  """
+  predictor = make_predictor(model, top)
+  number = right = predicted = given = 0
+  for labels, words in texts:
+    if labels:
+      found = predictor(words)
+      number += 1
+      predicted += len(found)
+      given += len(labels)
+      right += sum(label in labels for label, _ in found)
+  return number, right / max(predicted, 1), right / max(given, 1)
+
+
 def make_predictor(
     model: FastTextModel, top: int = 1) -> Callable[[Sequence[str]], list[tuple[str, float]]]:
   """Make the function that predicts the labels of a text.

@@ -52,6 +52,12 @@ def test_a_trained_classifier_predicts_its_labels(tmp_path, monkeypatch, capsys)
         '--subwords.buckets=50')
   said = typed('predict', model, str(tmp_path / 'new')).split()
   assert said[::2] == ['__label__a', '__label__b'] and min(map(float, said[1::2])) > 0.9
+  (tmp_path / 'known').write_text('__label__a __label__b good 東京\nno label\n__label__a ugly bad\n')
+  # Of two texts with three labels, one of the two predicted labels is right.
+  assert typed('test', model, str(tmp_path / 'known')) == (
+      '2 texts: precision at 1 50.0, recall at 1 33.3\n')
+  assert typed('test', model, str(tmp_path / 'known'), '--top=2') == (
+      '2 texts: precision at 2 75.0, recall at 2 100.0\n')
   examples = classifier.read_labeled_texts(tmp_path / 'text')
   assert examples[0] == (['__label__a'], ['good', 'naïve'])
   config = ClassifierConfig(width=4, epochs=1, subwords=Subwords(2, 3, 9))
