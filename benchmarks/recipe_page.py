@@ -123,7 +123,7 @@ recipes is below an MFU of 70%.
 
 ## How these pages are generated
 
-`python -m benchmarks.recipe_page` writes these pages from the docstrings and size tables in
+`python -m benchmarks.recipe_page` writes these pages from the descriptions and size tables in
 [plm_jax/recipes](../../../plm_jax/recipes). A test checks that they are up to date.
 """
 
@@ -162,9 +162,9 @@ def format_page(page: Page) -> str:
   return '\n'.join([head, *describe(recipes.word_vectors.__doc__ or '')]) + '\n'
 
 
-def describe(docstring: str) -> list[str]:
-  """Return the lines of a docstring as Markdown."""
-  title, _, rest = docstring.strip().partition('\n')
+def describe(description: str) -> list[str]:
+  """Return the lines of a description as Markdown."""
+  title, _, rest = description.strip().partition('\n')
   return [title, '', mark_options(rest.strip('\n'))]
 
 
@@ -187,7 +187,7 @@ def mark_options(text: str) -> str:
 
 def mark_sizes(text: str, family: str) -> str:
   """Mark the names of a family's sizes as code where a sentence or a list item begins with them."""
-  size = rf'(?:{"|".join(map(re.escape, recipes.FAMILIES[family].SIZES))})(?!\w)'
+  size = rf'(?:{"|".join(map(re.escape, recipes.FAMILIES[family].sizes))})(?!\w)'
   separator = r'(?:,\s|\sand\s)'
   pattern = rf'(\n\n|\n- |[.:]\s)({size}(?:{separator}{size})*)(?=\s|:)'
 
@@ -199,10 +199,10 @@ def mark_sizes(text: str, family: str) -> str:
 
 def format_family(family: str) -> str:
   """Return the section of a family: its description and its tables."""
-  docstring = mark_sizes(recipes.FAMILIES[family].__doc__ or '', family)
-  lines = [f'## {family}', '', *describe(docstring)]
+  description = mark_sizes(recipes.FAMILIES[family].description or '', family)
+  lines = [f'## {family}', '', *describe(description)]
   sizes, pods = [], []
-  for size in recipes.FAMILIES[family].SIZES:
+  for size in recipes.FAMILIES[family].sizes:
     recipe = recipes.Recipe(family, size)
     row, phase = recipe.row, recipe().train.phases[-1]
     sizes.append((

@@ -1,9 +1,9 @@
-"""Recipes: published pre-training runs, one module per model family.
+"""Recipes: published pre-training runs.
 
-A module has `SIZES`, a table with one row per size; `recipe(size, scale)`, which builds the
-configuration of a run; and a docstring with the commands, the settings and their sources.
+A family of recipes has a table with one row per size, a function that builds the published run of a
+row, and a description with the commands, the settings and their sources.
 
-    recipe_size       the row of such a table
+    recipe_size       such a family, and the row of its table
     scale_presets     smaller versions of a run, for --scale=laptop and --scale=test
     finetune          fine-tuning with published hyperparameters
     hyperparameters   these hyperparameters, as data
@@ -12,7 +12,6 @@ configuration of a run; and a docstring with the commands, the settings and thei
 """
 import dataclasses
 import difflib
-import types
 
 from plm_jax import validation
 from plm_jax.config.run import PretrainRun, Scale
@@ -69,15 +68,19 @@ from plm_jax.recipes import (
     xlnet,
 )
 from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.scale_presets import apply_scale
 
 # In the order of the listing: encoders, decoders, encoder-decoders.
-FAMILIES: dict[str, types.ModuleType] = {module.__name__.rpartition('.')[2]: module for module in (
-    bert, bert_wwm, ernie, roberta, xlm, xlm_r, albert, spanbert, distilbert, tinybert, minilm,
-    deberta, deberta_v2, deberta_v3, electra, xlnet, mpnet, elmo, modernbert, ettin, mmbert,
-    eurobert, neobert, mosaicbert, cramming, ltg_bert, gpt_bert, mdlm,
-    gpt, gpt2, gpt3, llama, llama2, llama3, palm, glm,
-    t5, t5_v1_1, t5_lm, t5_tasks, mt5, byt5, ul2, bart, bart_chinese, bart_translation, mbart,
-    transformer)}
+FAMILIES = {family.name: family for family in (
+    bert.BERT, bert_wwm.BERT_WWM, ernie.ERNIE, roberta.ROBERTA, xlm.XLM, xlm_r.XLM_R,
+    albert.ALBERT, spanbert.SPANBERT, distilbert.DISTILBERT, tinybert.TINYBERT, minilm.MINILM,
+    deberta.DEBERTA, deberta_v2.DEBERTA_V2, deberta_v3.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
+    mpnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, ettin.ETTIN, mmbert.MMBERT,
+    eurobert.EUROBERT, neobert.NEOBERT, mosaicbert.MOSAICBERT, cramming.CRAMMING,
+    ltg_bert.LTG_BERT, gpt_bert.GPT_BERT, mdlm.MDLM, gpt.GPT, gpt2.GPT2, gpt3.GPT3, llama.LLAMA,
+    llama2.LLAMA2, llama3.LLAMA3, palm.PALM, glm.GLM, t5.T5, t5_v1_1.T5_V1_1, t5_lm.T5_LM,
+    t5_tasks.T5_TASKS, mt5.MT5, byt5.BYT5, ul2.UL2, bart.BART, bart_chinese.BART_CHINESE,
+    bart_translation.BART_TRANSLATION, mbart.MBART, transformer.TRANSFORMER)}
 COMMON_HELP = """\
 Every recipe has three scales: --scale=paper (the default), --scale=laptop (minutes on 2 CPU cores;
 40 minutes for decoders) and --scale=test (seconds). --help lists the options of a recipe. Without
@@ -98,20 +101,24 @@ class Recipe:
   size: str
 
   def __call__(self, scale: Scale = 'paper') -> PretrainRun:
-    run = FAMILIES[self.family].recipe(self.size, scale)
-    if scale != 'paper' or self.row.mesh == run.mesh:
+    row = self.row
+    run = apply_scale(FAMILIES[self.family].make_run(row), scale)
+    if scale == 'laptop' and row.laptop_vocab:
+      return validation.with_paths(run, {'model.vocab': row.laptop_vocab})
+    if scale != 'paper' or row.mesh == run.mesh:
       return run
-    return dataclasses.replace(run, mesh=dataclasses.replace(self.row.mesh, adapts=True))
+    return dataclasses.replace(run, mesh=dataclasses.replace(row.mesh, adapts=True))
 
   @property
   def row(self) -> RecipeSize:
-    """The row of the size in the family's table."""
-    return FAMILIES[self.family].SIZES[self.size]
+    """The row of the size in the family's table, with the name of the recipe."""
+    row = FAMILIES[self.family].sizes[self.size]
+    return dataclasses.replace(row, name=row.name or f'{self.family}_{self.size}')
 
   @property
   def name(self) -> str:
     """The name of the recipe and of its run."""
-    return self.row.name or f'{self.family}_{self.size}'
+    return self.row.name
 
   @property
   def description(self) -> str:
@@ -122,9 +129,9 @@ class Recipe:
 def all_recipes() -> dict[str, Recipe]:
   """Return all recipes by name, family by family."""
   found = {}
-  for family, module in FAMILIES.items():
-    for size in module.SIZES:
-      recipe = Recipe(family, size)
+  for name, family in FAMILIES.items():
+    for size in family.sizes:
+      recipe = Recipe(name, size)
       found[recipe.name] = recipe
   return found
 
@@ -144,7 +151,7 @@ def find_recipe(name: str, size: str = '') -> Recipe:
     raise ConfigError(f'{name} is of one size: leave out --size')
   if name not in FAMILIES:
     raise ConfigError(f'there is no recipe {validation.short_repr(name)}: {suggest_recipes(name)}')
-  sizes = FAMILIES[name].SIZES
+  sizes = FAMILIES[name].sizes
   if not size and len(sizes) == 1:
     size, = sizes
   if size in sizes:
@@ -159,7 +166,7 @@ def needs_size(name: str, size: str) -> bool:
   """Return whether `name` is a family with several sizes and `size` is missing."""
   if size or name not in FAMILIES or name in all_recipes():
     return False
-  return len(FAMILIES[name].SIZES) > 1
+  return len(FAMILIES[name].sizes) > 1
 
 
 def suggest_recipes(name: str) -> str:
@@ -172,15 +179,15 @@ def suggest_recipes(name: str) -> str:
 
 
 def describe_family(family: str) -> str:
-  """Describe a family: its docstring, its table of sizes, and notes on all recipes."""
+  """Describe a family: its description, its table of sizes, and notes on all recipes."""
   lines = [f'{"--size":16}{"name":26}{"parameters":>18}  {"layers":20}{"batch":>6}'
            f'{"peak LR":>10}  pod']
-  for size in FAMILIES[family].SIZES:
+  for size in FAMILIES[family].sizes:
     recipe = Recipe(family, size)
     row = recipe.row
     lines.append(f'{size:16}{recipe.name:26}{row.parameters:>18,}  {format_layers(row):20}'
                  f'{row.batch:>6,}{row.peak:>10.3g}  {row.pod}{format_mesh_options(row)}')
-  description = (FAMILIES[family].__doc__ or '').strip()
+  description = (FAMILIES[family].description or '').strip()
   table = '\n'.join(f'    {line}' for line in lines)
   return '\n\n'.join([description, table, COMMON_HELP])
 
@@ -209,15 +216,15 @@ def format_mesh_options(row: RecipeSize) -> str:
 def list_recipes() -> str:
   """List the families with the names of their recipes, and the command to run one."""
   lines = ['recipes:']
-  for family, module in FAMILIES.items():
-    names = [Recipe(family, size).name for size in module.SIZES]
-    lines += [f'  {title(module)}', f'      {" ".join(names)}']
-  lines += [f'  {title(word_vectors)}', f'      {" ".join(word_vectors.PUBLISHED)}']
+  for name, family in FAMILIES.items():
+    names = [Recipe(name, size).name for size in family.sizes]
+    lines += [f'  {title(family.description)}', f'      {" ".join(names)}']
+  lines += [f'  {title(word_vectors.__doc__)}', f'      {" ".join(word_vectors.PUBLISHED)}']
   lines.append('run one:  python -m plm_jax train NAME --scale=laptop    '
                '(--help: its description and options)')
   return '\n'.join(lines)
 
 
-def title(module: types.ModuleType) -> str:
-  """Return the first line of a module's docstring."""
-  return (module.__doc__ or '').partition('\n')[0]
+def title(description: str | None) -> str:
+  """Return the first line of a description."""
+  return (description or '').partition('\n')[0]

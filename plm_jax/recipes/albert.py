@@ -19,16 +19,15 @@ chinese is the released Chinese base model with BERT's 21,128 tokens, most of th
 characters. Give --segmenter=jieba to `prepare`, so that n-grams consist of words. The release does
 not describe its training run; this recipe uses the settings of base.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import albert
 from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import SentenceOrder
 from plm_jax.optim.optimizers import Lamb
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.bert import set_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 # Parameters of transformers' AlbertForPreTraining; published as 12M, 18M, 60M, 235M (table 1). Peak
 # learning rate and batch size: section 4.1; steps: release notes of version 2.
@@ -47,25 +46,26 @@ SIZES = {
         batch=4096, pod='v3:16x32', published_hardware='64 to 512 TPU v3 chips'),
     'chinese': RecipeSize(
         model=set_chinese_vocab(albert.base), parameters=10_669_322, peak=0.00176, steps=10_000_000,
-        length=512, batch=4096, pod='v3:16x16')}
+        length=512, batch=4096, pod='v3:16x16', laptop_vocab=8000)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   # Lengths of n-grams: p(n) is proportional to 1/n. The released code writes every text 40 times
   # with different masks.
   objective = MaskedLM(
       pair=SentenceOrder(), masking=Distinct('word', (6 / 11, 3 / 11, 2 / 11)), pooled='whole',
       duplicates=40)
   text = TextConfig(kind='sentencepiece-unigram', layout='albert')
-  if size == 'chinese':
+  if row.name == 'albert_chinese':
     text = TextConfig()
-  run = apply_scale(PretrainRun(
-      f'albert_{size}', family='albert',
+  return PretrainRun(
+      row.name, family='albert',
       model=albert.make_v2(row.make_model(dropout=0.0, attention_dropout=0.0)), objective=objective,
       data=DataConfig(prepare=text),
       optim=Lamb(
           peak=row.peak, warmup=3125, schedule='bert', weight_decay=0.01),
-      train=row.make_train_config()), scale)
-  return limit_chinese_vocab(run) if size == 'chinese' else run
+      train=row.make_train_config())
+
+
+ALBERT = RecipeFamily('albert', __doc__, SIZES, make_run)

@@ -25,13 +25,12 @@ RoBERTa's and BART's text has no line breaks: as in fairseq, each line is encode
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, TextInfilling
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 INFILLING = TextInfilling(unit='word')
 
@@ -54,13 +53,15 @@ SIZES = {
         length=512, batch=8192, pod='v3:32x32')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: BARTSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
-  return apply_scale(PretrainRun(
-      f'bart_{size}', family='bart', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='bart', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=row.objective, data=DataConfig(prepare=TextConfig(kind='byte-bpe')), optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+BART = RecipeFamily('bart', __doc__, SIZES, make_run)

@@ -23,15 +23,13 @@ CPT itself, an encoder with two shallow decoders that MLM and this objective sha
 (`plm_jax/models/cpt.py`), not trained.
 """
 from plm_jax import validation
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.layers.common import Dtype
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, WordMasking
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.bert import limit_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 CHINESE = {'vocab': 21_128, 'max_length': 512}
 
@@ -50,25 +48,23 @@ SIZES = {
     # Parameters of transformers' BartForConditionalGeneration.
     'base': RecipeSize(
         model=base, parameters=116_256_768, peak=1e-4, steps=100_000, length=512, batch=256,
-        pod='v3:4x4'),
+        pod='v3:4x4', laptop_vocab=8000),
     'large': RecipeSize(
         model=large, parameters=375_406_592, peak=1e-4, steps=100_000, length=512, batch=256,
-        pod='v3:4x4')}
+        pod='v3:4x4', laptop_vocab=8000)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=1000, schedule='cosine', floor=0.01, weight_decay=0.01,
       bias_correction=True)
-  # Room for the ends of sentences; at the smaller scales a sequence holds few sentences.
-  reserve, segmenter = 4, 'none'
-  if scale == 'paper':
-    reserve, segmenter = 40, 'jieba'
-  objective = DenoisingAutoencoder((SentencePermutation(), WordMasking()), reserve=reserve)
-  text = TextConfig(segmenter=segmenter)
-  return limit_chinese_vocab(apply_scale(PretrainRun(
-      f'bart_chinese_{size}', family='bart',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=objective,
-      data=DataConfig(prepare=text), optim=optim, train=row.make_train_config()), scale))
+  # Room for the ends of sentences.
+  objective = DenoisingAutoencoder((SentencePermutation(), WordMasking()), reserve=40)
+  return PretrainRun(
+      row.name, family='bart',
+      model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=objective, optim=optim,
+      data=DataConfig(prepare=TextConfig(segmenter='jieba')), train=row.make_train_config())
+
+
+BART_CHINESE = RecipeFamily('bart_chinese', __doc__, SIZES, make_run)

@@ -27,13 +27,12 @@ vocabulary of its own. The paper gives neither learning rates nor numbers of upd
 first stage are the original Transformer's, and label smoothing is that of the paper's other texts
 (section 5.3).
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import bart
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 # Parameters of BART-large (406,291,456), six layers of width 1,024, and embeddings of 50,265 tokens
 # and 1,026 positions.
@@ -46,10 +45,9 @@ SIZES = {
         length=256, batch=96, pod='v3:4x4')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a stage."""
-  row = SIZES[size]
-  if size == 'source':
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a stage."""
+  if row.name == 'bart_translation_source':
     optim = AdamW(
         peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-8,
         bias_correction=True, weight_decay=0.0, only=bart.SOURCE_STAGE)
@@ -60,8 +58,11 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   data = DataConfig(
       path=('task:columns-ro-en:tfds:wmt16_translate/ro-en',), prepare=TextConfig(kind='byte-bpe'),
       assembly='examples')
-  return apply_scale(PretrainRun(
-      row.name or 'bart_translation_source', family='bart',
+  return PretrainRun(
+      row.name, family='bart',
       model=bart.add_source_encoder(row.make_model(dropout=0.1, attention_dropout=0.1)),
       objective=TextToText(decoder_length=256, specials=2, smoothing=0.1), data=data, optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+BART_TRANSLATION = RecipeFamily('bart_translation', __doc__, SIZES, make_run)

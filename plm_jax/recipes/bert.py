@@ -24,14 +24,13 @@ training run; this recipe uses the settings of base.
 from collections.abc import Callable
 import dataclasses
 
-from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import bert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.preparation.prepare_config import TextConfig
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 
@@ -43,16 +42,6 @@ def set_vocab_size(size: Callable[..., EncoderConfig], vocab: int) -> Callable[.
 def set_chinese_vocab(size: Callable[..., EncoderConfig]) -> Callable[..., EncoderConfig]:
   """Return a model function with the 21,128 tokens of bert-base-chinese, mostly characters."""
   return set_vocab_size(size, 21_128)
-
-
-def limit_chinese_vocab(run: PretrainRun) -> PretrainRun:
-  """Set the vocabulary of a Chinese run to 8,000 tokens at the laptop scale.
-
-  6,500 characters cover 99.95% of the text.
-  """
-  if run.scale == 'laptop':
-    return validation.with_paths(run, {'model.vocab': 8000})
-  return run
 
 
 SIZES = {
@@ -78,7 +67,7 @@ SIZES = {
         batch=256, pod='v2:4x4'),
     'chinese': RecipeSize(
         model=set_chinese_vocab(bert.base), parameters=102_882_442, peak=1e-4, length=512,
-        batch=256, pod='v2:4x4'),
+        batch=256, pod='v2:4x4', laptop_vocab=8000),
     'multilingual': RecipeSize(
         model=set_vocab_size(bert.base, 119_547), parameters=178_566_653, peak=1e-4, length=512,
         batch=256, pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
@@ -87,17 +76,17 @@ SIZES = {
         batch=256, pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   data = DataConfig()
-  if size.startswith('multilingual'):
-    text = dataclasses.replace(data.prepare, lowercase=size.endswith('uncased'))
-    data = dataclasses.replace(data, prepare=text, temperature=1 / 0.7)
-  run = apply_scale(PretrainRun(
-      f'bert_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  if 'multilingual' in row.name:
+    text = TextConfig(lowercase=row.name.endswith('uncased'))
+    data = DataConfig(prepare=text, temperature=1 / 0.7)
+  return PretrainRun(
+      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(duplicates=10, pooled='whole'), data=data,
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
-      train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
-      scale)
-  return limit_chinese_vocab(run) if size == 'chinese' else run
+      train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch))))
+
+
+BERT = RecipeFamily('bert', __doc__, SIZES, make_run)

@@ -39,16 +39,15 @@ README of ymcui/MacBERT gives none and no training code was released.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import bert
 from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence, SentenceOrder
 from plm_jax.optim.optimizers import AdamW, Lamb
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.bert import set_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 NGRAMS = (0.4, 0.3, 0.2, 0.1)
@@ -59,6 +58,7 @@ class ChineseBERTSize(RecipeSize):
   """A size with its sentence pairs, phases and optimizer."""
 
   peak: float = 1e-4
+  laptop_vocab: int = 8000
   length: int = 512
   pair: NextSentence | FullSentences | SentenceOrder = NextSentence()
   short_steps: int = 0
@@ -93,12 +93,11 @@ SIZES = {
         pair=SentenceOrder(), steps=2_000_000, batch=512, pod='v3:8x16')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: ChineseBERTSize) -> PretrainRun:
+  """Build the published run of a size."""
   model = row.make_model(dropout=0.1, attention_dropout=0.1)
   model = dataclasses.replace(model, pooler=row.pair.pair_task is not None)
-  lengths = NGRAMS if size.startswith('macbert') else (1.0,)
+  lengths = NGRAMS if row.name.startswith('macbert') else (1.0,)
   objective = MaskedLM(
       pair=row.pair, masking=Distinct('word', lengths), pooled='whole', duplicates=10)
   if row.steps:
@@ -109,7 +108,9 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   optim = row.optimizer(
       peak=row.peak, warmup=10_000, schedule='bert',
       weight_decay=0.01)
-  text = TextConfig(segmenter='jieba') if scale == 'paper' else TextConfig()
-  return limit_chinese_vocab(apply_scale(PretrainRun(
-      row.name or f'bert_wwm_{size}', model=model, objective=objective,
-      data=DataConfig(prepare=text), optim=optim, train=train), scale))
+  return PretrainRun(
+      row.name, model=model, objective=objective,
+      data=DataConfig(prepare=TextConfig(segmenter='jieba')), optim=optim, train=train)
+
+
+BERT_WWM = RecipeFamily('bert_wwm', __doc__, SIZES, make_run)

@@ -14,12 +14,12 @@ million steps with batch size 1,024 and sequences of 1,024 bytes. Spans of twent
 Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
 of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers, SpanCorruption
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.mt5 import MT5Size
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily
 from plm_jax.recipes.t5 import OPTIM
 from plm_jax.sharding import MeshConfig
 
@@ -37,12 +37,14 @@ SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: MT5Size) -> PretrainRun:
+  """Build the published run of a size."""
   objective = MixtureOfDenoisers(z_loss=1e-4, denoisers=(SpanCorruption(mean_span_length=20.0),))
   text = TextConfig(kind='bytes', sentences='none')
-  return apply_scale(PretrainRun(
-      f'byt5_{size}', family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+  return PretrainRun(
+      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=objective, data=DataConfig(prepare=text, assembly='packed', temperature=1 / 0.3),
-      optim=OPTIM, train=row.make_train_config()), scale)
+      optim=OPTIM, train=row.make_train_config())
+
+
+BYT5 = RecipeFamily('byt5', __doc__, SIZES, make_run)

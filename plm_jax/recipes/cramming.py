@@ -21,13 +21,12 @@ Differences from the released run:
 - The released run ends after one day, on any GPU. This one ends after 600,000 x 128 sequences, 9.8
   billion tokens; a released run sees fewer or more.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, PretrainRun, TrainConfig
 from plm_jax.models import crammed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, batch_size_ramp
 from plm_jax.sharding import MeshConfig
 
 TOKENS = 600_000 * 128 * 128
@@ -39,15 +38,17 @@ SIZES = {
         published_hardware='1 RTX A6000, 24 hours')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, clock='tokens', warmup=TOKENS * 3 // 4, warmup_start=0.25, schedule='linear',
       b2=0.98, eps=1e-12, bias_correction=True, weight_decay=0.01, clip=0.5)
   phases = batch_size_ramp(TOKENS, row.length, row.batch, 128, TOKENS * 6 // 10)
-  return apply_scale(PretrainRun(
-      f'cramming_{size}', family='crammedBERT',
+  return PretrainRun(
+      row.name, family='crammedBERT',
       model=row.make_model(dropout=0.0, attention_dropout=0.0), optim=optim,
       objective=MaskedLM(pair=FullSentences(), mask_rate=0.25), data=DataConfig(assembly='packed'),
-      train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)
+      train=TrainConfig(phases=phases, accumulate=row.accumulate))
+
+
+CRAMMING = RecipeFamily('cramming', __doc__, SIZES, make_run)

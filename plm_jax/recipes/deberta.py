@@ -12,15 +12,14 @@ text is Wikipedia, BookCorpus, OpenWebText and Stories, 78 GB. Masking follows t
 one n-gram of up to three words in each of successive windows. Sequences are packed full, as in the
 released code, but documents in one sequence do not attend to each other here.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import deberta
 from plm_jax.objectives.masking import Windowed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of transformers' DebertaModel, without a head.
@@ -34,12 +33,14 @@ SIZES = {
 MASKS = MaskedLM(pair=Single(), masking=Windowed('word', (6 / 11, 3 / 11, 2 / 11)))
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   text = TextConfig(kind='byte-bpe', lowercase=False)
-  return apply_scale(PretrainRun(
-      f'deberta_{size}', family='deberta', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='deberta', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MASKS, data=DataConfig(prepare=text, assembly='packed'),
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+DEBERTA = RecipeFamily('deberta', __doc__, SIZES, make_run)

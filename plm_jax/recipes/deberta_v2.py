@@ -11,13 +11,12 @@ million steps with batch size 2,048 at sequence length 512. The paper took 30 da
 xxlarge. It gives no schedule for xlarge; this recipe uses that of xxlarge. The text is version 1's
 and CC-News, 160 GB. Masking and packing follow version 1.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import deberta_v2
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.deberta import MASKS
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of transformers' DebertaV2Model, without a head; published as 900M and 1.5B.
@@ -34,11 +33,13 @@ TEXT = DataConfig(
     assembly='packed')
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  return apply_scale(PretrainRun(
-      f'deberta_v2_{size}', family='deberta-v2',
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
+  return PretrainRun(
+      row.name, family='deberta-v2',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=MASKS, data=TEXT,
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+DEBERTA_V2 = RecipeFamily('deberta_v2', __doc__, SIZES, make_run)

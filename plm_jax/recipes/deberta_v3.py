@@ -28,7 +28,7 @@ with these and does not state its own power. Give one corpus per language to --d
 """
 import dataclasses
 
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.models import deberta_v2
 from plm_jax.objectives.masking import Windowed
 from plm_jax.objectives.mlm import MaskedLM
@@ -36,8 +36,7 @@ from plm_jax.objectives.row_builders import Single
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.deberta_v2 import TEXT
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of transformers' DebertaV2Model, without a head; published without token embeddings
@@ -64,13 +63,16 @@ OBJECTIVE = ReplacedTokenDetection(
     MASKS, weight=10.0, sharing='disentangled', optimizers='two', width=1.0, depth=0.5, first=True)
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row, data = SIZES[size], TEXT
-  if size == 'multilingual':
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
+  data = TEXT
+  if row.name == 'mdeberta_v3_base':
     data = dataclasses.replace(TEXT, temperature=1 / 0.3)
-  return apply_scale(PretrainRun(
-      row.name or f'deberta_v3_{size}', family='deberta-v2',
+  return PretrainRun(
+      row.name, family='deberta-v2',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=OBJECTIVE, data=data,
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', b2=0.98, weight_decay=0.01),
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+DEBERTA_V3 = RecipeFamily('deberta_v3', __doc__, SIZES, make_run)

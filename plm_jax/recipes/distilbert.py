@@ -33,10 +33,12 @@ distilgpt2 is a decoder. Its teacher gives the distribution of the next token at
 For distilgpt2, documents keep their blank lines, indentation and line ends
 (--data.prepare.sentences=none), and a file of plain text is one document.
 """
+from collections.abc import Callable
 import dataclasses
+from typing import Any
 
 from plm_jax import validation
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import bert, distilbert, gpt2, roberta
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.distillation import Distillation
@@ -45,8 +47,7 @@ from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 
 def halve_layers(teacher):
@@ -57,48 +58,54 @@ def halve_layers(teacher):
   return model
 
 
-SIZES = {
-    # Parameters of transformers' DistilBertForMaskedLM, RobertaForMaskedLM and GPT2LMHeadModel;
-    # published as 66M (table 3), 82M and 82M.
-    'base': RecipeSize(
-        model=distilbert.base, parameters=66_985_530, peak=5e-4, steps=6000, length=512, batch=4096,
-        accumulate=16, pod='v3:4x4', published_hardware='8 V100, 90 hours'),
-    'roberta': RecipeSize(
-        name='distilroberta_base', model=halve_layers(roberta.base), parameters=82_170_201,
-        peak=5e-4, steps=13_000, length=512, batch=4096, accumulate=16, pod='v3:4x4'),
-    'gpt2': RecipeSize(
-        name='distilgpt2', model=halve_layers(gpt2.small), parameters=81_912_576, peak=5e-4,
-        steps=13_000, length=1024, batch=2048, accumulate=16, pod='v3:4x4',
-        published_hardware='8 V100, 1 week')}
 MASKS = MaskedLM(pair=Single(), masking=Smoothed(0.7))
 """masks rare tokens more often: mlm_smoothing of train.py"""
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  teacher = {'base': bert.base, 'roberta': roberta.base, 'gpt2': gpt2.small}[size]
-  teacher_model = teacher('bfloat16') if scale == 'paper' else None
-  objective = Distillation(model=teacher_model)
-  family, data = 'distilbert', DataConfig()
-  if size == 'base':
-    objective = dataclasses.replace(objective, positions='fixed', task=MASKS)
-  elif size == 'roberta':
-    objective = dataclasses.replace(objective, task=MASKS)
-    family, data = 'roberta', DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False))
-  else:
-    objective = dataclasses.replace(objective, task=CausalLM(isolated=False))
-    text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
-    family, data = 'gpt2', DataConfig(prepare=text, assembly='packed')
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistilBERTSize(RecipeSize):
+  """A student with its teacher, family and data."""
+
+  teacher: Callable[..., Any]
+  family: str
+  task: MaskedLM | CausalLM = MASKS
+  data: DataConfig = DataConfig()
+
+
+SIZES = {
+    # Parameters of transformers' DistilBertForMaskedLM, RobertaForMaskedLM and GPT2LMHeadModel;
+    # published as 66M (table 3), 82M and 82M.
+    'base': DistilBERTSize(
+        model=distilbert.base, parameters=66_985_530, peak=5e-4, steps=6000, length=512, batch=4096,
+        accumulate=16, pod='v3:4x4', published_hardware='8 V100, 90 hours', teacher=bert.base,
+        family='distilbert'),
+    'roberta': DistilBERTSize(
+        name='distilroberta_base', model=halve_layers(roberta.base), parameters=82_170_201,
+        peak=5e-4, steps=13_000, length=512, batch=4096, accumulate=16, pod='v3:4x4',
+        teacher=roberta.base, family='roberta',
+        data=DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False))),
+    'gpt2': DistilBERTSize(
+        name='distilgpt2', model=halve_layers(gpt2.small), parameters=81_912_576, peak=5e-4,
+        steps=13_000, length=1024, batch=2048, accumulate=16, pod='v3:4x4',
+        published_hardware='8 V100, 1 week', teacher=gpt2.small, family='gpt2',
+        task=CausalLM(isolated=False),
+        data=DataConfig(
+            prepare=TextConfig(kind='byte-bpe', layout='gpt2', sentences='none'),
+            assembly='packed'))}
+
+
+def make_run(row: DistilBERTSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=row.steps // 20, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.0, clip=5.0)
-  run = apply_scale(PretrainRun(
-      row.name or f'distilbert_{size}', family=family,
-      model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=objective, data=data,
-      optim=optim,
-      train=dataclasses.replace(row.make_train_config(), eval_every=500, save_every=250)), scale)
-  if scale == 'paper':
-    return run
-  # The smaller scales give every model the same layers: the student has half of its teacher's.
-  return dataclasses.replace(run, model=halve_layers(lambda dtype: run.model)('float32'))
+  return PretrainRun(
+      row.name, family=row.family, model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=Distillation(
+          model=row.teacher('bfloat16'), task=row.task,
+          positions='fixed' if row.family == 'distilbert' else 'trained'),
+      data=row.data, optim=optim,
+      train=dataclasses.replace(row.make_train_config(), eval_every=500, save_every=250))
+
+
+DISTILBERT = RecipeFamily('distilbert', __doc__, SIZES, make_run)

@@ -25,16 +25,15 @@ unlike in BERT, it also multiplies the warmup (`schedule='electra'`).
 """
 import dataclasses
 
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.models import electra
 from plm_jax.objectives.masking import Repeated
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Consecutive
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.bert import limit_chinese_vocab, set_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.bert import set_chinese_vocab
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 
@@ -63,18 +62,19 @@ SIZES = {
         batch=2048, rate=0.25, width=1 / 4, accumulate=2, pod='v3:8x16'),
     'chinese': ELECTRASize(
         model=set_chinese_vocab(electra.base), parameters=102_268_417, peak=2e-4, steps=1_000_000,
-        length=512, batch=256, width=1 / 3, pod='v3:4x4')}
+        length=512, batch=256, width=1 / 3, pod='v3:4x4', laptop_vocab=8000)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: ELECTRASize) -> PretrainRun:
+  """Build the published run of a size."""
   mlm = MaskedLM(
       pair=Consecutive(cut='half', whole=0.1), mask_rate=row.rate, masking=Repeated(),
       mask_share=0.85, random_share=0.0)
-  run = apply_scale(PretrainRun(
-      f'electra_{size}', family='electra', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='electra', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=ReplacedTokenDetection(mlm=mlm, width=row.width),
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='electra', weight_decay=0.01),
-      train=row.make_train_config()), scale)
-  return limit_chinese_vocab(run) if size == 'chinese' else run
+      train=row.make_train_config())
+
+
+ELECTRA = RecipeFamily('electra', __doc__, SIZES, make_run)

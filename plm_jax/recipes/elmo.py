@@ -19,14 +19,13 @@ directions. The smaller scales split plain text into words themselves. At the la
 twentieth of the sequences starts without a state in each batch (--objective.fresh), because a short
 run would otherwise see none.
 """
-import dataclasses
 
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.optim.optimizers import Adagrad
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 STEPS = 10 * (768_648_884 // (384 * 20))
@@ -44,34 +43,15 @@ SIZES = {
         pod='v3:4x4', mesh=MeshConfig(fsdp=32), published_hardware='three GTX 1080, two weeks')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   text = TextConfig(kind='words', lowercase=False, sentences='line', sample=10 ** 15)
   optim = Adagrad(
       peak=row.peak, warmup=0, schedule='constant', eps=1e-30, weight_decay=0.0, clip=10.0)
-  paper = PretrainRun(
-      f'elmo_{size}', family='elmo', model=dataclasses.replace(row.model('bfloat16'), dropout=0.1),
-      objective=BidirectionalLM(),
-      data=DataConfig(prepare=text, assembly='packed', block=1024), optim=optim,
-      train=row.make_train_config())
-  if scale == 'paper':
-    return paper
+  return PretrainRun(
+      row.name, family='elmo', model=row.model('bfloat16'),
+      objective=BidirectionalLM(), data=DataConfig(prepare=text, assembly='packed', block=1024),
+      optim=optim, train=row.make_train_config())
 
-  # The smaller scales split plain text into words themselves.
-  text = TextConfig(kind='words-and-signs', lowercase=False, sample=10_000_000)
-  plain = dataclasses.replace(
-      paper, scale=scale, data=dataclasses.replace(paper.data, prepare=text))
-  if scale == 'laptop':
-    return dataclasses.replace(
-        plain, model=elmo.shrink_config(row.model(), width=64, cells=512, words=8000, filters=64),
-        objective=dataclasses.replace(paper.objective, samples=1024, fresh=0.05),
-        train=TrainConfig(
-            phases=(Phase(4000, 20, 32),), log_every=20, eval_every=500, eval_batches=16,
-            save_every=500))
-  return dataclasses.replace(
-      plain, model=elmo.shrink_config(row.model(), width=16, cells=24, words=1000, filters=8),
-      objective=dataclasses.replace(paper.objective, samples=64),
-      train=TrainConfig(
-          phases=(Phase(6, 20, 8), Phase(2, 30, 8)), log_every=2, eval_every=4, eval_batches=2,
-          save_every=4))
+
+ELMO = RecipeFamily('elmo', __doc__, SIZES, make_run)

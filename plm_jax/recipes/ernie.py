@@ -15,32 +15,30 @@ Wikipedia, Baidu Baike, news and Tieba, 173 million sentences (section 4.1). Thi
 the dialogues of Tieba and their embedding of the speaker. The paper gives neither the number of
 steps nor the learning rate: those of BERT are an assumption.
 """
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import ernie
 from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.bert import limit_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 SIZES = {
     # Parameters of transformers' ErnieForPreTraining.
     'base': RecipeSize(
         model=ernie.base, parameters=100_477_778, peak=1e-4, length=512, batch=256, pod='v3:4x4',
-        mesh=MeshConfig(fsdp=32))}
+        mesh=MeshConfig(fsdp=32), laptop_vocab=8000)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  text = TextConfig(segmenter='jieba') if scale == 'paper' else TextConfig()
-  return limit_chinese_vocab(apply_scale(PretrainRun(
-      f'ernie_{size}', family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
+  return PretrainRun(
+      row.name, family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(masking=Distinct('either'), pooled='whole'),
-      data=DataConfig(prepare=text),
+      data=DataConfig(prepare=TextConfig(segmenter='jieba')),
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
-      train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch)))),
-      scale))
+      train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch))))
+
+
+ERNIE = RecipeFamily('ernie', __doc__, SIZES, make_run)

@@ -42,9 +42,10 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 from collections.abc import Callable
 from typing import Any
 
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.models import modernbert
-from plm_jax.recipes.modernbert import BILLION, ModernBERTSize, make_run
+from plm_jax.recipes.modernbert import BILLION, ModernBERTSize, make_modernbert_run
+from plm_jax.recipes.recipe_size import RecipeFamily
 
 
 def make_size(
@@ -66,6 +67,9 @@ SIZES = {
     '1b': make_size(modernbert.ettin_1b, 1_031_314_112, 5e-4, decay=5e-5, warmup=2 * BILLION)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  return make_run(f'ettin_{size}', SIZES[size], scale, packed=False)
+def make_run(row: ModernBERTSize) -> PretrainRun:
+  """Build the published run of a size."""
+  return make_modernbert_run(row, packed=False)
+
+
+ETTIN = RecipeFamily('ettin', __doc__, SIZES, make_run)

@@ -36,15 +36,14 @@ import dataclasses
 from typing import Any
 
 from plm_jax import validation
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.layers.rope import Rope
 from plm_jax.models import eurobert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 FIRST: dict[str, Any] = dict(peak=1e-4, steps=1_144_409, length=2048, batch=2048)
@@ -68,20 +67,22 @@ SIZES = {
         LARGE, **ANNEAL, accumulate=8, mesh=MeshConfig(fsdp=32, tensor=2))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=2000, schedule='constant', b2=0.95, eps=1e-5, bias_correction=True,
       weight_decay=0.1, exempt=())
   pair, assembly, mask_rate, theta = FullSentences(), 'packed', 0.5, 10_000.0
-  if size.endswith('_anneal'):
+  if row.name.endswith('_anneal'):
     optim = dataclasses.replace(optim, warmup=0, schedule='cosine')
     pair, assembly, mask_rate, theta = Single(short=1.0), 'document', 0.1, 250_000.0
   model = validation.with_paths(row.make_model(dropout=0.0, attention_dropout=0.0), {
       'block.attention.position': Rope(theta)})
   text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
-  return apply_scale(PretrainRun(
-      f'eurobert_{size}', family='eurobert', model=model, optim=optim,
+  return PretrainRun(
+      row.name, family='eurobert', model=model, optim=optim,
       objective=MaskedLM(pair=pair, mask_rate=mask_rate, mask_share=1.0, random_share=0.0),
-      data=DataConfig(prepare=text, assembly=assembly), train=row.make_train_config()), scale)
+      data=DataConfig(prepare=text, assembly=assembly), train=row.make_train_config())
+
+
+EUROBERT = RecipeFamily('eurobert', __doc__, SIZES, make_run)

@@ -39,15 +39,13 @@ sequences per GPU and no number of GPUs: the batch size of large is an assumptio
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import glm
 from plm_jax.objectives.glm import BlankInfilling
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.bert import limit_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 DOCUMENTS = BlankInfilling(FullSentences(), documents=0.5)
@@ -91,7 +89,7 @@ SIZES = {
         model=glm.large_chinese, parameters=355_659_776, peak=4e-4, floor=0.1, cosine=200_000,
         weight_decay=0.01, steps=250_000,
         objective=BlankInfilling(FullSentences(), sentences=0.3, documents=0.3, shortest=0.25),
-        pod='v3:8x8'),
+        pod='v3:8x8', laptop_vocab=8000),
     '10b': GLMSize(
         model=glm.glm_10b, parameters=9_880_682_496, peak=1e-4, warmup=7000, floor=0.1,
         cosine=175_000, steps=250_000,
@@ -99,21 +97,22 @@ SIZES = {
         pod='v4:8x8x8', mesh=MeshConfig(fsdp=64))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: GLMSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=row.warmup, horizon=row.warmup + row.cosine, schedule='cosine',
       floor=row.floor, b2=0.98, weight_decay=row.weight_decay, bias_correction=True)
-  if size == '10b':
+  if row.name == 'glm_10b':
     optim = dataclasses.replace(optim, b2=0.95, eps=1e-8)
   text = TextConfig(layout='glm')
   if row.objective.sentences:
     text = TextConfig(layout='glm', sentences='clauses')
-  if size in ('chinese', '10b'):
+  if row.name in ('glm_chinese', 'glm_10b'):
     text = dataclasses.replace(text, kind='sentencepiece-unigram', lowercase=False)
-  run = apply_scale(PretrainRun(
-      f'glm_{size}', family='glm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='glm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=row.objective, data=DataConfig(prepare=text, assembly='sentences'), optim=optim,
-      train=row.make_train_config()), scale)
-  return limit_chinese_vocab(run) if size == 'chinese' else run
+      train=row.make_train_config())
+
+
+GLM = RecipeFamily('glm', __doc__, SIZES, make_run)

@@ -16,13 +16,12 @@ The published model normalized its text: spaCy divided it into words, and these 
 Here the tokenizer ignores white space and accents, too, so blank lines and indentation are left
 out.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import gpt
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 SIZES = {
@@ -32,15 +31,17 @@ SIZES = {
         pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   # Warmup over the first 2,000 updates, and a cosine to 0, as in the released code.
   optim = AdamW(
       peak=row.peak, warmup=2000, schedule='gpt1', eps=1e-8, bias_correction=True,
       weight_decay=0.01)
-  return apply_scale(PretrainRun(
-      f'gpt_{size}', family='openai-gpt', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='openai-gpt', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=CausalLM(isolated=False),
       data=DataConfig(prepare=TextConfig(kind='word-bpe'), assembly='packed'), optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+GPT = RecipeFamily('gpt', __doc__, SIZES, make_run)

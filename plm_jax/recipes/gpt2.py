@@ -27,15 +27,13 @@ character has tokens: byte-level BPE and LLaMA's SentencePiece give the text bac
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import gpt2
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes import llama
-from plm_jax.recipes.bert import limit_chinese_vocab
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 
 def chinese_small(dtype):
@@ -59,22 +57,24 @@ SIZES = {
         accumulate=2, pod='v3:8x16'),
     'chinese': RecipeSize(
         model=chinese_small, parameters=124_279_296, peak=6e-4, steps=100_000, length=1024,
-        batch=512, pod='v3:8x8')}
+        batch=512, pod='v3:8x8', laptop_vocab=8000)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
-  if size == 'chinese':
+  chinese = row.name == 'gpt2_chinese'
+  if chinese:
     text = llama.TEXT
   # The warmup of 375 million tokens is 715 updates with batch size 512 at sequence length 1,024.
   optim = AdamW(
       peak=row.peak, warmup=715, schedule='cosine', floor=0.1, b2=0.95, eps=1e-8,
       bias_correction=True, weight_decay=0.1)
-  run = apply_scale(PretrainRun(
-      f'gpt2_{size}', family='gpt2', model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=CausalLM(isolated=size == 'chinese'),
+  return PretrainRun(
+      row.name, family='gpt2', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=CausalLM(isolated=chinese),
       data=DataConfig(prepare=text, assembly='packed'), optim=optim,
-      train=row.make_train_config()), scale)
-  return limit_chinese_vocab(run) if size == 'chinese' else run
+      train=row.make_train_config())
+
+
+GPT2 = RecipeFamily('gpt2', __doc__, SIZES, make_run)

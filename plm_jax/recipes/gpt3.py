@@ -22,13 +22,12 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, PretrainRun, TrainConfig
 from plm_jax.models import gpt3
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, batch_size_ramp
 from plm_jax.sharding import MeshConfig
 
 
@@ -71,15 +70,17 @@ SIZES = {
         mesh=MeshConfig(fsdp=192, tensor=8))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: GPT3Size) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, clock='tokens', warmup=375_000_000, horizon=260_000_000_000, schedule='cosine',
       floor=0.1, b2=0.95, eps=1e-8, bias_correction=True, weight_decay=0.1)
   phases = batch_size_ramp(300_000_000_000, row.length, row.batch, row.first_batch, row.ramp_tokens)
   text = TextConfig(kind='byte-bpe', layout='gpt2', sentences='none')
-  return apply_scale(PretrainRun(
-      f'gpt3_{size}', family='gpt3', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+  return PretrainRun(
+      row.name, family='gpt3', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=CausalLM(isolated=False), data=DataConfig(prepare=text, assembly='packed'),
-      optim=optim, train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)
+      optim=optim, train=TrainConfig(phases=phases, accumulate=row.accumulate))
+
+
+GPT3 = RecipeFamily('gpt3', __doc__, SIZES, make_run)

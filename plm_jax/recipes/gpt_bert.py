@@ -33,13 +33,12 @@ Documents keep their blank lines, indentation and line ends (--data.prepare.sent
 of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.optim.optimizers import Lamb, OptimConfig
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 STEPS = 15_625
 FINAL_BATCH = 32_768
@@ -57,15 +56,14 @@ SIZES = {
         batch=24_576, accumulate=16, pod='v5e:8x8')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
-  return apply_scale(PretrainRun(
-      f'gpt_bert_{size}', family='gptbert',
+  return PretrainRun(
+      row.name, family='gptbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=make_optimizer(row),
       objective=MaskedNextToken(replaced='span', z_loss=1e-4), data=DataConfig(prepare=text),
-      train=TrainConfig(phases=make_phases(row.steps), accumulate=row.accumulate)), scale)
+      train=TrainConfig(phases=make_phases(row.steps), accumulate=row.accumulate))
 
 
 def make_optimizer(row: RecipeSize) -> OptimConfig:
@@ -85,3 +83,6 @@ def make_phases(steps: int) -> tuple[Phase, ...]:
     number = steps * (tenth + 1) // len(LENGTHS) - steps * tenth // len(LENGTHS)
     found.append(Phase(number, length, round(rows / 1024) * 1024))
   return tuple(found)
+
+
+GPT_BERT = RecipeFamily('gpt_bert', __doc__, SIZES, make_run)

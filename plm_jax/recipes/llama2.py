@@ -17,13 +17,12 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.recipes.llama import TEXT
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 
@@ -51,13 +50,15 @@ SIZES = {
         published_hardware='1,720,320 hours of an A100')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: LLaMA2Size) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-5,
       bias_correction=True, weight_decay=0.1)
-  return apply_scale(PretrainRun(
-      f'llama2_{size}', family='llama', objective=CausalLM(isolated=False), optim=optim,
+  return PretrainRun(
+      row.name, family='llama', objective=CausalLM(isolated=False), optim=optim,
       model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      data=DataConfig(prepare=TEXT, assembly='packed'), train=row.make_train_config()), scale)
+      data=DataConfig(prepare=TEXT, assembly='packed'), train=row.make_train_config())
+
+
+LLAMA2 = RecipeFamily('llama2', __doc__, SIZES, make_run)

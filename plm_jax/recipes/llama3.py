@@ -20,13 +20,12 @@ Documents keep their blank lines, indentation and line ends (--data.prepare.sent
 of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 # 252 million tokens in batches of 4 million, up to 2.87 trillion in batches of 8 million, and up to
@@ -47,15 +46,17 @@ SIZES = {
         published_hardware='16,384 H100')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=8000, schedule='cosine', horizon=1_200_000, floor=0.01, b2=0.95,
       eps=1e-8, bias_correction=True, weight_decay=0.1)
   text = TextConfig(kind='byte-bpe', layout='gpt2', lowercase=False, sentences='none')
-  return apply_scale(PretrainRun(
-      f'llama3_{size}', family='llama', objective=CausalLM(isolated=True), optim=optim,
+  return PretrainRun(
+      row.name, family='llama', objective=CausalLM(isolated=True), optim=optim,
       model=row.make_model(dropout=0.0, attention_dropout=0.0),
       data=DataConfig(prepare=text, assembly='packed'),
-      train=TrainConfig(phases=PHASES, accumulate=row.accumulate)), scale)
+      train=TrainConfig(phases=PHASES, accumulate=row.accumulate))
+
+
+LLAMA3 = RecipeFamily('llama3', __doc__, SIZES, make_run)

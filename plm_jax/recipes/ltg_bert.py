@@ -23,15 +23,14 @@ BabyLM evaluates minimal pairs (BLiMP and its supplement, in JSON Lines) and fin
     python -m plm_jax finetune --init=runs/ltg_bert_strict --task=cola
 """
 
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import ltg_bert
 from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import Lamb
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 STEPS = 15_625
 WARMUP = STEPS * 16 // 1000
@@ -49,17 +48,19 @@ SIZES = {
         accumulate=16, pod='v5e:8x8')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = Lamb(
       peak=row.peak, warmup=WARMUP, schedule='cosine', floor=0.1, b2=0.98,
       bias_correction=True, weight_decay=0.1, clip=2.0,
       exempt=('bias', 'scale', 'tokens', 'relative'))
   phases = Phase(STEPS - LONG, 128, row.batch), Phase(LONG, 512, row.batch // 4)
-  return apply_scale(PretrainRun(
-      f'ltg_bert_{size}', family='ltgbert',
+  return PretrainRun(
+      row.name, family='ltgbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=optim,
       objective=MaskedLM(pair=Single(short=0.1), masking=Distinct(lengths=SPANS, replaced='span')),
       data=DataConfig(prepare=TextConfig(lowercase=False)),
-      train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)
+      train=TrainConfig(phases=phases, accumulate=row.accumulate))
+
+
+LTG_BERT = RecipeFamily('ltg_bert', __doc__, SIZES, make_run)

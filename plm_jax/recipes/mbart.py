@@ -27,13 +27,12 @@ give --warm-start with a run of mbart_large. The embeddings of the new language 
 Its 500,000 steps, and the batch size and learning rate of mbart_large, are an assumption.
 """
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import mbart
 from plm_jax.objectives.denoising import DenoisingAutoencoder, SentencePermutation, TextInfilling
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of the released checkpoint, by transformers' MBartForConditionalGeneration.
@@ -45,21 +44,21 @@ SIZES = {
         batch=8192, pod='v4:8x8x8')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=30_000, schedule='linear', b2=0.98, eps=1e-6, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
-  layout = 'mbart50' if size == '50' else 'mbart'
+  layout = 'mbart50' if row.name == 'mbart_50' else 'mbart'
   text = TextConfig(kind='sentencepiece-unigram', layout=layout, lowercase=False)
-  # Room for the ends of sentences; at the smaller scales a sequence holds few sentences.
-  reserve = 24 if scale == 'paper' else 4
   objective = DenoisingAutoencoder(
       (SentencePermutation(), TextInfilling(0.35, 3.5, unit='word')), languages=('en_XX',),
-      reserve=reserve)
-  return apply_scale(PretrainRun(
-      f'mbart_{size}', family='mbart', objective=objective,
+      reserve=24)  # room for the ends of sentences
+  return PretrainRun(
+      row.name, family='mbart', objective=objective,
       model=row.make_model(dropout=0.1, attention_dropout=0.0),
       data=DataConfig(prepare=text, temperature=1 / 0.7), optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+MBART = RecipeFamily('mbart', __doc__, SIZES, make_run)

@@ -38,14 +38,13 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.layers.common import Dtype
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.masked_diffusion import MaskedDiffusion
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.gpt_bert import make_optimizer
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 STEPS = 10_000
 
@@ -61,13 +60,15 @@ SIZES = {
         accumulate=4, pod='v5e:4x4')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
-  return apply_scale(PretrainRun(
-      f'mdlm_{size}', family='gptbert',
+  return PretrainRun(
+      row.name, family='gptbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1),
       optim=make_optimizer(row),
       objective=MaskedDiffusion(schedule='cosine', frequency_power=0.02),
-      data=DataConfig(prepare=text), train=row.make_train_config()), scale)
+      data=DataConfig(prepare=text), train=row.make_train_config())
+
+
+MDLM = RecipeFamily('mdlm', __doc__, SIZES, make_run)

@@ -23,19 +23,19 @@ The batch size and peak learning rate of v2 are an assumption. So are Adam's bet
 a weight decay of 0.01, a warmup of 4,000 steps and linear decay: no training code was released. The
 released l6_h384 and l12_h384 were distilled from a UniLM v2 that is not public.
 """
+from collections.abc import Callable
 import dataclasses
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.models import bert
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.layer_distillation import Relations
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 TEACHER_LAYER = 21
 """layer of BERT large whose relations are distilled (Wang et al. 2021, section 4.4)"""
@@ -48,8 +48,7 @@ class MiniLMSize(RecipeSize):
   steps: int = 400_000
   length: int = 512
   inner: Relations = Relations()
-  large_teacher: bool = False
-  """whether the teacher is BERT large"""
+  teacher: Callable[..., EncoderConfig] = bert.base
 
 
 def make_student(layers: int, width: int = 384):
@@ -66,7 +65,7 @@ def make_v2_size(width: int, parameters: int, large: bool = False) -> MiniLMSize
   inner = Relations(relations, 64, TEACHER_LAYER) if large else Relations(relations, 48, 0)
   return MiniLMSize(
       model=make_student(6, width), parameters=parameters, peak=6e-4, batch=256, pod='v3:4x4',
-      inner=inner, large_teacher=large)
+      inner=inner, teacher=bert.large if large else bert.base)
 
 
 SIZES = {
@@ -84,25 +83,16 @@ SIZES = {
     'v2_large_l6_h768': make_v2_size(768, 66_955_008, large=True)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  inner, teacher = row.inner, None
-  if scale == 'paper':
-    teacher = bert.large('bfloat16') if row.large_teacher else bert.base('bfloat16')
-  else:  # the teacher has two layers
-    inner = dataclasses.replace(inner, layer=0)
-    if inner.heads:
-      inner = dataclasses.replace(inner, heads=4)
+def make_run(row: MiniLMSize) -> PretrainRun:
+  """Build the published run of a size."""
   objective = Distillation(
-      model=teacher, soft=0.0, hard=0.0, cosine=0.0, inner=inner,
+      model=row.teacher('bfloat16'), soft=0.0, hard=0.0, cosine=0.0, inner=row.inner,
       task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0), copied=False)
   optim = AdamW(
       peak=row.peak, warmup=4000, schedule='linear', weight_decay=0.01, bias_correction=True)
-  run = apply_scale(PretrainRun(
-      f'minilm_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=objective, optim=optim, train=row.make_train_config()), scale)
-  if scale == 'paper':
-    return run
-  # The smaller scales give every model two layers: the student has one.
-  return dataclasses.replace(run, model=validation.with_paths(run.model, {'stack.layers': 1}))
+  return PretrainRun(
+      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=objective, optim=optim, train=row.make_train_config())
+
+
+MINILM = RecipeFamily('minilm', __doc__, SIZES, make_run)

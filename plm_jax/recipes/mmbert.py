@@ -42,9 +42,10 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 import dataclasses
 from typing import Any
 
-from plm_jax.config.run import Phase, PretrainRun, Scale
+from plm_jax.config.run import Phase
 from plm_jax.models import modernbert
-from plm_jax.recipes.modernbert import BILLION, ModernBERTSize, make_run
+from plm_jax.recipes.modernbert import BILLION, ModernBERTSize, make_modernbert_run
+from plm_jax.recipes.recipe_size import RecipeFamily
 
 FIRST: dict[str, Any] = dict(
     peak=8e-4, decay=8e-5, b2=0.95, eps=1e-8, temperature=1 / 0.7, tokens=2300 * BILLION,
@@ -71,6 +72,4 @@ SIZES = {
     'base_long': dataclasses.replace(BASE, floor=0.02, **LONG)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  return make_run(f'mmbert_{size}', SIZES[size], scale)
+MMBERT = RecipeFamily('mmbert', __doc__, SIZES, make_modernbert_run)

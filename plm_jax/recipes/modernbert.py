@@ -41,7 +41,7 @@ import dataclasses
 from typing import Any, Literal
 
 from plm_jax import validation
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert
 from plm_jax.objectives.mlm import MaskedLM
@@ -49,8 +49,7 @@ from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.optim.optimizers import StableAdamW
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize, batch_size_ramp
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, batch_size_ramp
 from plm_jax.sharding import MeshConfig
 
 BILLION = 1_000_000_000
@@ -129,15 +128,15 @@ SIZES = {
         mesh=MeshConfig(tensor=4), **DECAY)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  config = make_run(f'modernbert_{size}', SIZES[size], scale)
-  if size == 'large':
-    config = dataclasses.replace(config, tuning=TuningConfig(expand='tile'))
-  return config
+def make_run(row: ModernBERTSize) -> PretrainRun:
+  """Build the published run of a size."""
+  run = make_modernbert_run(row)
+  if row.name == 'modernbert_large':
+    run = dataclasses.replace(run, tuning=TuningConfig(expand='tile'))
+  return run
 
 
-def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) -> PretrainRun:
+def make_modernbert_run(row: ModernBERTSize, packed: bool = True) -> PretrainRun:
   """Build a run of ModernBERT's architecture.
 
   packed: a sequence holds several documents; otherwise a part of one document.
@@ -161,8 +160,11 @@ def make_run(name: str, row: ModernBERTSize, scale: Scale, packed: bool = True) 
   if packed:
     pair, assembly = FullSentences(together=False), 'sentences'
   text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
-  return apply_scale(PretrainRun(
-      name, family='modernbert', model=model, optim=optim,
+  return PretrainRun(
+      row.name, family='modernbert', model=model, optim=optim,
       objective=MaskedLM(pair=pair, mask_rate=row.mask_rate, held_out_mask_rate=0.15),
       data=DataConfig(prepare=text, assembly=assembly, temperature=row.temperature),
-      train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)
+      train=TrainConfig(phases=phases, accumulate=row.accumulate))
+
+
+MODERNBERT = RecipeFamily('modernbert', __doc__, SIZES, make_run)

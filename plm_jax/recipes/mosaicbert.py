@@ -16,13 +16,12 @@ The released sequences are the first 128 tokens of each document; here all windo
 used. The paper reports a GLUE score of 79.6 after 1.13 hours. Later runs may use longer sequences,
 because the model has relative positions (ALiBi).
 """
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.models import mosaicbert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 DECAY = 1e-5
 """weight decay of one step at the peak learning rate, as a share of the parameter"""
@@ -33,14 +32,16 @@ SIZES = {
         batch=4096, accumulate=4, pod='v5e:4x4', published_hardware='8 A100-80, 1.13 hours')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=row.steps * 6 // 100, floor=0.02, schedule='linear', b2=0.98, eps=1e-6,
       bias_correction=True, weight_decay=DECAY / row.peak, exempt=(), clip=0.0)
-  return apply_scale(PretrainRun(
-      f'mosaicbert_{size}', family='mosaicbert',
+  return PretrainRun(
+      row.name, family='mosaicbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.0, mlp_dropout=0.1), optim=optim,
       objective=MaskedLM(pair=Single(), mask_rate=0.3, held_out_mask_rate=0.15),
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+MOSAICBERT = RecipeFamily('mosaicbert', __doc__, SIZES, make_run)

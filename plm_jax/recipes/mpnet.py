@@ -19,13 +19,12 @@ neither predicted nor attended to. The published vocabulary is that of uncased B
 special tokens: give the released tokenizer with --tokenizer to `prepare`. A new one is byte-level
 BPE, because padding has the id 1 in this model.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import mpnet
 from plm_jax.objectives.masked_permuted import MaskedPermutedLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of transformers' MPNetForMaskedLM; published as 110M (section 3.1).
@@ -34,15 +33,17 @@ SIZES = {
         pod='v3:16x16', published_hardware='32 V100, 35 days')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=24_000, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
-  return apply_scale(PretrainRun(
-      f'mpnet_{size}', family='mpnet', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='mpnet', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedPermutedLM(),
       data=DataConfig(
           prepare=TextConfig(kind='byte-bpe', lowercase=False), assembly='sentences'),
-      optim=optim, train=row.make_train_config()), scale)
+      optim=optim, train=row.make_train_config())
+
+
+MPNET = RecipeFamily('mpnet', __doc__, SIZES, make_run)

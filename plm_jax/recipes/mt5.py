@@ -19,11 +19,10 @@ its training could not be verified; these options of mT5 give the model and the 
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import mt5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.recipes.t5 import OPTIM, TEXT
 from plm_jax.sharding import MeshConfig
 
@@ -51,11 +50,13 @@ SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  return apply_scale(PretrainRun(
-      f'mt5_{size}', family='mt5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+def make_run(row: MT5Size) -> PretrainRun:
+  """Build the published run of a size."""
+  return PretrainRun(
+      row.name, family='mt5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=MixtureOfDenoisers(z_loss=1e-4),
       data=DataConfig(prepare=TEXT, assembly='packed', temperature=1 / 0.3), optim=OPTIM,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+MT5 = RecipeFamily('mt5', __doc__, SIZES, make_run)

@@ -24,13 +24,12 @@ one document. The vocabulary is BERT's.
 """
 import dataclasses
 
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.models import neobert
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of the released NeoBERTLMHead; published as 250M.
@@ -42,16 +41,18 @@ SIZES = {
         accumulate=8, pod='v5e:8x8')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=2000, horizon=900_000, floor=0.1, schedule='cosine', b2=0.95, eps=1e-8,
       bias_correction=True, weight_decay=0.01, exempt=())
-  if size == 'base_long':
+  if row.name == 'neobert_base_long':
     optim = dataclasses.replace(optim, warmup=0, horizon=0, floor=0.0, schedule='constant')
-  return apply_scale(PretrainRun(
-      f'neobert_{size}', family='neobert', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+  return PretrainRun(
+      row.name, family='neobert', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       optim=optim,
       objective=MaskedLM(pair=Single(), mask_rate=0.2, mask_share=1.0, random_share=0.0),
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+NEOBERT = RecipeFamily('neobert', __doc__, SIZES, make_run)

@@ -22,13 +22,12 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, Phase, PretrainRun, Scale, TrainConfig
+from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import palm
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import Adafactor
 from plm_jax.recipes.llama import TEXT
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 
@@ -58,15 +57,17 @@ SIZES = {
         published_hardware='6,144 TPU v4 chips, 1,200 hours and 3,072, 336 hours')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: PaLMSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = Adafactor(
       peak=row.peak, warmup=10_000, schedule='t5', weight_decay=1.0,
       decay_power=2.0, factored=0, momentum=0.9)
   phases = tuple(Phase(steps, row.length, batch) for steps, batch in row.phases)
-  return apply_scale(PretrainRun(
-      f'palm_{size}', family='cohere', objective=CausalLM(isolated=False, z_loss=1e-4), optim=optim,
+  return PretrainRun(
+      row.name, family='cohere', objective=CausalLM(isolated=False, z_loss=1e-4), optim=optim,
       model=row.make_model(dropout=0.0, attention_dropout=0.0),
       data=DataConfig(prepare=TEXT, assembly='packed'),
-      train=TrainConfig(phases=phases, accumulate=row.accumulate)), scale)
+      train=TrainConfig(phases=phases, accumulate=row.accumulate))
+
+
+PALM = RecipeFamily('palm', __doc__, SIZES, make_run)

@@ -33,15 +33,14 @@ give --train.phases.0.batch.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import roberta
 from plm_jax.objectives.masking import Everywhere
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,11 +84,10 @@ SIZES = {
     'doc_sentences': make_format_size(FullSentences(), batch=288)}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RoBERTaSize) -> PretrainRun:
+  """Build the published run of a size."""
   model = row.make_model(dropout=0.1, attention_dropout=0.1)
-  one_document = size == 'doc_sentences'
+  one_document = row.name == 'roberta_doc_sentences'
   if isinstance(row.pair, NextSentence):
     model = dataclasses.replace(model, pooler=True)
     one_document = True
@@ -100,8 +98,11 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
       peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
   assembly = 'document' if one_document else 'sentences'
-  return apply_scale(PretrainRun(
-      f'roberta_{size}', family='roberta', model=model,
+  return PretrainRun(
+      row.name, family='roberta', model=model,
       objective=MaskedLM(pair=row.pair, masking=Everywhere(), pooled='whole'),
       data=DataConfig(prepare=text, assembly=assembly),
-      optim=optim, train=row.make_train_config()), scale)
+      optim=optim, train=row.make_train_config())
+
+
+ROBERTA = RecipeFamily('roberta', __doc__, SIZES, make_run)

@@ -5,11 +5,15 @@ from typing import Any, TypeVar
 from plm_jax import validation
 from plm_jax.config.run import Phase, PretrainRun, RunConfig, Scale, TrainConfig
 from plm_jax.layers.stack import StackConfig
+from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder
+from plm_jax.objectives.distillation import Distillation
+from plm_jax.objectives.layer_distillation import Relations
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.optim.optimizers import Adafactor, Lamb, OptimConfig
+from plm_jax.preparation.prepare_config import TextConfig
 
 Size = TypeVar('Size', bound=RunConfig)
 MINUTES_PER_1000_STEPS = {
@@ -28,13 +32,15 @@ or all of the steps, on sequences of 128 tokens (benchmarks/RESULTS.md)."""
 def apply_scale(paper: PretrainRun, scale: Scale) -> PretrainRun:
   """Return a recipe at a scale: as published, minutes on two cores, or seconds.
 
-  Family, objective and data stay the same.
+  Family, objective and data stay the same, but words are segmented only if an option says so.
   """
-  if scale == 'laptop':
-    return make_laptop_run(paper)
-  if scale == 'test':
-    return make_test_run(paper)
-  return paper
+  if scale == 'paper':
+    return paper
+  if isinstance(paper.objective, BidirectionalLM):
+    return make_elmo_run(paper, scale)
+  run = make_laptop_run(paper) if scale == 'laptop' else make_test_run(paper)
+  run = validation.with_paths(run, {'data.prepare.segmenter': 'none'})
+  return shrink_student(run) if isinstance(run.objective, Distillation) else run
 
 
 def make_laptop_run(paper: PretrainRun) -> PretrainRun:
@@ -137,6 +143,40 @@ def make_test_run(paper: PretrainRun) -> PretrainRun:
   return dataclasses.replace(tiny, scale='test', optim=optim, train=train)
 
 
+def make_elmo_run(paper: PretrainRun, scale: Scale) -> PretrainRun:
+  """Make a smaller run of ELMo, which splits plain text into words itself."""
+  text = TextConfig(kind='words-and-signs', lowercase=False, sample=10_000_000)
+  data = dataclasses.replace(paper.data, prepare=text)
+  model: Any = paper.model
+  objective: Any = paper.objective
+  if scale == 'laptop':
+    model = elmo.shrink_config(model, width=64, cells=512, words=8000, filters=64)
+    objective = dataclasses.replace(objective, samples=1024, fresh=0.05)
+    train = TrainConfig(
+        phases=(Phase(4000, 20, 32),), log_every=20, eval_every=500, eval_batches=16,
+        save_every=500)
+  else:
+    model = elmo.shrink_config(model, width=16, cells=24, words=1000, filters=8)
+    objective = dataclasses.replace(objective, samples=64)
+    train = TrainConfig(
+        phases=(Phase(6, 20, 8), Phase(2, 30, 8)), log_every=2, eval_every=4, eval_batches=2,
+        save_every=4)
+  return dataclasses.replace(
+      paper, scale=scale, model=model, data=data, objective=objective, train=train)
+
+
+def shrink_student(run: PretrainRun) -> PretrainRun:
+  """Give a student half of the layers of its teacher, which has this scale, too."""
+  model: Any = run.model
+  objective: Any = run.objective
+  inner = objective.inner
+  if isinstance(inner, Relations):
+    inner = dataclasses.replace(inner, layer=0, heads=min(inner.heads, 4))
+  return validation.with_paths(run, {
+      'objective': dataclasses.replace(objective, model=None, inner=inner),
+      'model.stack.layers': model.stack.layers // 2})
+
+
 def scale_cooldown(optim: OptimConfig, steps: int) -> int:
   """Return the steps of the final decay: a fifth of the run, for a schedule that has one."""
   return steps // 5 if optim.schedule in ('wsd', 'trapezoid') else 0
@@ -167,4 +207,6 @@ def resize_run(
   objective = paper.objective
   if getattr(objective, 'decoder_length', 0) > max_length // 2:
     objective = dataclasses.replace(objective, decoder_length=max_length // 2)
+  if isinstance(objective, DenoisingAutoencoder):  # a short sequence holds few sentences
+    objective = dataclasses.replace(objective, reserve=min(objective.reserve, 4))
   return dataclasses.replace(paper, model=model, objective=objective)

@@ -17,13 +17,12 @@ Where the paper and the released command differ, the recipe follows the paper: a
 also the default of the released code. As in the released code, random tokens are sampled from the
 text, and weight decay applies to all parameters.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import spanbert
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of the released PairBERT: BertForPreTraining without NSP, and the SBO head.
@@ -35,14 +34,16 @@ SIZES = {
         batch=384, pod='v3:8x8', published_hardware='32 V100, 15 days')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   # Section 4.2: decoupled weight decay of 0.1, epsilon 1e-8, BERT's warmup and peak learning rate.
   optim = AdamW(
       peak=row.peak, warmup=10_000, schedule='linear', eps=1e-8, weight_decay=0.1, exempt=(),
       bias_correction=True)
-  return apply_scale(PretrainRun(
-      f'spanbert_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=SpanBoundary(random='text'), data=DataConfig(prepare=TextConfig(lowercase=False)),
-      optim=optim, train=row.make_train_config()), scale)
+      optim=optim, train=row.make_train_config())
+
+
+SPANBERT = RecipeFamily('spanbert', __doc__, SIZES, make_run)

@@ -22,13 +22,12 @@ line breaks and indentation are left out. byt5_small and others learn them.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
 from plm_jax.optim.optimizers import Adafactor
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 
@@ -61,12 +60,14 @@ OPTIM = Adafactor(
     heads='joined')
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  return apply_scale(PretrainRun(
-      f't5_{size}', family='t5',
+def make_run(row: T5Size) -> PretrainRun:
+  """Build the published run of a size."""
+  return PretrainRun(
+      row.name, family='t5',
       model=row.make_model(dropout=0.1, attention_dropout=0.1, mlp_dropout=0.1),
       objective=MixtureOfDenoisers(z_loss=1e-4),  # span corruption alone, the default denoiser
       data=DataConfig(prepare=TEXT, assembly='packed'),
-      optim=OPTIM, train=row.make_train_config()), scale)
+      optim=OPTIM, train=row.make_train_config())
+
+
+T5 = RecipeFamily('t5', __doc__, SIZES, make_run)

@@ -16,22 +16,24 @@ does not name the batch size or the learning rate: T5's batch size, and the lear
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers, PrefixLM
 from plm_jax.recipes import t5_v1_1
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.recipes.t5 import OPTIM, TEXT
 
 SIZES = {name: dataclasses.replace(row, peak=1e-3, steps=100_000)
          for name, row in t5_v1_1.SIZES.items()}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   objective = MixtureOfDenoisers(z_loss=1e-4, denoisers=(PrefixLM(),))
   optim = dataclasses.replace(OPTIM, peak=row.peak, warmup=0, schedule='constant')
-  return apply_scale(PretrainRun(
-      f't5_lm_{size}', family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+  return PretrainRun(
+      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=objective, data=DataConfig(prepare=TEXT, assembly='packed'), optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+T5_LM = RecipeFamily('t5_lm', __doc__, SIZES, make_run)

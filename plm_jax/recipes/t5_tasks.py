@@ -15,11 +15,10 @@ a transformers checkpoint, such as google-t5/t5-small; its tokenizer is used. Fo
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import t5
 from plm_jax.objectives.text_to_text import TextToText
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.recipes.t5 import OPTIM, TEXT
 
 SIZES = {
@@ -30,14 +29,16 @@ SIZES = {
 TASKS = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   path = tuple(f'task:{task}:tfds:glue/{task}' for task in TASKS)
   optim = dataclasses.replace(OPTIM, peak=row.peak, warmup=0, schedule='constant')
-  return apply_scale(PretrainRun(
+  return PretrainRun(
       row.name, family='t5',
       model=row.make_model(dropout=0.1, attention_dropout=0.1, mlp_dropout=0.1),
       objective=TextToText(decoder_length=128, z_loss=1e-4),
       data=DataConfig(path=path, prepare=TEXT, assembly='examples'), optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+T5_TASKS = RecipeFamily('t5_tasks', __doc__, SIZES, make_run)

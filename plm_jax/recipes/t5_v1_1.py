@@ -12,10 +12,10 @@ a million steps with batch size 2,048 at sequence length 512. Spans of three tok
 of the text, are removed and form the target. The optimizer is Adafactor at the learning rate
 1/sqrt(max(step, 10^4)). The z loss has the coefficient 1e-4, as in the released code.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily
 from plm_jax.recipes.t5 import OPTIM, TEXT, T5Size
 from plm_jax.sharding import MeshConfig
 
@@ -33,10 +33,12 @@ SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  return apply_scale(PretrainRun(
-      f't5_v1_1_{size}', family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+def make_run(row: T5Size) -> PretrainRun:
+  """Build the published run of a size."""
+  return PretrainRun(
+      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=MixtureOfDenoisers(z_loss=1e-4), data=DataConfig(prepare=TEXT, assembly='packed'),
-      optim=OPTIM, train=row.make_train_config()), scale)
+      optim=OPTIM, train=row.make_train_config())
+
+
+T5_V1_1 = RecipeFamily('t5_v1_1', __doc__, SIZES, make_run)

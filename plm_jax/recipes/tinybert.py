@@ -18,11 +18,10 @@ first tenth, the linear decay, and gradient clipping at 1 for each parameter sep
 released code (transformer/optimization.py, BertAdam). The second stage, distillation on the data of
 a task from a fine-tuned teacher, is replaced by fine-tuning without a teacher.
 """
-import dataclasses
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun
 from plm_jax.layers.common import Dtype
 from plm_jax.models import bert
 from plm_jax.objectives.distillation import Distillation
@@ -30,8 +29,7 @@ from plm_jax.objectives.layer_distillation import Layerwise
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
 
@@ -57,21 +55,18 @@ SIZES = {
         pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
-  teacher = bert.base('bfloat16') if scale == 'paper' else None
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   objective = Distillation(
-      model=teacher, soft=0.0, hard=0.0, cosine=0.0,
+      model=bert.base('bfloat16'), soft=0.0, hard=0.0, cosine=0.0,
       inner=Layerwise(), task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0),
       copied=False)
   optim = AdamW(
       peak=row.peak, warmup=row.steps // 10, schedule='linear', weight_decay=0.01,
       clip_by='parameter')
-  run = apply_scale(PretrainRun(
-      f'tinybert_{size}', model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=objective, optim=optim, train=row.make_train_config()), scale)
-  if scale == 'paper':
-    return run
-  # The smaller scales give every model two layers: the student has one.
-  return dataclasses.replace(run, model=validation.with_paths(run.model, {'stack.layers': 1}))
+  return PretrainRun(
+      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=objective, optim=optim, train=row.make_train_config())
+
+
+TINYBERT = RecipeFamily('tinybert', __doc__, SIZES, make_run)

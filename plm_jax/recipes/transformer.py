@@ -19,12 +19,11 @@ transformers' Marian; otherwise no run could be exported. tensor2tensor has 1e-6
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import transformer
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.recipes.t5 import TEXT
 
 
@@ -46,16 +45,18 @@ SIZES = {
         length=256, batch=96, dropout=0.3, pod='v3:4x4', published_hardware='8 P100, 3.5 days')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: TransformerSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-9, bias_correction=True,
       weight_decay=0.0, clip=0.0)
   data = DataConfig(
       path=('task:columns-en-de:tfds:wmt14_translate/de-en',), prepare=TEXT, assembly='examples')
-  return apply_scale(PretrainRun(
-      f'transformer_{size}', family='marian',
+  return PretrainRun(
+      row.name, family='marian',
       model=row.make_model(dropout=row.dropout, attention_dropout=0.0),
       objective=TextToText(decoder_length=256, smoothing=0.1), data=data, optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+TRANSFORMER = RecipeFamily('transformer', __doc__, SIZES, make_run)

@@ -18,11 +18,10 @@ T5's released code: no configuration of a pre-training run was released.
 """
 import dataclasses
 
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import UL2_DENOISERS, MixtureOfDenoisers
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.recipes.t5 import OPTIM, TEXT
 from plm_jax.sharding import MeshConfig
 
@@ -34,12 +33,14 @@ SIZES = {
         batch=1024, pod='v4:8x8x8', mesh=MeshConfig(fsdp=128))}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   text = dataclasses.replace(TEXT, sentinels=160)
-  return apply_scale(PretrainRun(
-      f'ul2_{size}', family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
+  return PretrainRun(
+      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
       objective=MixtureOfDenoisers(UL2_DENOISERS, sentinels=160, z_loss=1e-4),
       data=DataConfig(prepare=text, assembly='packed'), optim=OPTIM,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+UL2 = RecipeFamily('ul2', __doc__, SIZES, make_run)

@@ -38,7 +38,7 @@ corpus, in the order of the first run. The paper's updates alternate between str
 latter with 4,000 tokens per GPU. Here --data.weights sets the share of each corpus; by default it
 follows the sizes of the corpora.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import xlm
 from plm_jax.objectives.masking import Smoothed
 from plm_jax.objectives.mlm import MaskedLM
@@ -46,8 +46,7 @@ from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.objectives.translation_rows import Translations
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 SIZES = {
     # Parameters of transformers' XLMWithLMHeadModel; published as 250M (README of
@@ -60,16 +59,18 @@ SIZES = {
         batch=4096, pod='v3:16x16', published_hardware='64 V100')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=4000, schedule='inverse_sqrt', b2=0.98, eps=1e-8, bias_correction=True,
       weight_decay=0.0, clip=5.0)
-  pair = Translations() if size.endswith('tlm') else FullSentences()
+  pair = Translations() if row.name.endswith('tlm') else FullSentences()
   text = TextConfig(kind='sentencepiece-unigram')
-  return apply_scale(PretrainRun(
-      f'xlm_{size}', family='xlm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return PretrainRun(
+      row.name, family='xlm', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(pair=pair, language_ids=True, masking=Smoothed(0.5)),
       data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.7),
-      optim=optim, train=row.make_train_config()), scale)
+      optim=optim, train=row.make_train_config())
+
+
+XLM = RecipeFamily('xlm', __doc__, SIZES, make_run)

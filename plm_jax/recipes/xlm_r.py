@@ -18,15 +18,15 @@ the tokenizer should have the same shares. Held-out metrics are also reported pe
 Neither the paper nor examples/xlmr of fairseq gives a learning rate or a warmup. The learning rate,
 warmup, masking and optimizer of RoBERTa are an assumption.
 """
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import xlm_roberta
 from plm_jax.objectives.masking import Everywhere
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
+from plm_jax.recipes.recipe_size import RecipeFamily
 from plm_jax.recipes.roberta import RoBERTaSize
-from plm_jax.recipes.scale_presets import apply_scale
 from plm_jax.sharding import MeshConfig
 
 SIZES = {
@@ -40,16 +40,18 @@ SIZES = {
         length=512, batch=8192, accumulate=2, pod='v3:16x32', published_hardware='500 V100')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: RoBERTaSize) -> PretrainRun:
+  """Build the published run of a size."""
   optim = AdamW(
       peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
       weight_decay=0.01, clip=0.0, exempt=())
   text = TextConfig(kind='sentencepiece-unigram', layout='xlm-r', lowercase=False)
-  return apply_scale(PretrainRun(
-      f'xlm_r_{size}', family='xlm-roberta',
+  return PretrainRun(
+      row.name, family='xlm-roberta',
       model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(pair=FullSentences(), masking=Everywhere(), pooled='whole'),
       data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.3), optim=optim,
-      train=row.make_train_config()), scale)
+      train=row.make_train_config())
+
+
+XLM_R = RecipeFamily('xlm_r', __doc__, SIZES, make_run)

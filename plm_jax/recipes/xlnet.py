@@ -23,13 +23,12 @@ feed-forward network, where the released code has 0.1.
 import dataclasses
 
 from plm_jax import validation
-from plm_jax.config.run import DataConfig, PretrainRun, Scale
+from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import xlnet
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeSize
-from plm_jax.recipes.scale_presets import apply_scale
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,9 +50,8 @@ SIZES = {
         published_hardware='512 TPU v3 chips, 5.5 days')}
 
 
-def recipe(size: str, scale: Scale) -> PretrainRun:
-  """Build the run of a size."""
-  row = SIZES[size]
+def make_run(row: XLNetSize) -> PretrainRun:
+  """Build the published run of a size."""
   model = validation.with_paths(
       row.make_model(dropout=0.1, attention_dropout=0.1), {'block.mlp.activation': 'gelu_tanh'})
   text = TextConfig(kind='sentencepiece-unigram', layout='xlnet', lowercase=False)
@@ -61,6 +59,9 @@ def recipe(size: str, scale: Scale) -> PretrainRun:
   # released train.py.
   optim = AdamW(
       peak=row.peak, warmup=row.warmup, schedule='linear', floor=0.001, weight_decay=0.01)
-  return apply_scale(PretrainRun(
-      f'xlnet_{size}', family='xlnet', model=model, objective=PermutationLM(),
-      data=DataConfig(prepare=text), optim=optim, train=row.make_train_config()), scale)
+  return PretrainRun(
+      row.name, family='xlnet', model=model, objective=PermutationLM(),
+      data=DataConfig(prepare=text), optim=optim, train=row.make_train_config())
+
+
+XLNET = RecipeFamily('xlnet', __doc__, SIZES, make_run)

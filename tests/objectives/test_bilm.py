@@ -20,7 +20,7 @@ from plm_jax.objectives import bilm
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.optim.optimizers import Adagrad
 from plm_jax.optim.transformations import make_optimizer
-from plm_jax.recipes import elmo as recipes
+from plm_jax.recipes import find_recipe
 from plm_jax.tokenizers.whole_words import WordTokenizer
 from plm_jax.training.learner import make_learner
 from plm_jax.training.step import Learner, init_state, train_step
@@ -264,13 +264,13 @@ def test_a_softmax_over_all_words_is_that_of_evaluation(start):
     ({'assembly': 'document'}, 'give data.assembly packed and one data.path'),
     ({'path': ('a', 'b')}, 'give data.assembly packed and one data.path')])
 def test_what_cannot_be_read_on_and_on_is_refused(change, message):
-  config = recipes.recipe('small', 'test')
+  config = find_recipe('elmo_small')('test')
   with pytest.raises(ConfigError, match=message):
     check(dataclasses.replace(config, data=dataclasses.replace(config.data, **change)))
 
 
 def test_a_recipe_has_the_published_settings():
-  config = recipes.recipe('original', 'paper')
+  config = find_recipe('elmo_original')()
   optim, model = config.optim, config.model
   assert (optim.kind, optim.peak, optim.accumulator, optim.clip) == ('adagrad', 0.2, 1, 10)
   assert isinstance(

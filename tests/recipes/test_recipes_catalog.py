@@ -1,4 +1,4 @@
-"""Names of recipes, how they are found, and the docstrings of their families."""
+"""Names of recipes, how they are found, and the descriptions of their families."""
 import importlib
 import json
 import math
@@ -97,9 +97,9 @@ def test_the_table_matches_the_run(name):
 
 
 def documented(family):
-  """The commands in the docstring of a family, as lists of arguments after `python -m
+  """The commands in the description of a family, as lists of arguments after `python -m
   plm_jax`."""
-  lines = (recipes.FAMILIES[family].__doc__ or '').replace('\\\n', ' ').splitlines()
+  lines = (recipes.FAMILIES[family].description or '').replace('\\\n', ' ').splitlines()
   return [shlex.split(line, comments=True)[3:]
           for line in lines if line.strip().startswith('python -m plm_jax ')]
 
@@ -121,7 +121,7 @@ def test_the_mesh_of_a_recipe_applies_unless_another_is_given():
 @pytest.mark.parametrize('family', [
     pytest.param(family, marks=[pytest.mark.release] * (number % 6 > 0))
     for number, family in enumerate(recipes.FAMILIES)])
-def test_commands_in_the_docstring_of_a_family_are_parsed(family, monkeypatch):
+def test_commands_in_the_description_of_a_family_are_parsed(family, monkeypatch):
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, *_: asked.append(config))
   monkeypatch.setattr(cli.bucket_check, 'check_reachable', lambda uses: None)
@@ -139,7 +139,7 @@ def test_commands_in_the_docstring_of_a_family_are_parsed(family, monkeypatch):
   assert len(asked) == sum(command[0] == 'prepare' for command in commands)
 
 
-def test_help_begins_with_the_usage_and_the_docstring_of_the_family(capsys):
+def test_help_begins_with_the_usage_and_the_description_of_the_family(capsys):
   with pytest.raises(SystemExit):
     start('bert_base', ['--help'])
   said = capsys.readouterr().out

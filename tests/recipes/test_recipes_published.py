@@ -407,8 +407,8 @@ def test_ettins_batches_are_constant_and_not_packed():
 
 
 def test_ettins_printed_commands():
-  """de_decay and prolong_decay of the same files: the commands in the docstring."""
-  text = (recipes.FAMILIES['ettin'].__doc__ or '').replace('\\\n', ' ').splitlines()
+  """de_decay and prolong_decay of the same files: the commands in the description."""
+  text = (recipes.FAMILIES['ettin'].description or '').replace('\\\n', ' ').splitlines()
   commands = [line.split('ettin_150m ')[1].split()
               for line in text if '--train.phases.0.length=7999' in line]
   second, third = (parse(recipes.find_recipe('ettin_150m'), command) for command in commands)

@@ -9,7 +9,7 @@ import pytest
 from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.config.run import Phase
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes import elmo
+from plm_jax.recipes import find_recipe
 from plm_jax.runs.run import run
 
 
@@ -29,7 +29,7 @@ def test_a_resumed_run_with_state_ends_with_the_same_bits(tmp_path):
   text = tmp_path / 'text.txt'
   text.write_text('\n\n'.join(f'the {n}th of many texts is here . it says {n * n} , or {n % 7} .'
                               for n in range(900)))
-  config = elmo.recipe('small', 'test')
+  config = find_recipe('elmo_small')('test')
   config = dataclasses.replace(
       config, model=dataclasses.replace(config.model, words=200, vocab=400),
       data=dataclasses.replace(config.data, path=(str(text),),
