@@ -19,8 +19,6 @@ from plm_jax.errors import ConfigError
 from plm_jax.recipes import (
     albert,
     bart,
-    bart_chinese,
-    bart_translation,
     bert,
     bert_wwm,
     cramming,
@@ -42,7 +40,6 @@ from plm_jax.recipes import (
     llama2,
     llama3,
     ltg_bert,
-    mbart,
     mdlm,
     minilm,
     mmbert,
@@ -73,8 +70,8 @@ FAMILIES = {family.name: family for family in (
     eurobert.EUROBERT, neobert.NEOBERT, mosaicbert.MOSAICBERT, cramming.CRAMMING,
     ltg_bert.LTG_BERT, gpt_bert.GPT_BERT, mdlm.MDLM, gpt.GPT, gpt2.GPT2, gpt3.GPT3, llama.LLAMA,
     llama2.LLAMA2, llama3.LLAMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM,
-    t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart_chinese.BART_CHINESE,
-    bart_translation.BART_TRANSLATION, mbart.MBART, transformer.TRANSFORMER)}
+    t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE,
+    bart.BART_TRANSLATION, bart.MBART, transformer.TRANSFORMER)}
 COMMON_HELP = """\
 Every recipe has three scales: --scale=paper (the default), --scale=laptop (minutes on 2 CPU cores;
 40 minutes for decoders) and --scale=test (seconds). --help lists the options of a recipe. Without
