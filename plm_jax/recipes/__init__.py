@@ -23,8 +23,6 @@ from plm_jax.recipes import (
     bert_wwm,
     cramming,
     deberta,
-    deberta_v2,
-    deberta_v3,
     distilbert,
     electra,
     elmo,
@@ -65,7 +63,7 @@ from plm_jax.recipes.scale_presets import apply_scale
 FAMILIES = {family.name: family for family in (
     bert.BERT, bert_wwm.BERT_WWM, ernie.ERNIE, roberta.ROBERTA, xlm.XLM, xlm_r.XLM_R,
     albert.ALBERT, spanbert.SPANBERT, distilbert.DISTILBERT, tinybert.TINYBERT, minilm.MINILM,
-    deberta.DEBERTA, deberta_v2.DEBERTA_V2, deberta_v3.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
+    deberta.DEBERTA, deberta.DEBERTA_V2, deberta.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
     mpnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, ettin.ETTIN, mmbert.MMBERT,
     eurobert.EUROBERT, neobert.NEOBERT, mosaicbert.MOSAICBERT, cramming.CRAMMING,
     ltg_bert.LTG_BERT, gpt_bert.GPT_BERT, mdlm.MDLM, gpt.GPT, gpt2.GPT2, gpt3.GPT3, llama.LLAMA,
