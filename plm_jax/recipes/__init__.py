@@ -35,8 +35,6 @@ from plm_jax.recipes import (
     gpt3,
     gpt_bert,
     llama,
-    llama2,
-    llama3,
     ltg_bert,
     mdlm,
     minilm,
@@ -67,7 +65,7 @@ FAMILIES = {family.name: family for family in (
     mpnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, ettin.ETTIN, mmbert.MMBERT,
     eurobert.EUROBERT, neobert.NEOBERT, mosaicbert.MOSAICBERT, cramming.CRAMMING,
     ltg_bert.LTG_BERT, gpt_bert.GPT_BERT, mdlm.MDLM, gpt.GPT, gpt2.GPT2, gpt3.GPT3, llama.LLAMA,
-    llama2.LLAMA2, llama3.LLAMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM,
+    llama.LLAMA2, llama.LLAMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM,
     t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE,
     bart.BART_TRANSLATION, bart.MBART, transformer.TRANSFORMER)}
 COMMON_HELP = """\
