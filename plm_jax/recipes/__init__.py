@@ -31,8 +31,6 @@ from plm_jax.recipes import (
     eurobert,
     glm,
     gpt,
-    gpt2,
-    gpt3,
     gpt_bert,
     llama,
     ltg_bert,
@@ -64,7 +62,7 @@ FAMILIES = {family.name: family for family in (
     deberta.DEBERTA, deberta.DEBERTA_V2, deberta.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
     mpnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, ettin.ETTIN, mmbert.MMBERT,
     eurobert.EUROBERT, neobert.NEOBERT, mosaicbert.MOSAICBERT, cramming.CRAMMING,
-    ltg_bert.LTG_BERT, gpt_bert.GPT_BERT, mdlm.MDLM, gpt.GPT, gpt2.GPT2, gpt3.GPT3, llama.LLAMA,
+    ltg_bert.LTG_BERT, gpt_bert.GPT_BERT, mdlm.MDLM, gpt.GPT, gpt.GPT2, gpt.GPT3, llama.LLAMA,
     llama.LLAMA2, llama.LLAMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM,
     t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE,
     bart.BART_TRANSLATION, bart.MBART, transformer.TRANSFORMER)}
