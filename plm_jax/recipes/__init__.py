@@ -49,7 +49,6 @@ from plm_jax.recipes import (
     transformer,
     word_vectors,
     xlm,
-    xlm_r,
     xlnet,
 )
 from plm_jax.recipes.recipe_size import RecipeSize
@@ -57,7 +56,7 @@ from plm_jax.recipes.scale_presets import apply_scale
 
 # In the order of the listing: encoders, decoders, encoder-decoders.
 FAMILIES = {family.name: family for family in (
-    bert.BERT, bert_wwm.BERT_WWM, ernie.ERNIE, roberta.ROBERTA, xlm.XLM, xlm_r.XLM_R,
+    bert.BERT, bert_wwm.BERT_WWM, ernie.ERNIE, roberta.ROBERTA, xlm.XLM, roberta.XLM_R,
     albert.ALBERT, spanbert.SPANBERT, distilbert.DISTILBERT, tinybert.TINYBERT, minilm.MINILM,
     deberta.DEBERTA, deberta.DEBERTA_V2, deberta.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
     mpnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, ettin.ETTIN, mmbert.MMBERT,

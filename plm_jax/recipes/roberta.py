@@ -1,4 +1,18 @@
-"""RoBERTa (Liu et al. 2019): the models (section 5, table 9) and input formats (4.2, table 2).
+"""RoBERTa and XLM-R."""
+import dataclasses
+
+from plm_jax.config.run import DataConfig, PretrainRun
+from plm_jax.models import roberta, xlm_roberta
+from plm_jax.objectives.masking import Everywhere
+from plm_jax.objectives.mlm import MaskedLM
+from plm_jax.objectives.row_builders import FullSentences, NextSentence
+from plm_jax.optim.optimizers import AdamW
+from plm_jax.preparation.prepare_config import TextConfig
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.sharding import MeshConfig
+
+ROBERTA_DESCRIPTION = """\
+RoBERTa (Liu et al. 2019): the models (section 5, table 9) and input formats (4.2, table 2).
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=roberta_base
     python -m plm_jax train roberta_base --data.path=gs://BUCKET/records  # 256 TPU v3 chips
@@ -31,16 +45,6 @@ To compute the batch size of doc_sentences that has the tokens of 256 full seque
 The default of 288 fits articles of 4,000 tokens on average. Shorter documents need a larger batch:
 give --train.phases.0.batch.
 """
-import dataclasses
-
-from plm_jax.config.run import DataConfig, PretrainRun
-from plm_jax.models import roberta
-from plm_jax.objectives.masking import Everywhere
-from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.objectives.row_builders import FullSentences, NextSentence
-from plm_jax.optim.optimizers import AdamW
-from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ def make_format_size(
       batch=batch, pod='v3:4x4', pair=pair)
 
 
-SIZES = {
+ROBERTA_SIZES = {
     # Parameters of transformers' RobertaForMaskedLM; published as 125M and 355M. Peak learning
     # rate, warmup and batch size: table 9.
     'base': RoBERTaSize(
@@ -84,7 +88,7 @@ SIZES = {
     'doc_sentences': make_format_size(FullSentences(), batch=288)}
 
 
-def make_run(row: RoBERTaSize) -> PretrainRun:
+def make_roberta_run(row: RoBERTaSize) -> PretrainRun:
   """Build the published run of a size."""
   model = row.make_model(dropout=0.1, attention_dropout=0.1)
   one_document = row.name == 'roberta_doc_sentences'
@@ -105,4 +109,53 @@ def make_run(row: RoBERTaSize) -> PretrainRun:
       optim=optim, train=row.make_train_config())
 
 
-ROBERTA = RecipeFamily('roberta', __doc__, SIZES, make_run)
+ROBERTA = RecipeFamily('roberta', ROBERTA_DESCRIPTION, ROBERTA_SIZES, make_roberta_run)
+
+
+XLM_R_DESCRIPTION = """\
+XLM-R (Conneau et al. 2020, arXiv:1911.02116).
+
+    python -m plm_jax prepare ALL_TEXT gs://BUCKET/all --for=xlm_r_base
+    python -m plm_jax prepare GERMAN gs://BUCKET/de --for=xlm_r_base \\
+        --tokenizer=gs://BUCKET/all/tokenizer
+    python -m plm_jax prepare SWAHILI gs://BUCKET/sw --for=xlm_r_base \\
+        --tokenizer=gs://BUCKET/all/tokenizer
+    python -m plm_jax train xlm_r_base --data.path gs://BUCKET/de gs://BUCKET/sw  # 512 TPU v3 chips
+    python -m plm_jax train xlm_r_base --scale=laptop                       # 2 CPU cores: 3 minutes
+    python -m plm_jax train xlm_r_base --scale=test                         # seconds
+
+RoBERTa on CC100, 2.5 TB of web text in 100 languages, with one vocabulary of 250,000 tokens: 1.5
+million updates with batch size 8,192 (section 3). Give the records of every language in
+--data.path. Languages are sampled by size to the power 0.3, as --data.temperature sets; the text of
+the tokenizer should have the same shares. Held-out metrics are also reported per language, as in
+`python -m plm_jax evaluate RUN TEXT TEXT`.
+
+Neither the paper nor examples/xlmr of fairseq gives a learning rate or a warmup. The learning rate,
+warmup, masking and optimizer of RoBERTa are an assumption.
+"""
+XLM_R_SIZES = {
+    # Parameters of transformers' XLMRobertaForMaskedLM; published as 270M and 550M (table 5).
+    'base': RoBERTaSize(
+        model=xlm_roberta.base, parameters=278_295_186, peak=6e-4, warmup=24_000, steps=1_500_000,
+        length=512, batch=8192, pod='v3:16x32', mesh=MeshConfig(fsdp=32),
+        published_hardware='500 V100'),
+    'large': RoBERTaSize(
+        model=xlm_roberta.large, parameters=560_142_482, peak=4e-4, warmup=30_000, steps=1_500_000,
+        length=512, batch=8192, accumulate=2, pod='v3:16x32', published_hardware='500 V100')}
+
+
+def make_xlm_r_run(row: RoBERTaSize) -> PretrainRun:
+  """Build the published run of a size."""
+  optim = AdamW(
+      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
+      weight_decay=0.01, clip=0.0, exempt=())
+  text = TextConfig(kind='sentencepiece-unigram', layout='xlm-r', lowercase=False)
+  return PretrainRun(
+      row.name, family='xlm-roberta',
+      model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      objective=MaskedLM(pair=FullSentences(), masking=Everywhere(), pooled='whole'),
+      data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.3), optim=optim,
+      train=row.make_train_config())
+
+
+XLM_R = RecipeFamily('xlm_r', XLM_R_DESCRIPTION, XLM_R_SIZES, make_xlm_r_run)
