@@ -31,7 +31,7 @@ from plm_jax import validation
 from plm_jax.config.run import PretrainRun
 from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.row_builders import SentenceOrder
-from plm_jax.recipes.bert_wwm import NGRAMS
+from plm_jax.recipes.bert import NGRAMS
 
 
 @dataclasses.dataclass(frozen=True)

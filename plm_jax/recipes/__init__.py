@@ -20,13 +20,11 @@ from plm_jax.recipes import (
     albert,
     bart,
     bert,
-    bert_wwm,
     cramming,
     deberta,
     distilbert,
     electra,
     elmo,
-    ernie,
     ettin,
     eurobert,
     glm,
@@ -42,7 +40,6 @@ from plm_jax.recipes import (
     neobert,
     palm,
     roberta,
-    spanbert,
     t5,
     tinybert,
     transformer,
@@ -55,8 +52,8 @@ from plm_jax.recipes.scale_presets import apply_scale
 
 # In the order of the listing: encoders, decoders, encoder-decoders.
 FAMILIES = {family.name: family for family in (
-    bert.BERT, bert_wwm.BERT_WWM, ernie.ERNIE, roberta.ROBERTA, xlm.XLM, roberta.XLM_R,
-    albert.ALBERT, spanbert.SPANBERT, distilbert.DISTILBERT, tinybert.TINYBERT, minilm.MINILM,
+    bert.BERT, bert.BERT_WWM, bert.ERNIE, roberta.ROBERTA, xlm.XLM, roberta.XLM_R,
+    albert.ALBERT, bert.SPANBERT, distilbert.DISTILBERT, tinybert.TINYBERT, minilm.MINILM,
     deberta.DEBERTA, deberta.DEBERTA_V2, deberta.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
     xlnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, ettin.ETTIN, mmbert.MMBERT,
     eurobert.EUROBERT, neobert.NEOBERT, mosaicbert.MOSAICBERT, cramming.CRAMMING,
