@@ -20,7 +20,7 @@ from plm_jax.objectives.masked_diffusion import (
   suppress_mask,
 )
 from plm_jax.objectives.row_builders import FullSentences
-from plm_jax.recipes import mdlm
+from plm_jax.recipes.ltg_bert import mdlm_base
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.training.step import init_state, train_step
 
@@ -242,7 +242,7 @@ def shapes_of_a_step(model):
     pytest.param(modernbert.base(), id='modernbert', marks=pytest.mark.slow),
     pytest.param(deberta.base(), id='deberta', marks=pytest.mark.slow),
     pytest.param(ltg_bert.base(), id='ltg-bert', marks=pytest.mark.slow),
-    pytest.param(mdlm.base(), id='gpt-bert', marks=pytest.mark.slow)])
+    pytest.param(mdlm_base(), id='gpt-bert', marks=pytest.mark.slow)])
 def test_encoders_of_every_kind_learn_it(model):
   _, metrics = shapes_of_a_step(model)
   assert {'diffusion', 'diffusion_accuracy', 'grad_norm'} <= metrics.keys()
