@@ -178,7 +178,7 @@ def test_records_of_another_tokenizer_are_refused(records, tmp_path):
 def test_a_missing_warm_start_is_refused_before_text_is_prepared(records, tmp_path):
   run = dataclasses.replace(recipes.find_recipe('bert_base')('test'), output=str(tmp_path / 'run'))
   missing = dataclasses.replace(run, warm_start=str(tmp_path / 'gone'))
-  with pytest.raises(CheckpointError, match='there is no folder .*gone'):
+  with pytest.raises(CheckpointError, match=r'there is no folder .*gone'):
     preflight.check_warm_start(missing)
   preflight.check_warm_start(run)
   (tmp_path / 'run').mkdir()
