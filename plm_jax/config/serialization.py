@@ -52,13 +52,9 @@ def rename_fields(**names: str) -> Migration:
   return lambda saved: {names.get(key, key): value for key, value in saved.items()}
 
 
-FIRST_FORMAT = 7
-"""the oldest format that is read"""
-MIGRATIONS: Mapping[int, Mapping[str, Migration]] = {
-    8: {'plm_jax.data.prepare_config:TextConfig':
-            rename_class('plm_jax.preparation.prepare_config:TextConfig'),
-        'plm_jax.tasks.row_readers:Columns': rename_class('plm_jax.sources.row_readers:Columns')},
-}
+FIRST_FORMAT = 8
+"""the oldest format that is read: that of plm_jax 0.1.0"""
+MIGRATIONS: Mapping[int, Mapping[str, Migration]] = {}
 FORMAT = max(MIGRATIONS, default=FIRST_FORMAT)
 
 
@@ -182,9 +178,7 @@ def build_config(value: Any, where: str, path: str = '') -> Any:
   if issubclass(cls, Choice):
     kind, kinds = fields.pop('kind', None), cls.kinds()
     validation.check_value(kind, Literal[tuple(kinds)], None, str, f'{place}: kind')
-    # Files of earlier versions have the fields of all kinds.
-    others = validation.offered_fields(cls).keys() - validation.field_types(kinds[kind]).keys()
-    cls, fields = kinds[kind], {key: fields[key] for key in fields if key not in others}
+    cls = kinds[kind]
   known = {field.name: field for field in dataclasses.fields(cls)}
   if unknown := set(fields) - set(known):
     raise ConfigError(f'{place}: {cls.__name__} has no field '

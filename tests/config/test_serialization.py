@@ -53,12 +53,6 @@ def test_changes_come_one_after_another_and_from_the_inside_out(monkeypatch):
     from_json({'format': first, 'is': 'plm_jax.old:Stage', 'updates': 3}, 'x')
 
 
-@pytest.mark.parametrize('moved', serialization.MIGRATIONS[8])
-def test_classes_that_moved_are_found(moved):
-  config = from_json({'format': 7, 'is': moved})
-  assert type(config).__name__ == moved.partition(':')[2]
-
-
 def test_the_number_comes_first_in_the_file():
   text = serialization.dump(recipes.find_recipe('bert_base')('test'))
   assert json.loads(text)['format'] == FORMAT
