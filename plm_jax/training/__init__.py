@@ -6,8 +6,7 @@
     step                  initialization, training step (gradient accumulation), evaluation step
     compile_ahead         compilation while the text is prepared
     feed                  batches of text, and held-out text
-    evaluate              metrics on held-out text
-    early_stopping        the best checkpoint by a held-out metric
+    evaluate              metrics on held-out text, and the best checkpoint by one of them
     run_metrics, writers  where metrics are written
     vocabulary_expansion  larger models from smaller ones
 

@@ -25,7 +25,7 @@ from plm_jax.errors import UserError, name_field
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.compile_ahead import CompileAhead, Programs
-from plm_jax.training.early_stopping import BestCheckpoint
+from plm_jax.training.evaluate import BestCheckpoint
 from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.interrupts import catch_interrupts, mark_saving
 from plm_jax.training.learner import make_learner, make_updates

@@ -17,7 +17,7 @@ from plm_jax.errors import STOP_SIGNALS
 from plm_jax.objectives import metric_names
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.sharding import MeshConfig, make_mesh
-from plm_jax.training.early_stopping import BestCheckpoint
+from plm_jax.training.evaluate import BestCheckpoint
 from plm_jax.training.interrupts import catch_interrupts
 from plm_jax.training.training_log import TrainingLog
 
