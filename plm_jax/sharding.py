@@ -307,7 +307,8 @@ def shard_batch(batch, rows: int, mesh: Mesh):
 
 
 def shard_array(x, sharding) -> jax.Array:
-  """Put an array on the mesh that every host has, or can read parts of (`conversion.lazy.Lazy`).
+  """Put an array on the mesh that every host has, or can read parts of
+  (`conversion.files.LazyParameter`).
 
   A host reads only what its devices need, each part once, and holds one part at a time.
   """

@@ -27,7 +27,7 @@ from plm_jax.conversion import (
   sentence_transformers,
   tokenizer_files,
 )
-from plm_jax.conversion.lazy import LazyParameter
+from plm_jax.conversion.files import LazyParameter
 from plm_jax.conversion.megatron import find_megatron
 from plm_jax.conversion.source_formats import (
   CONFIG,
