@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 from etils import epath
@@ -22,8 +23,8 @@ from plm_jax.checkpoints.restore import (
 from plm_jax.conversion import sentence_transformers, tokenizer_files
 from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
-from plm_jax.errors import ConfigError, name_field
-from plm_jax.loading import decision, device_params, generation_config
+from plm_jax.errors import ConfigError, UserError, name_field
+from plm_jax.loading import device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
 from plm_jax.metrics.nearest import Similarity
@@ -232,7 +233,7 @@ def load_model(
     # Vectors are mostly of documents, which `search` compares with queries.
     default = 'document' if task.prompts.get('document') else ''
     return dataclasses.replace(
-        loaded, task=decision.apply(folder, task), length=length, prompts=task.prompts,
+        loaded, task=apply_decision(folder, task), length=length, prompts=task.prompts,
         default_prompt=default)
   return dataclasses.replace(loaded, starts_every_row=objective.starts_every_row)
 
@@ -413,3 +414,30 @@ def place_on_mesh(x, sharding):
   if isinstance(x, jax.Array) and x.sharding == sharding:
     return x
   return shard_array(x if isinstance(x, conversion.LazyParameter) else np.asarray(x), sharding)
+
+
+DECISION_FILE = 'decision.json'
+"""fields of a task that are chosen after training, such as thresholds"""
+
+
+def write_decision(folder: epath.PathLike, fields: dict[str, Any]) -> None:
+  """Write the chosen fields of the task of the run in `folder`."""
+  storage.write(storage.resolve_path(folder) / DECISION_FILE, json.dumps(fields, indent=1) + '\n')
+
+
+def apply_decision(folder: epath.PathLike, task: Any) -> Any:
+  """Return the task of the run in `folder` with its chosen fields, if there are any.
+
+  Raises UserError if the file is damaged.
+  """
+  path = storage.resolve_path(folder) / DECISION_FILE
+  if not path.exists():
+    return task
+  try:
+    fields = json.loads(path.read_text())
+    found = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return dataclasses.replace(task, **found)
+  except (ValueError, TypeError, AttributeError) as error:
+    raise UserError(f'{path}: expected fields of the task as JSON: {error}. Delete the file to use '
+                    'the fields of config.json') from error

@@ -10,7 +10,7 @@ import jax
 from plm_jax import storage
 from plm_jax.finetuning.predict import predict
 from plm_jax.finetuning.setup import ResolvedRun
-from plm_jax.loading import decision, loaded_model
+from plm_jax.loading import loaded_model
 from plm_jax.metrics.calibration import calibration_error
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse, is_constant
@@ -63,7 +63,7 @@ def analyze_development(ready: ResolvedRun, given: Container[str] = ()) -> Devel
     hints.append('nothing was tuned on the development set, as there is nothing to choose from '
                  'constant outputs')
   if fields:
-    decision.write(folder, fields)
+    loaded_model.write_decision(folder, fields)
     trained = loaded_model.load_model(folder)
     task, predictions = trained.task, predict(trained, examples)
     rows |= describe_fields(fields)
@@ -89,7 +89,7 @@ def describe_fields(fields: dict[str, Any]) -> dict[str, str]:
   for name, value in fields.items():
     values = value if isinstance(value, tuple | list) else (value,)
     if len(values) > MAX_SHOWN_VALUES:
-      shown = f'{min(values):.3g} to {max(values):.3g}, in {decision.FILE}'
+      shown = f'{min(values):.3g} to {max(values):.3g}, in {loaded_model.DECISION_FILE}'
     else:
       shown = ', '.join(f'{one:.3g}' for one in values)
     rows[f'Tuned {name}'] = shown

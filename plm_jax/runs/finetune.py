@@ -11,7 +11,7 @@ from plm_jax.distributed import hosts
 from plm_jax.errors import Caller, name_field
 from plm_jax.finetuning.setup import ResolvedRun, make_evaluation_feed, resolve_run
 from plm_jax.finetuning.word_vectors import build_word_list
-from plm_jax.loading import decision
+from plm_jax.loading import loaded_model
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.models.families import own_pooling
 from plm_jax.recipes import finetune
@@ -52,7 +52,8 @@ def evaluate_finetuning(config: FinetuneRun) -> dict[str, float]:
     if not isinstance(run, FinetuneRun):
       raise ConfigError(f'{config.folder} is a pre-training run, without a task')
     resolved = {name: getattr(run.objective, name) for name in run.objective.resolved_fields}
-    task = decision.apply(config.folder, dataclasses.replace(config.objective, **resolved))
+    task = dataclasses.replace(config.objective, **resolved)
+    task = loaded_model.apply_decision(config.folder, task)
     config = dataclasses.replace(config, objective=task, model=run.model)
     open_feed = make_evaluation_feed(config, tokenizer)
   return evaluate_checkpoint(config, open_feed, tokenizer)

@@ -13,7 +13,7 @@ import plm_jax
 from plm_jax import conversion
 from plm_jax.errors import ConfigError, UserError, write_plain
 from plm_jax.finetuning.predict import predict
-from plm_jax.loading import decision
+from plm_jax.loading import loaded_model
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse
 from plm_jax.sources.examples import Example
@@ -309,12 +309,12 @@ def test_thresholds_are_tuned_kept_and_exported(trained, tmp_path):
   assert task.fits_development and task.metric_names[0] == 'average_precision'
   fields = task.fit_to_development(examples, predict(trained, examples))
   assert len(fields['thresholds']) == 3 and trained.task.fit_to_development(examples, []) == {}
-  decision.write(tmp_path, fields)
-  own = decision.apply(tmp_path, task)
+  loaded_model.write_decision(tmp_path, fields)
+  own = loaded_model.apply_decision(tmp_path, task)
   assert own.thresholds == fields['thresholds']
-  (tmp_path / decision.FILE).write_text('{"other": 1}')
+  (tmp_path / loaded_model.DECISION_FILE).write_text('{"other": 1}')
   with pytest.raises(UserError, match=r'decision.json: expected fields of the task as JSON'):
-    decision.apply(tmp_path, task)
+    loaded_model.apply_decision(tmp_path, task)
 
   high = dataclasses.replace(trained, task=dataclasses.replace(trained.task,
                                                                thresholds=(0.5, 0.5, 0.999)))
