@@ -6,7 +6,7 @@
     sliding_window     local attention
     embeddings, heads, pooling   from token ids to vectors; from hidden states to outputs
     chunked_cross_entropy, sampled_softmax   losses over large vocabularies
-    char_ids, char_cnn, lstm, scalar_mix, recurrent_heads, crf   ELMo and its tasks
+    char_ids, char_cnn, lstm, recurrent_heads, crf   ELMo and its tasks
     common, init       sizes and initialization that parts share
     kernels            kernels for one kind of hardware
 

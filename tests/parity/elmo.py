@@ -8,7 +8,7 @@ import numpy as np
 
 from plm_jax.architectures.elmo import Elmo, add_sentence_marks
 from plm_jax.layers.char_cnn import CharacterCNN
-from plm_jax.layers.scalar_mix import ScalarMix
+from plm_jax.layers.recurrent_heads import ScalarMix
 from plm_jax.models import elmo
 
 
