@@ -194,13 +194,15 @@ def describe_gap(
   score = result.heldout.get(metric)
   if score is None or not found:
     return []
-  best = max(found, key=lambda baseline: baseline.scores[metric])
-  if score >= best.scores[metric]:
+  sign = 1 if ready.config.training_objective.reporting.higher_is_better(metric) else -1
+  best = max(found, key=lambda baseline: sign * baseline.scores[metric])
+  gap = sign * (best.scores[metric] - score)
+  if gap <= 0:
     if result.best == 0:
       return ['training did not improve the initial model, which is the result']
     return []
-  gap = best.scores[metric] - score
-  lines = [f'{best.name} reaches {gap:.1f} {metric} more than the model, '
+  more = 'more' if sign > 0 else 'less'
+  lines = [f'{best.name} reaches {gap:.1f} {metric} {more} than the model, '
            f'{best.scores[metric]:.1f}. What may help:']
   better = [f'- {reason}' for reason in suggest_baseline(ready.config, best.name)]
   return [*lines, *better, *(f'- {one}' for one in suggest_improvements(ready, result))]

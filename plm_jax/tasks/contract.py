@@ -59,6 +59,9 @@ class Task(ValidatedConfig, abc.ABC):
   """whether the tokenizer is a word list of the task, which the backbone does not know"""
   resolved_fields: ClassVar[tuple[str, ...]] = ('labels', 'words')
   """fields that follow from the training examples if they are not given"""
+  lower_is_better: ClassVar[tuple[str, ...]] = ()
+  """metrics of `scores` that are better when they are lower, and no percentages, such as the mean
+  absolute error"""
   row_unit: ClassVar[str] = 'rows'
   """what a progress bar counts"""
 
@@ -195,7 +198,7 @@ class Task(ValidatedConfig, abc.ABC):
 
   @abc.abstractmethod
   def scores(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
-    """Compute the task's metrics, in percent, the main metric first."""
+    """Compute the task's metrics, in percent but for `lower_is_better`, the main metric first."""
 
   @property
   def metric_names(self) -> tuple[str, ...]:

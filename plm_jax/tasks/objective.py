@@ -106,14 +106,19 @@ class TaskObjective(Objective):
 
   @property
   def reporting(self):
-    return TaskReporting()
+    return TaskReporting(self.task)
 
 
+@dataclasses.dataclass(frozen=True)
 class TaskReporting(Reporting):
-  """Metrics in percent; losses, and errors of numbers, as they are."""
+  """Metrics in percent; the loss, and metrics that are better when they are lower, as they are."""
+
+  task: Task
 
   def higher_is_better(self, figure):
-    return not figure.endswith(('loss', 'error'))
+    """Tell whether larger values are better; metrics of a named set have its name before theirs."""
+    lower = ('loss', *self.task.lower_is_better)
+    return not f'_{figure}'.endswith(tuple(f'_{name}' for name in lower))
 
   def format_metric(self, figure, value, digits=3):
     return f'{value:.{2 if self.higher_is_better(figure) else digits}f}'
