@@ -430,6 +430,9 @@ def parse_class(label: Any, classes: Classes, where: str) -> int:
     known = ', '.join(classes.names[:MAX_SHOWN])
     if len(classes.names) > MAX_SHOWN:
       known += ', ...'
+    if classes.numeric:
+      known += add_advice(f'; {name_field("objective.labels")} names all steps of a scale, also '
+                          'those without a training example')
     raise UnreadableRow('unknown label', f'{where}: the label {format_label(label)[:60]!r} is none '
                         f'of those that are learned: {known}')
   return number

@@ -81,6 +81,18 @@ def test_numbers_are_classes_only_where_names_are_none(write):
     read_sources('classification', [path], labels=('100', '101', '102', '103'), use='dev')
 
 
+def test_a_step_of_a_scale_without_a_training_example_needs_all_names(write):
+  train = write([{'text': 'x', 'label': step} for step in (1, 2, 4)], 'train.jsonl')
+  dev = write([{'text': 'x', 'label': 3}], 'dev.jsonl')
+  names = read_sources('classification', [train]).labels
+  assert names == ('1', '2', '4')
+  with pytest.raises(SourceError, match=r'learned: 1, 2, 4; objective\.labels names all steps of a '
+                                        r'scale, also those without a training example'):
+    read_sources('classification', [dev], labels=names, use='dev')
+  steps = '1', '2', '3', '4'
+  assert read_sources('classification', [dev], labels=steps, use='dev').examples[0].label == 2
+
+
 BAD = [
     ('classification', {'label': 'a'}, r":2: no column 'sentence' or 'text'", 'no such column'),
     ('classification', {'text': ' ', 'label': 'a'}, r":2: the column 'text' is empty",
