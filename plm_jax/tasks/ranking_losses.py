@@ -10,6 +10,8 @@ from typing import ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from plm_jax.objectives import Arrays
+from plm_jax.tasks.contract import OutputUnit
 from plm_jax.tasks.embedding_losses import LossPair, weighted_sum
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -32,10 +34,8 @@ class RankingGroup(NamedTuple):
 class RankingLoss(ValidatedConfig, abc.ABC):
   """Base class of losses of scores."""
 
-  lists: ClassVar[bool] = True
-  """whether documents of a query are compared, so that they come in one list"""
-  positive_first: ClassVar[bool] = False
-  """whether the first document of a list is relevant and the others are not"""
+  output_unit: ClassVar[OutputUnit]
+  """what a score belongs to: a text, or a row of a group"""
   teacher: ClassVar[bool] = False
   """whether a teacher's scores are learned, if they are given in addition to the relevance"""
   activation: ClassVar[Activation] = 'none'
@@ -45,12 +45,46 @@ class RankingLoss(ValidatedConfig, abc.ABC):
   def __call__(self, scores: jax.Array, group: RankingGroup) -> LossPair:
     """Compute (sum, weight) of the loss."""
 
+  @abc.abstractmethod
+  def group_documents(self, logits: jax.Array, batch: Arrays) -> tuple[jax.Array, RankingGroup]:
+    """Arrange the logits of a batch as the loss takes them -> (scores [B, C], documents)."""
+
 
 @dataclasses.dataclass(frozen=True)
-class Binary(RankingLoss):
+class PairLoss(RankingLoss):
+  """Base class of losses of single pairs of a query and a document, which may be packed."""
+
+  output_unit = 'slot'
+
+  def group_documents(self, logits, batch):
+    """Make a list of one document of each slot."""
+    scores = logits.astype(jnp.float32).reshape(-1, 1)
+    label, weight = batch['label'].reshape(-1, 1), batch['weight'].reshape(-1)
+    return scores, RankingGroup(label, jnp.ones_like(scores), weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class ListLoss(RankingLoss):
+  """Base class of losses that compare the documents of a query, a group of rows."""
+
+  output_unit = 'row'
+  positive_first: ClassVar[bool] = False
+  """whether the first document of a list is relevant and the others are not"""
+  random: ClassVar[int] = 0
+  """documents of other queries per list"""
+
+  def group_documents(self, logits, batch):
+    """Take the documents of a query from the rows of its group."""
+    scores = logits.astype(jnp.float32).reshape(batch['tokens'].shape[:2])
+    real = jnp.arange(scores.shape[1]) < batch['real'][:, :1]
+    return scores, RankingGroup(
+        batch['label'][:, 0], real.astype(jnp.float32), batch['weight'][:, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Binary(PairLoss):
   """Binary cross-entropy of each pair: whether the document is relevant (Nogueira and Cho 2019)."""
 
-  lists = False
   activation = 'sigmoid'
   limits = intervals(full='(0, 1e6]')
 
@@ -64,10 +98,9 @@ class Binary(RankingLoss):
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression(RankingLoss):
+class Regression(PairLoss):
   """Squared error of each score against the given one, such as a teacher's."""
 
-  lists = False
   teacher = True
 
   def __call__(self, scores, group):
@@ -76,7 +109,7 @@ class Regression(RankingLoss):
 
 
 @dataclasses.dataclass(frozen=True)
-class Negatives(RankingLoss):
+class Negatives(ListLoss):
   """Multiple negatives: cross-entropy of the relevant document among the documents of a query.
 
   Each list gets `random` documents of other queries in addition, which are taken for irrelevant
@@ -89,7 +122,7 @@ class Negatives(RankingLoss):
 
   scale: float = 10.0
   """factor of the scores, which are probabilities from 0 to 1"""
-  random: int = 4
+  random: int = 4  # pyright: ignore[reportIncompatibleVariableOverride]
   """documents of other queries per list"""
 
   def __call__(self, scores, group):
@@ -99,7 +132,7 @@ class Negatives(RankingLoss):
 
 
 @dataclasses.dataclass(frozen=True)
-class ListNet(RankingLoss):
+class ListNet(ListLoss):
   """ListNet: cross-entropy of the softmax of scores against that of relevance (Cao et al. 2007).
 
   Equation 6, for the probability that a document is ranked first.
@@ -113,7 +146,7 @@ class ListNet(RankingLoss):
 
 
 @dataclasses.dataclass(frozen=True)
-class MarginMSE(RankingLoss):
+class MarginMSE(ListLoss):
   """Distillation: the margin between two documents is a teacher's (Hofstätter et al. 2020, eq. 1).
 
   The margin is that of the first document of a list to each other one.

@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 from typing import Any, ClassVar, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import conversion
@@ -25,9 +24,9 @@ from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.ranking_losses import (
   Activation,
   Binary,
+  ListLoss,
   MarginMSE,
-  Negatives,
-  RankingGroup,
+  PairLoss,
   RankingLosses,
 )
 from plm_jax.tasks.regularizers import Plain
@@ -53,8 +52,8 @@ class DocumentList(NamedTuple):
 class RerankTask(GroupedTask):
   """Relevance of documents for queries, by a classifier with one output on the pair of texts.
 
-  Losses of single pairs learn from a row per document. The others learn from lists: groups of rows
-  with the documents of a query. Development sets and predictions have a row per document.
+  A `PairLoss` learns from a row per document. A `ListLoss` learns from groups of rows with the
+  documents of a query. Development sets and predictions have a row per document.
   """
 
   head: ClassVar[str] = 'label'
@@ -75,20 +74,15 @@ class RerankTask(GroupedTask):
     if conversion.uses_verbalizer(self.family, self.head):
       return f'{option("family")} {self.family} classifies by words, and a score is none'
     loss = self.ranking_loss
-    if isinstance(loss, Negatives) and loss.random >= self.list_size:
+    if isinstance(loss, ListLoss) and loss.random >= self.list_size:
       return (f'{option("list_size")} is larger than {option("ranking_loss.random")}, '
               f'{loss.random}, got {self.list_size}')
     return super().conflict(option)
 
   @property
-  def compares(self) -> bool:
-    """Whether the loss compares the documents of a query."""
-    return self.ranking_loss.lists
-
-  @property
   def output_unit(self):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Slots, or rows where lists are groups of rows."""
-    return 'row' if self.compares else 'slot'
+    return self.ranking_loss.output_unit
 
   @property
   def activation(self) -> Activation:
@@ -112,7 +106,7 @@ class RerankTask(GroupedTask):
 
   @property
   def group_size(self):
-    return self.list_size if self.compares else 1
+    return self.list_size if isinstance(self.ranking_loss, ListLoss) else 1
 
   @property
   def loss_arrays(self):
@@ -148,52 +142,11 @@ class RerankTask(GroupedTask):
 
   def training_features(self, examples, tokenizer, length):
     """Make a row per document, or a group of rows per list."""
-    if not self.compares:
+    if not isinstance(self.ranking_loss, ListLoss):
       return self.features(examples, tokenizer, length)
-    lists, skipped = self.make_lists(examples)
+    lists, skipped = make_lists(examples, self.ranking_loss, self.list_size)
     features = self.make_rows(lists, tokenizer, length)
     return dataclasses.replace(features, skipped=features.skipped + skipped)
-
-  def make_lists(self, examples: Sequence[Example]) -> tuple[list[DocumentList], tuple[str, ...]]:
-    """Make lists of at most `list_size` documents -> (lists, why queries were skipped).
-
-    Examples of the same query are joined. Of a document that occurs twice, the largest relevance
-    counts. For losses whose first document is relevant, each relevant document has a list of its
-    own with irrelevant ones, which are used in turn; or several lists with all of them, if a
-    teacher's scores are learned. The relevant document of scores alone is the best one.
-
-    Raises:
-      ConfigError: no query has documents to compare.
-    """
-    queries: dict[str, tuple[int, dict[str, float]]] = {}
-    scored: dict[str, dict[str, float]] = {}
-    for number, example in enumerate(examples):
-      values = example.label if isinstance(example.label, tuple) else ()
-      _, known = queries.setdefault(example.texts[0], (number, {}))
-      for document, value in zip(example.choices, values, strict=False):
-        known[document] = max(value, known.get(document, value))
-      if example.scores and self.ranking_loss.teacher:
-        pairs = zip(example.choices, example.scores, strict=True)
-        scored.setdefault(example.texts[0], {}).update(pairs)
-    added = self.ranking_loss.random if isinstance(self.ranking_loss, Negatives) else 0
-    size, lists, lone = self.list_size - added, [], 0
-    for query, (number, known) in queries.items():
-      if self.ranking_loss.teacher:
-        made = split_scores(query, known, scored.get(query), number, size)
-      else:
-        made = split_list(query, known, number, max(size, 2), self.ranking_loss.positive_first)
-      if added and not made:
-        made = [DocumentList(query, (document,), (value,), number)
-                for document, value in known.items() if value > 0]
-      lists += made
-      lone += not made
-    if added:
-      lists = add_random_documents(lists, queries, added)
-    if not lists:
-      raise ConfigError('no query has documents of different relevance, which this loss compares: '
-                        f'give negatives, or use {name_field("loss")}=binary')
-    reason = f'{lone:,} queries have no documents of different relevance and are left out'
-    return lists, (reason,) if lone else ()
 
   def make_rows(
       self, lists: Sequence[DocumentList], tokenizer: Tokenizer, length: int) -> Features:
@@ -213,22 +166,13 @@ class RerankTask(GroupedTask):
         tokenizer.vocab, length, self.cut)
 
   def loss(self, outputs, batch):
-    scores = outputs['label'].astype(jnp.float32)
-    if not self.compares:  # every slot is a list of one document
-      scores = scores.reshape(-1, 1)
-      label, real = batch['label'].reshape(-1, 1), jnp.ones_like(scores)
-      weight = batch['weight'].reshape(-1)
-    else:
-      scores = scores.reshape(batch['tokens'].shape[:2])
-      label, weight = batch['label'][:, 0], batch['weight'][:, 0]
-      real = jnp.arange(scores.shape[1]) < batch['real'][:, :1]
-    group = RankingGroup(label, real.astype(jnp.float32), weight)
+    scores, group = self.ranking_loss.group_documents(outputs['label'], batch)
     return {'label': self.ranking_loss(scores, group)}
 
   @property
   def has_heldout_loss(self):
     """Only of single pairs: development sets have no lists."""
-    return not self.compares
+    return isinstance(self.ranking_loss, PairLoss)
 
   def predict(self, examples, features, outputs):
     """Return the scores of each example's documents; outputs: logit of each row."""
@@ -251,6 +195,49 @@ class RerankTask(GroupedTask):
     """Return the activation of CrossEncoder of sentence-transformers."""
     activation = ACTIVATION_CLASSES[self.activation]
     return {'sentence_transformers': {'activation_fn': activation, 'version': '5.0.0'}}
+
+
+def make_lists(
+    examples: Sequence[Example], loss: ListLoss, list_size: int
+) -> tuple[list[DocumentList], tuple[str, ...]]:
+  """Make lists of at most `list_size` documents -> (lists, why queries were skipped).
+
+  Examples of the same query are joined. Of a document that occurs twice, the largest relevance
+  counts. For losses whose first document is relevant, each relevant document has a list of its
+  own with irrelevant ones, which are used in turn; or several lists with all of them, if a
+  teacher's scores are learned. The relevant document of scores alone is the best one.
+
+  Raises:
+    ConfigError: no query has documents to compare.
+  """
+  queries: dict[str, tuple[int, dict[str, float]]] = {}
+  scored: dict[str, dict[str, float]] = {}
+  for number, example in enumerate(examples):
+    values = example.label if isinstance(example.label, tuple) else ()
+    _, known = queries.setdefault(example.texts[0], (number, {}))
+    for document, value in zip(example.choices, values, strict=False):
+      known[document] = max(value, known.get(document, value))
+    if example.scores and loss.teacher:
+      pairs = zip(example.choices, example.scores, strict=True)
+      scored.setdefault(example.texts[0], {}).update(pairs)
+  size, lists, lone = list_size - loss.random, [], 0
+  for query, (number, known) in queries.items():
+    if loss.teacher:
+      made = split_scores(query, known, scored.get(query), number, size)
+    else:
+      made = split_list(query, known, number, max(size, 2), loss.positive_first)
+    if loss.random and not made:
+      made = [DocumentList(query, (document,), (value,), number)
+              for document, value in known.items() if value > 0]
+    lists += made
+    lone += not made
+  if loss.random:
+    lists = add_random_documents(lists, queries, loss.random)
+  if not lists:
+    raise ConfigError('no query has documents of different relevance, which this loss compares: '
+                      f'give negatives, or use {name_field("loss")}=binary')
+  reason = f'{lone:,} queries have no documents of different relevance and are left out'
+  return lists, (reason,) if lone else ()
 
 
 def split_list(

@@ -21,7 +21,7 @@ from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.outputs import Relevance, StreamingMetrics, name_labels
 from plm_jax.tasks.ranking_format import RERANK
 from plm_jax.tasks.ranking_losses import Binary, ListNet, MarginMSE, Negatives, RankingGroup
-from plm_jax.tasks.reranking import RerankTask
+from plm_jax.tasks.reranking import RerankTask, make_lists
 from plm_jax.tasks.sources import read_sources
 
 
@@ -87,14 +87,14 @@ def pair(query, document, relevance):
 
 def test_lists_of_documents():
   examples = [pair('q', f'd{n}', n % 3) for n in range(10)] + [pair('r', 'd1', 0)]
-  lists, skipped = RerankTask(ranking_loss=ListNet(), list_size=4).make_lists(examples)
+  lists, skipped = make_lists(examples, ListNet(), 4)
   assert sorted(document for one in lists
                 for document in one.documents) == sorted(f'd{n}' for n in range(10))
   assert all(len(one.documents) <= 4 and len(set(one.relevance)) > 1 for one in lists)
   assert skipped == ('1 queries have no documents of different relevance and are left out',)
 
   negatives = Negatives(random=0)
-  lists, _ = RerankTask(ranking_loss=negatives, list_size=3).make_lists(examples)
+  lists, _ = make_lists(examples, negatives, 3)
   assert len(lists) == 6  # a relevant document each
   for one in lists:
     assert one.relevance[0] > 0 == one.relevance[1] == one.relevance[2] and len(one.documents) == 3
@@ -103,18 +103,18 @@ def test_lists_of_documents():
   # A document that occurs twice counts by its largest relevance; it is never a negative of its
   # query.
   twice = [Example(('q',), (1.0, 0.0, 0.0), ('a', 'b', 'a')), pair('q', 'b', 1), pair('q', 'c', 0)]
-  lists, _ = RerankTask(ranking_loss=negatives, list_size=8).make_lists(twice)
+  lists, _ = make_lists(twice, negatives, 8)
   assert [(one.documents, one.relevance) for one in lists] == [
       (('a', 'c'), (1.0, 0.0)), (('b', 'c'), (1.0, 0.0))]
   with pytest.raises(ConfigError, match='no query has documents of different relevance'):
-    RerankTask(ranking_loss=ListNet()).make_lists([pair('q', 'a', 1), pair('q', 'b', 1)])
+    make_lists([pair('q', 'a', 1), pair('q', 'b', 1)], ListNet(), 8)
 
 
 def test_mined_negatives_with_scores_are_no_relevant_documents():
   """A judge's scores above 0 of negatives do not make them relevant, whatever the loss."""
   scores = (0.98, 0.21, 0.05, 0.01)
   mined = [Example(('q',), (1.0, 0.0, 0.0, 0.0), ('right', 'x', 'y', 'z'), scores=scores)]
-  lists, _ = RerankTask(ranking_loss=Negatives(random=0)).make_lists(mined)
+  lists, _ = make_lists(mined, Negatives(random=0), 8)
   assert [(one.documents, one.relevance) for one in lists] == [
       (('right', 'x', 'y', 'z'), (1.0, 0.0, 0.0, 0.0))]
   for loss in (Binary(), ListNet(), Negatives()):
@@ -133,7 +133,7 @@ def test_margins_are_those_of_the_relevant_document_to_each_other(size, document
     separate = label == labels[True]
     one = Example(
         ('q',), label, tuple(scores), scores=tuple(scores.values()) if separate else None)
-    lists, _ = RerankTask(ranking_loss=MarginMSE(), list_size=size).make_lists([one])
+    lists, _ = make_lists([one], MarginMSE(), size)
     found = [made.documents for made in lists]
     if separate:
       assert found == documents
@@ -158,7 +158,7 @@ def test_random_negatives_are_never_documents_of_their_query(seed):
   known = {}
   for one in examples:
     known.setdefault(one.texts[0], {}).setdefault(one.choices[0], []).append(one.label[0])
-  lists, _ = RerankTask(ranking_loss=Negatives(random=3), list_size=6).make_lists(examples)
+  lists, _ = make_lists(examples, Negatives(random=3), 6)
   assert lists
   for one in lists:
     relevant = {document for document, values in known[one.query].items() if max(values) > 0}
