@@ -181,9 +181,7 @@ def make_estimator(trained: LoadedModel) -> BoundEstimator:
   if not usable or not tokenizer:
     lacking = 'tokenizer' if usable else 'masked language model head that predicts masks in place'
     raise CheckpointError(f'the model has no {lacking}: the bound cannot be estimated without it')
-  if lacking := prompts.missing_tokens(tokenizer.vocab, prompts.BERT_TOKENS):
-    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: tokens cannot be '
-                          'masked')
+  prompts.require_tokens(tokenizer.vocab, prompts.BERT_TOKENS, 'tokens cannot be masked')
   parts = 'backbone', 'heads_mlm'
   params = trained.device_params(*parts) if trained.mesh else replicate_params(trained, *parts)
   head: nn.Module = trained.heads['mlm']

@@ -74,11 +74,8 @@ class PseudoScorer:
     Raises:
       ConfigError: a text has no tokens or is too long.
     """
-    logprobs = self.token_logprobs(self.encode(texts))
-    scores = []
-    for some in logprobs:
-      scores.append(PseudoScore(float(some.sum()), len(some)))
-    return scores
+    return [PseudoScore(float(logprobs.sum()), len(logprobs))
+            for logprobs in self.token_logprobs(self.encode(texts))]
 
   def token_logprobs(
       self, ids: Sequence[Sequence[int]], firsts: Sequence[int] = ()) -> list[np.ndarray]:
@@ -114,9 +111,7 @@ class PseudoScorer:
   @property
   def specials(self) -> int:
     """Number of special tokens per sequence."""
-    if self.shifted:
-      return 1
-    return 2
+    return 1 if self.shifted else 2
 
   def encode(self, texts: Sequence[str]) -> list[list[int]]:
     """Encode texts without special tokens. Raises ConfigError for a text that cannot be scored."""
@@ -150,25 +145,16 @@ class PseudoScorer:
       (batch, target ids [rows]).
     """
     vocab = self.tokenizer.vocab
-    before = 0 if self.cls_last else 1
-    first = boundary_ids(vocab)[0] if self.shifted else vocab.cls
-    last = [vocab.sep, vocab.cls][:self.specials - before]
-    tokens = np.full((rows, length), max(vocab.pad, 0), np.int32)
-    segments, positions = np.zeros_like(tokens), np.zeros((rows, 1), np.int32)
-    targets = np.zeros(rows, np.int32)
+    before, after = prompts.encoder_delimiters(vocab, self.cls_last)
+    if self.shifted:
+      before, after = [boundary_ids(vocab)[0]], []
+    whole, targets, positions = [], np.zeros(rows, np.int32), np.zeros((rows, 1), np.int32)
     for row, (number, place) in enumerate(masked):
-      text = ids[number]
-      end = before + len(text)
-      tokens[row, :before] = first
-      tokens[row, before:end] = text
-      tokens[row, before + place:before + self.hidden(text, place)] = vocab.mask
-      tokens[row, end:end + len(last)] = last
-      segments[row, :len(text) + self.specials] = 1
-      positions[row], targets[row] = before + place - self.shifted, text[place]
-    batch = dict(tokens=tokens, segments=segments, positions=positions)
-    if self.cls_last:
-      batch['types'] = prompts.last_token_types(segments)
-    return batch, targets
+      text, end = ids[number], self.hidden(ids[number], place)
+      whole.append([*before, *text[:place], *[vocab.mask] * (end - place), *text[end:], *after])
+      positions[row], targets[row] = len(before) + place - self.shifted, text[place]
+    batch = prompts.make_batch(whole, length, max(vocab.pad, 0), rows, self.cls_last)
+    return batch | {'positions': positions}, targets
 
   def hidden(self, text: Sequence[int], place: int) -> int:
     """Return the end of the masked tokens when the token at `place` is predicted."""
@@ -222,9 +208,7 @@ def make_pseudo_scorer(trained: LoadedModel, how: MaskingMode = 'pll') -> Pseudo
     lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
     raise CheckpointError(f'the model has no {lacking}: a pseudo-likelihood cannot be computed '
                           'without it')
-  if lacking := prompts.missing_tokens(tokenizer.vocab, prompts.BERT_TOKENS):
-    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: tokens cannot be '
-                          'masked')
+  prompts.require_tokens(tokenizer.vocab, prompts.BERT_TOKENS, 'tokens cannot be masked')
   parts, model = ('backbone', 'heads_mlm'), trained.model
   params = trained.device_params(*parts) if trained.mesh else replicate_params(trained, *parts)
   suppressed = tokenizer.vocab.mask if trained.generates_by_unmasking else None

@@ -89,10 +89,7 @@ def evaluate_text_to_text(
   if not examples:
     raise SourceError(f'{source} has no examples')
   length = min(reading.length, trained.model.max_length or reading.length)
-  try:
-    before, behind, _ = delimiters(tokenizer.vocab)
-  except ValueError as error:
-    raise ConfigError(str(error)) from error
+  before, behind, _ = delimiters(tokenizer.vocab)
   specials = len(before) + len(behind)
   room = length - specials
   if room < 1:

@@ -25,10 +25,14 @@ class DecoderSteps:
     """Put the parameters on the devices, once, in the form that the other methods take."""
     backbone = {'params': params['backbone']}
     if self.split_layers:
-      rest, layers = split_layer_params(self.config.stack, params['backbone']['stack'])
-      backbone = {'params': {**params['backbone'], 'stack': rest}, 'split': {'stack': layers}}
+      backbone = self.split_params(params['backbone'])
     loaded = {'backbone': backbone, 'head': {'params': params.get('heads_lm', {})}}
     return jax.tree.map(jnp.asarray, loaded)
+
+  def split_params(self, params):
+    """Split the layers of a backbone -> variables of its collections `params` and `split`."""
+    rest, layers = split_layer_params(self.config.stack, params['stack'])
+    return {'params': {**params, 'stack': rest}, 'split': {'stack': layers}}
 
   def prefill(self, params, batch, slots):
     """Prefill: read the prompts, padded in front -> (logits [rows, vocab], cache)."""
@@ -39,11 +43,16 @@ class DecoderSteps:
 
   def decode_step(self, params, tokens, cache):
     """Decode one step: read one token per row -> (logits [rows, vocab], cache)."""
-    last_place = jax.lax.dynamic_slice_in_dim(cache['place'], cache['length'] - 1, 1, axis=1)
-    batch = {'tokens': tokens[:, None], 'segments': jnp.ones_like(tokens)[:, None],
-             'place': last_place + 1}
+    batch = self.next_inputs(tokens[:, None], cache)
     output = self.apply(params, batch, cache=cache, remember=True)
-    return self.logits(params, output), extend_cache(cache, output.keys, batch)
+    return self.logits(params, output), self.extend_cache(cache, output.keys, batch)
+
+  def next_inputs(self, tokens, cache) -> dict[str, jax.Array]:
+    """Return the inputs of one more token per row, `tokens` [rows, 1]."""
+    return {'tokens': tokens, 'segments': jnp.ones_like(tokens),
+            'place': get_last(cache, 'place') + 1}
+
+  extend_cache = staticmethod(extend_cache)
 
   def reorder_cache(self, cache, rows):
     """Return the KV cache of `rows`."""
@@ -66,6 +75,11 @@ class DecoderSteps:
     last = output.replace(hidden=output.hidden[:, -1:])
     logits: Any = self.head.apply(params['head'], last, {})
     return logits[:, 0]
+
+
+def get_last(cache, name: str):
+  """Return the values [rows, 1] of the last token in a cache."""
+  return jax.lax.dynamic_slice_in_dim(cache[name], cache['length'] - 1, 1, axis=1)
 
 
 def split_layer_params(cfg: StackConfig, stack) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,8 @@ from plm_jax.inference.prompts import (
   Prompt,
   check_text_prompts,
   encode_prompt,
-  last_token_types,
+  encoder_delimiters,
+  make_batch,
   prompt_ids,
 )
 from plm_jax.layers.pooling import pool
@@ -245,18 +246,14 @@ def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[
   if model.kind == 'decoder':
     return encode_prompt(tokenizer, text, start=True)
   if model.kind == 'encoder-decoder':
-    try:
-      before, behind, _ = delimiters(vocab)
-    except ValueError as error:
-      raise ConfigError(str(error)) from error
+    before, behind, _ = delimiters(vocab)
     return [*before, *prompt_ids(tokenizer, text), *behind]
   ids = prompt_ids(tokenizer, text)
   if vocab.sep < 0 or vocab.cls < 0:
     raise CheckpointError('the tokenizer has no [CLS] or no [SEP], which stand around the texts of '
                           'an encoder')
-  if model.cls_last:
-    return [*ids, vocab.sep, vocab.cls]
-  return [vocab.cls, *ids, vocab.sep]
+  before, behind = encoder_delimiters(vocab, model.cls_last)
+  return [*before, *ids, *behind]
 
 
 def iterate_batches(
@@ -278,16 +275,9 @@ def iterate_batches(
   """
   lengths = [len(ids) for ids in rows]
   for length, size, some in split_rows(lengths, model, model.max_length, tokens):
-    filled = some + some[:1] * (size - len(some))
-    batch_tokens = np.full((size, length), pad, np.int32)
-    segments = np.zeros((size, length), np.int32)
-    for place, number in enumerate(filled):
-      ids = rows[number]
-      batch_tokens[place, :len(ids)], segments[place, :len(ids)] = ids, 1
-    batch = {'tokens': batch_tokens, 'segments': segments}
-    if model.kind == 'encoder' and model.cls_last:
-      batch['types'] = last_token_types(segments)
-    yield some, jax.device_put(batch)
+    filled = [rows[number] for number in some + some[:1] * (size - len(some))]
+    cls_last = model.kind == 'encoder' and model.cls_last
+    yield some, jax.device_put(make_batch(filled, length, pad, cls_last=cls_last))
 
 
 def split_rows(

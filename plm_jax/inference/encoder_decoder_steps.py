@@ -1,7 +1,6 @@
 """Prefill and decode steps of encoder-decoders, with a KV cache."""
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, extend_cache, initial_cache
@@ -19,15 +18,10 @@ class EncoderDecoderSteps(DecoderSteps):
 
   config: EncoderDecoderConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
-  def load_params(self, params):
-    backbone = {'params': params['backbone']}
-    if self.split_layers:
-      side = params['backbone']['decoder']
-      rest, layers = split_layer_params(self.config.decoder, side['stack'])
-      backbone = {'params': {**params['backbone'], 'decoder': {**side, 'stack': rest}},
-                  'split': {'decoder': {'stack': layers}}}
-    loaded = {'backbone': backbone, 'head': {'params': params.get('heads_lm', {})}}
-    return jax.tree.map(jnp.asarray, loaded)
+  def split_params(self, params):
+    rest, layers = split_layer_params(self.config.decoder, params['decoder']['stack'])
+    return {'params': {**params, 'decoder': {**params['decoder'], 'stack': rest}},
+            'split': {'decoder': {'stack': layers}}}
 
   def prefill(self, params, batch, slots):
     """Prefill: encode the sources and read the decoder's first tokens.
@@ -42,13 +36,10 @@ class EncoderDecoderSteps(DecoderSteps):
     output = self.apply(params, batch, remember=True)
     return self.logits(params, output), initial_cache(self.model, output, batch, slots)
 
-  def decode_step(self, params, tokens, cache):
-    """Decode one step: read one token per row -> (logits [rows, vocab], cache)."""
-    last_place = jax.lax.dynamic_slice_in_dim(cache['place'], cache['length'] - 1, 1, axis=1)
-    batch = {'decoder_tokens': tokens[:, None],
-             'decoder_segments': jnp.ones_like(tokens)[:, None], 'decoder_place': last_place + 1}
-    output = self.apply(params, batch, cache=cache, remember=True)
-    return self.logits(params, output), extend_cache(cache, output.keys, batch)
+  def next_inputs(self, tokens, cache):
+    return {f'decoder_{name}': x for name, x in super().next_inputs(tokens, cache).items()}
+
+  extend_cache = staticmethod(extend_cache)
 
   def reorder_cache(self, cache, rows):
     moved = super().reorder_cache(cache, rows)

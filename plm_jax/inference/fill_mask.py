@@ -18,8 +18,9 @@ from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference.prompts import (
   BERT_TOKENS,
   check_prompts,
-  last_token_types,
-  missing_tokens,
+  encoder_delimiters,
+  make_batch,
+  require_tokens,
 )
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.layers.heads import ModelWithHeads
@@ -54,43 +55,34 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
                             'use `python -m plm_jax generate`')
     lacking = 'tokenizer' if 'mlm' in trained.heads else 'masked language model head'
     raise CheckpointError(f'the model has no {lacking}: blanks cannot be filled without it')
-  if lacking := missing_tokens(tokenizer.vocab, BERT_TOKENS):
-    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: blanks cannot be '
-                          'filled without it')
+  require_tokens(tokenizer.vocab, BERT_TOKENS, 'blanks cannot be filled without it')
   check_prompts(prompts, 'give a sentence with a [MASK] in place of the word to predict')
   if top < 1:
     raise ConfigError(f'top is 1 or more, got {top}')
 
   # Pad to powers of two, such that one compiled shape serves many calls.
   rows = [encode_prompt(config, tokenizer, prompt) for prompt in prompts]
-  length = max(16, next_power_of_two(max(map(len, rows))))
-  tokens = np.full((next_power_of_two(len(rows)), length), max(tokenizer.vocab.pad, 0), np.int32)
-  segments = np.zeros_like(tokens)
-  for number, row in enumerate(rows):
-    tokens[number, :len(row)], segments[number, :len(row)] = row, 1
-  length = min(length, config.max_length or length)
+  length, size = max(16, next_power_of_two(max(map(len, rows)))), next_power_of_two(len(rows))
+  batch = make_batch(
+      rows, min(length, config.max_length or length), max(tokenizer.vocab.pad, 0), size,
+      config.cls_last)
 
   # Positions of the masks, or of the tokens before them where the model predicts from there.
   blanks = [np.flatnonzero(np.array(row) == tokenizer.vocab.mask) for row in rows]
-  positions = np.zeros((len(tokens), next_power_of_two(max(map(len, blanks)))), np.int32)
+  positions = np.zeros((size, next_power_of_two(max(map(len, blanks)))), np.int32)
   for number, some in enumerate(blanks):
     positions[number, :len(some)] = some
     positions[number] -= has_shifted_targets(config)
 
-  batch = {'tokens': tokens[:, :length], 'segments': segments[:, :length], 'positions': positions}
-  if config.cls_last:
-    batch['types'] = last_token_types(batch['segments'])
+  batch['positions'] = positions
   params = trained.device_params('backbone', 'heads_mlm')
   # Masked diffusion does not train the logit of [MASK].
   suppressed = tokenizer.vocab.mask if trained.generates_by_unmasking else None
   probabilities = np.asarray(predict_masks(
       config, trained.heads['mlm'], tokenizer.vocab.size, suppressed, params,
       jax.device_put(batch)))
-  filled = []
-  for number, some in enumerate(blanks):
-    rows = check_finite(probabilities[number, :len(some)])
-    filled.append([top_candidates(row, tokenizer, top) for row in rows])
-  return filled
+  return [[top_candidates(row, tokenizer, top) for row in check_finite(found[:len(some)])]
+          for found, some in zip(probabilities, blanks, strict=False)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -191,12 +183,10 @@ def encode_prompt(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
   """
   vocab = tokenizer.vocab
   text = tokenizer.encode(prompt.replace('[MASK]', tokenizer.pieces[vocab.mask]), specials=True)
+  before, after = encoder_delimiters(vocab, config.cls_last)
   if has_shifted_targets(config):  # GPT-BERT: no token at the end
-    ids = [boundary_ids(vocab)[0], *text]
-  elif config.cls_last:  # XLNet
-    ids = [*text, vocab.sep, vocab.cls]
-  else:
-    ids = [vocab.cls, *text, vocab.sep]
+    before, after = [boundary_ids(vocab)[0]], []
+  ids = [*before, *text, *after]
   if vocab.mask not in ids:
     raise ConfigError(f'there is no [MASK] in {prompt!r}: put one in place of the word to predict')
   if config.max_length and len(ids) > config.max_length:

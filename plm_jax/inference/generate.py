@@ -16,7 +16,13 @@ from plm_jax.inference import engine, glm_infill, search, unmasking
 from plm_jax.inference.decoder_steps import DecoderSteps
 from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
 from plm_jax.inference.encoder_steps import EncoderSteps
-from plm_jax.inference.prompts import Prompt, check_text_prompts, encode_prompt, prompt_ids
+from plm_jax.inference.prompts import (
+  Prompt,
+  check_text_prompts,
+  encode_prompt,
+  pad_rows,
+  prompt_ids,
+)
 from plm_jax.inference.samples import GenerationSample
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
@@ -148,11 +154,9 @@ def make_objective_samples(
   targets = first_texts('labels', 'decoder_segments')
   room = objective.max_predictions(batch['tokens'].shape[1])
   found = generate(trained, inputs, GenerationConfig(min(64, room - 1)))
-  samples = []
-  for ids, (output,), target in zip(inputs, found, targets, strict=True):
-    texts = [decode_with_sentinels(tokenizer, some) for some in (ids, output.tokens, target)]
-    samples.append(GenerationSample(*texts))
-  return samples
+  samples = zip(inputs, [output.tokens for (output,) in found], targets, strict=True)
+  return [GenerationSample(*(decode_with_sentinels(tokenizer, ids) for ids in sample))
+          for sample in samples]
 
 
 def decode_with_sentinels(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -208,11 +212,9 @@ def unmask(
 ) -> list[list[Continuation]]:
   """Generate with a masked language model, by iterative unmasking (`unmasking`)."""
   given, found = unmasking.generate_tokens(trained, prompts, config, seed)
-  texts = []
-  for prompt, rows in zip(given, found.reshape(len(given), config.number, -1), strict=True):
-    texts.append([decode_continuation(
-        trained.tokenizer, prompt, tokens.tolist(), config, going=False) for tokens in rows])
-  return texts
+  rows = zip(given, found.reshape(len(given), config.number, -1).tolist(), strict=True)
+  return [[decode_continuation(trained.tokenizer, prompt, tokens, config, going=False)
+           for tokens in several] for prompt, several in rows]
 
 
 def beam_search(
@@ -267,10 +269,10 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
                       f'the model takes {model.max_length} in all. Shorten the prompt or '
                       'lower max_new')
   length = engine.padded_length(longest, model.max_length)
-  tokens, segments = pad_rows(given, length, tokenizer.vocab, front=True)
+  tokens, segments = pad_rows(given, length, max(tokenizer.vocab.pad, 0), front=True)
   head = trained.heads[trained.lm_head_name]
   steps = (EncoderSteps if model.kind == 'encoder' else DecoderSteps)(model, head)
-  batch = {'tokens': tokens, 'segments': segments}
+  batch = jax.device_put({'tokens': tokens, 'segments': segments})
   ids = output_vocab(trained, tokenizer.vocab)
   params = trained.derive_once(steps, steps.load_params)
   return steps, ids, params, batch, given
@@ -284,10 +286,7 @@ def prepare_sources(
   The encoder reads the prompts, and the decoder starts with its start token.
   """
   model = trained.model
-  try:
-    before, behind, start = delimiters(tokenizer.vocab)
-  except ValueError as error:
-    raise ConfigError(str(error)) from error
+  before, behind, start = delimiters(tokenizer.vocab)
   if trained.generation.start_id >= 0:
     start = trained.generation.start_id
   sources = [[*before, *prompt_ids(tokenizer, prompt, specials=True), *behind]
@@ -298,25 +297,15 @@ def prepare_sources(
                       f'the model takes {model.max_length} of each. Shorten the prompt or '
                       'lower max_new')
   length = engine.padded_length(longest, model.max_length)
-  source, source_segments = pad_rows(sources, length, tokenizer.vocab)
+  source, source_segments = pad_rows(sources, length, max(tokenizer.vocab.pad, 0))
   shape = (len(prompts), 1)
-  first = {'tokens': np.full(shape, start, np.int32), 'segments': np.ones(shape, np.int32)}
-  batch = jax.device_put(first) | {'source': source, 'source_segments': source_segments}
+  batch = jax.device_put({
+      'tokens': np.full(shape, start, np.int32), 'segments': np.ones(shape, np.int32),
+      'source': source, 'source_segments': source_segments})
   steps = EncoderDecoderSteps(model, trained.heads['lm'])
   ids = output_vocab(trained, tokenizer.vocab)
   params = trained.derive_once(steps, steps.load_params)
   return steps, ids, params, batch, [[] for _ in prompts]
-
-
-def pad_rows(rows: Sequence[Sequence[int]], length: int, vocab: Vocab, front: bool = False):
-  """Pad sequences -> (tokens, segments), both [rows, length]. front: pad on the left."""
-  tokens = np.full((len(rows), length), max(vocab.pad, 0), np.int32)
-  segments = np.zeros_like(tokens)
-  for row, some in enumerate(rows):
-    begin = length - len(some) if front else 0
-    tokens[row, begin:begin + len(some)] = some
-    segments[row, begin:begin + len(some)] = 1
-  return jax.device_put(tokens), jax.device_put(segments)
 
 
 def output_vocab(trained: LoadedModel, vocab: Vocab) -> OutputVocab:

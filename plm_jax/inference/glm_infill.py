@@ -1,5 +1,5 @@
 """Blank infilling by a GLM: fill blanks, score given fillings, and continue texts."""
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import functools
 import itertools
@@ -15,9 +15,9 @@ from plm_jax.architectures.decoder import empty_cache, extend_cache
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import engine
-from plm_jax.inference.decoder_steps import DecoderSteps
+from plm_jax.inference.decoder_steps import DecoderSteps, get_last
 from plm_jax.inference.fill_mask import sample_heldout_blanks
-from plm_jax.inference.prompts import check_prompts, missing_tokens
+from plm_jax.inference.prompts import check_prompts, pad_rows, require_tokens
 from plm_jax.inference.samples import FillMaskSample
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
@@ -75,11 +75,8 @@ def fill_blanks(
                         'to generate')
   for number in range(max(map(len, blanks))):
     # Generate the fillings of blank `number` for all texts that have one.
-    rows, unfinished = [], []
-    for row, places in enumerate(blanks):
-      if len(places) > number:
-        rows.append(row)
-        unfinished.append(texts[row].append(places[number], ()))
+    rows = [row for row, places in enumerate(blanks) if len(places) > number]
+    unfinished = [texts[row].append(blanks[row][number], ()) for row in rows]
     steps, ids, params, batch = prepare_texts(trained, unfinished, config)
     blank_seed = (seed + number) % (1 << 32)
     found = jax.device_get(engine.generate_tokens(steps, params, batch, config, ids, blank_seed))
@@ -161,10 +158,8 @@ def make_samples(
   written = fill_blanks(trained, prompts, config)
   fillings = [(prompt, words[0]) for prompt, words in zip(prompts, written, strict=True)]
   logprobs = score_blanks(trained, fillings).tolist()
-  samples = []
-  for (prompt, truth), (_, words), logprob in zip(pairs, fillings, logprobs, strict=True):
-    samples.append(FillMaskSample(prompt, [(words, math.exp(logprob))], truth))
-  return samples
+  return [FillMaskSample(prompt, [(words, math.exp(logprob))], truth) for
+          (prompt, truth), (_, words), logprob in zip(pairs, fillings, logprobs, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,20 +172,16 @@ class InfillingSteps(DecoderSteps):
     cache = extend_cache(empty_cache(self.model, len(batch['tokens']), slots), output.keys, batch)
     return self.logits(params, output), cache
 
-  def decode_step(self, params, tokens, cache):
-    """Decode one step: read one token of the blank per row -> (logits [rows, vocab], cache).
+  def next_inputs(self, tokens, cache):
+    """Return the inputs of one more token of the blank per row.
 
     Its first position is that of the mask, and its second position counts the tokens of the blank.
     """
-    def last(name):
-      return jax.lax.dynamic_slice_in_dim(cache[name], cache['length'] - 1, 1, axis=1)
-    same_blank = cache['place'] == last('place')
-    written = same_blank & (cache['ranks'] > 0) & (cache['segments'] > 0)
-    batch = {'tokens': tokens[:, None], 'segments': jnp.ones_like(tokens)[:, None],
-             'place': last('place'), 'ranks': last('ranks') + 1,
-             'types': written.sum(1, keepdims=True).astype(jnp.int32) + 1}
-    output = self.apply(params, batch, cache=cache, remember=True)
-    return self.logits(params, output), extend_cache(cache, output.keys, batch)
+    place = get_last(cache, 'place')
+    written = (cache['place'] == place) & (cache['ranks'] > 0) & (cache['segments'] > 0)
+    return {'tokens': tokens, 'segments': jnp.ones_like(tokens), 'place': place,
+            'ranks': get_last(cache, 'ranks') + 1,
+            'types': written.sum(1, keepdims=True).astype(jnp.int32) + 1}
 
 
 @functools.partial(jax.jit, static_argnames='steps')
@@ -255,13 +246,12 @@ def build_row(text: InfillingText, vocab: Vocab) -> dict[str, list[int]]:
   return row
 
 
-def left_pad_rows(rows: Iterable[dict[str, list[int]]], length: int, vocab: Vocab) -> Arrays:
+def left_pad_rows(rows: Sequence[dict[str, list[int]]], length: int, vocab: Vocab) -> Arrays:
   """Pad the inputs of texts on the left -> arrays [rows, length]."""
-  rows, arrays = list(rows), {}
+  arrays = {}
   for name in ('tokens', 'segments', 'place', 'types', 'ranks'):
     empty = max(vocab.pad, 0) if name == 'tokens' else 0
-    values = [[empty] * (length - len(row[name])) + row[name] for row in rows]
-    arrays[name] = np.array(values, np.int32)
+    arrays[name] = pad_rows([row[name] for row in rows], length, empty, front=True)[0]
   return jax.device_put(arrays)
 
 
@@ -305,7 +295,5 @@ def require_glm_tokenizer(trained: LoadedModel) -> Tokenizer:
     raise CheckpointError('the model has no tokenizer: blanks cannot be filled without it')
   roles = {'[CLS]': 'cls', '[MASK]': 'mask'}
   roles |= {name: role for name, role in GLM_TOKENS.items() if role in ('sop', 'eop')}
-  if lacking := missing_tokens(trained.tokenizer.vocab, roles):
-    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: it is not that of a '
-                          'GLM')
+  require_tokens(trained.tokenizer.vocab, roles, 'it is not that of a GLM')
   return trained.tokenizer

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.boundaries import boundary_ids
@@ -38,9 +39,21 @@ BERT_TOKENS = {'[MASK]': 'mask', '[CLS]': 'cls', '[SEP]': 'sep'}
 """special tokens of a masked language model: name -> field of `Vocab`"""
 
 
-def missing_tokens(vocab: Vocab, roles: Mapping[str, str]) -> list[str]:
-  """Return the names of the special tokens that a vocabulary lacks. roles: name -> field."""
-  return [name for name, role in roles.items() if getattr(vocab, role) < 0]
+def require_tokens(vocab: Vocab, roles: Mapping[str, str], otherwise: str) -> None:
+  """Raise CheckpointError if a vocabulary lacks special tokens.
+
+  Args:
+    vocab: the tokenizer's vocabulary.
+    roles: name of each token -> its field of the vocabulary.
+    otherwise: what follows from a missing one.
+  """
+  if lacking := [name for name, role in roles.items() if getattr(vocab, role) < 0]:
+    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: {otherwise}')
+
+
+def encoder_delimiters(vocab: Vocab, cls_last: bool) -> tuple[list[int], list[int]]:
+  """Return the special tokens before and after a text of an encoder. cls_last: as XLNet's are."""
+  return ([], [vocab.sep, vocab.cls]) if cls_last else ([vocab.cls], [vocab.sep])
 
 
 def fill_template(template: str, columns: Mapping[str, Any]) -> str:
@@ -103,6 +116,36 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int
     raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: '
                       'give a prompt')
   return first + ids if start or not ids else ids
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], length: int, pad: int, size: int = 0, front: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+  """Pad sequences of ids -> (tokens, segments), both [rows, length].
+
+  Args:
+    rows: the sequences.
+    length: their padded length.
+    pad: id of padding; segments have 0 there.
+    size: number of rows, of which the last may be empty; 0: as many as sequences.
+    front: pad on the left.
+  """
+  tokens = np.full((size or len(rows), length), pad, np.int32)
+  segments = np.zeros_like(tokens)
+  for row, ids in enumerate(rows):
+    begin = length - len(ids) if front else 0
+    tokens[row, begin:begin + len(ids)], segments[row, begin:begin + len(ids)] = ids, 1
+  return tokens, segments
+
+
+def make_batch(
+    rows: Sequence[Sequence[int]], length: int, pad: int, size: int = 0, cls_last: bool = False
+) -> dict[str, np.ndarray]:
+  """Make the inputs of a model of sequences; arguments as for `pad_rows` and `encoder_delimiters`.
+  """
+  tokens, segments = pad_rows(rows, length, pad, size)
+  types = {'types': last_token_types(segments)} if cls_last else {}
+  return {'tokens': tokens, 'segments': segments, **types}
 
 
 def last_token_types(segments: np.ndarray) -> np.ndarray:

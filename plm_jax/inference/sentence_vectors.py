@@ -8,6 +8,7 @@ import numpy as np
 from plm_jax import progress, truncation
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference.encode import split_rows
+from plm_jax.inference.prompts import pad_rows
 from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.progress import Progress
@@ -97,13 +98,8 @@ def encode_sentences(
 def make_batch(
     rows: Sequence[InputRow], size: int, length: int, pad: int) -> dict[str, np.ndarray]:
   """Pad rows into arrays tokens, segments and types [size, length]."""
-  tokens = np.full((size, length), pad, np.int32)
-  segments, types = np.zeros((2, size, length), np.int32)
-  for place, row in enumerate(rows):
-    end = len(row.tokens)
-    tokens[place, :end] = row.tokens
-    types[place, :end] = row.token_types
-    segments[place, :end] = 1
+  tokens, segments = pad_rows([row.tokens for row in rows], length, pad, size)
+  types, _ = pad_rows([row.token_types for row in rows], length, 0, size)
   return {'tokens': tokens, 'segments': segments, 'types': types}
 
 

@@ -29,9 +29,10 @@ from plm_jax.inference.prompts import (
   BERT_TOKENS,
   Prompt,
   check_text_prompts,
-  last_token_types,
-  missing_tokens,
+  encoder_delimiters,
+  make_batch,
   prompt_ids,
+  require_tokens,
 )
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.generation_config import GenerationConfig
@@ -75,9 +76,7 @@ def generate_tokens(
   if not tokenizer:
     raise CheckpointError('the model has no tokenizer: text cannot be generated without it')
   vocab = tokenizer.vocab
-  if lacking := missing_tokens(vocab, BERT_TOKENS):
-    raise CheckpointError(f'the tokenizer has no {" and no ".join(lacking)}: text cannot be '
-                          'generated without it')
+  require_tokens(vocab, BERT_TOKENS, 'text cannot be generated without it')
   for name in LEFT_TO_RIGHT_OPTIONS:
     if getattr(config, name) != getattr(GenerationConfig, name):
       raise ConfigError(f'{name} is for models that generate from left to right, and this one '
@@ -89,26 +88,17 @@ def generate_tokens(
 
   # Rows: [CLS] prompt [MASK] ... [MASK] [SEP], as in training.
   given = [prompt_ids(tokenizer, prompt) for prompt in prompts]
-  before, after = [vocab.cls], [vocab.sep]
-  if model.cls_last:
-    before, after = [], [vocab.sep, vocab.cls]
+  before, after = encoder_delimiters(vocab, model.cls_last)
   longest = max(map(len, given)) + config.max_new + 2
   if model.max_length and longest > model.max_length:
     raise ConfigError(f'the longest prompt has {longest - config.max_new - 2} tokens, and max_new '
                       f'is {config.max_new}: the model takes {model.max_length} in all, with two '
                       'special ones. Shorten the prompt or lower max_new')
   length = engine.padded_length(longest, model.max_length)
-  tokens = np.full((len(given), length), max(vocab.pad, 0), np.int32)
-  segments, positions = np.zeros_like(tokens), np.zeros((len(given), config.max_new), np.int32)
-  for row, ids in enumerate(given):
-    first = len(before) + len(ids)
-    whole = before + ids + [vocab.mask] * config.max_new + after
-    tokens[row, :len(whole)], segments[row, :len(whole)] = whole, 1
-    positions[row] = first + np.arange(config.max_new)
-
-  batch = {'tokens': tokens, 'segments': segments, 'positions': positions}
-  if model.cls_last:
-    batch['types'] = last_token_types(segments)
+  rows = [before + ids + [vocab.mask] * config.max_new + after for ids in given]
+  batch = make_batch(rows, length, max(vocab.pad, 0), cls_last=model.cls_last)
+  firsts = np.array([len(before) + len(ids) for ids in given], np.int32)
+  batch['positions'] = firsts[:, None] + np.arange(config.max_new, dtype=np.int32)
   batch = {name: np.repeat(x, config.number, 0) for name, x in batch.items()}
   order: Order = 'confidence' if config.order == 'confidence' else 'random'
   settings = (order, config.temperature, config.top_k, config.top_p, config.min_p)

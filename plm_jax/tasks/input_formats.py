@@ -183,10 +183,7 @@ class DecoderFormat(InputFormat):
     if ids := gpt_special_ids(vocab):
       start, delimiter, extract = ids
       return [start], [delimiter], [extract]
-    try:
-      start, end = boundary_ids(vocab)
-    except ValueError as error:
-      raise ConfigError(str(error)) from error
+    start, end = boundary_ids(vocab)
     return [start], [end], [end]
 
 
@@ -219,12 +216,12 @@ class EncoderDecoderFormat(InputFormat):
 
   def special_ids(self, vocab):
     """Return the ids before, between and after texts. Raises ConfigError if one is missing."""
-    before, after, _ = self.delimiter_ids(vocab)
+    before, after, _ = delimiters(vocab)
     end = [after[0]]
     return list(before), end * (2 if before else 1), list(after)
 
   def summary_position(self, tokens, vocab):
-    end = self.delimiter_ids(vocab)[1][0]
+    end = delimiters(vocab)[1][0]
     return len(tokens) - 1 - tokens[::-1].index(end)
 
   def add_model_inputs(self, batch, vocab):
@@ -235,23 +232,13 @@ class EncoderDecoderFormat(InputFormat):
     """
     batch, segments = super().add_model_inputs(batch, vocab), batch['segments']
     # mBART's decoder starts with the language, which follows the text in the encoder.
-    start = vocab.source if vocab.source >= 0 else self.delimiter_ids(vocab)[2]
+    start = vocab.source if vocab.source >= 0 else delimiters(vocab)[2]
     shifted = jnp.where(text_positions(segments) > 0, jnp.roll(batch['tokens'], 1, -1), start)
     shifted = jnp.where(segments > 0, shifted, max(vocab.pad, 0))
     decoder = {'decoder_tokens': shifted, 'decoder_segments': segments}
     if 'place' in batch:
       decoder['decoder_place'] = batch['place']
     return batch | decoder
-
-  def delimiter_ids(self, vocab):
-    """Return the ids before and after a text, and the id with which the decoder starts.
-
-    Raises ConfigError if the tokenizer lacks one.
-    """
-    try:
-      return delimiters(vocab)
-    except ValueError as error:
-      raise ConfigError(str(error)) from error
 
 
 class GlmFormat(InputFormat):
