@@ -143,7 +143,6 @@ def recipe_settings(name: str, scale: Scale) -> dict[str, Any]:
   from plm_jax.api.models import recipe
   from plm_jax.preparation.prepare_config import TextConfig
   config = recipe(name, scale)
-  settings = {'vocab': config.model.vocab}
-  for field in dataclasses.fields(TextConfig):
-    settings[field.name] = getattr(config.data.prepare, field.name)
-  return settings
+  text = {field.name: getattr(config.data.prepare, field.name)
+          for field in dataclasses.fields(TextConfig)}
+  return {'vocab': config.model.vocab, **text}

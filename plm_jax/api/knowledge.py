@@ -3,6 +3,7 @@
 See `plm_jax.api.models` for what all functions share.
 """
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -83,9 +84,7 @@ def minimal_pairs(
   if isinstance(pairs, str):
     found = list(pairing.read_pairs(pairs, limit))
   else:
-    found = []
-    for good, bad in pairs:
-      found.append(MinimalPair(good, bad, 'pairs', '', ''))
+    found = [MinimalPair(good, bad, 'pairs') for good, bad in pairs]
   return pairing.judge_pairs(make_scorer(trained, how, start), found)
 
 
@@ -117,11 +116,8 @@ def probe(
 
 def tagged_sentences(examples: Sequence[Example]) -> TaggedSentences:
   """Return the words and tags of examples of token classification."""
-  sentences, tags = [], []
-  for example in examples:
-    sentences.append(example.texts)
-    tags.append(example.label)
-  return TaggedSentences(sentences, tags)
+  tags: Any = [example.label for example in examples]
+  return TaggedSentences([example.texts for example in examples], tags)
 
 
 def attention(

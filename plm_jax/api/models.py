@@ -418,20 +418,14 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
 
 def ensure_loaded(model: Model) -> LoadedModel:
   """Return a loaded model, and load one that is given as a folder."""
-  if isinstance(model, LoadedModel):
-    return model
-  return load(model)
+  return model if isinstance(model, LoadedModel) else load(model)
 
 
 def mesh_context(trained: LoadedModel) -> contextlib.AbstractContextManager:
   """Return a context that sets the mesh of a model that several devices share."""
-  if trained.mesh:
-    return jax.set_mesh(trained.mesh)
-  return contextlib.nullcontext()
+  return jax.set_mesh(trained.mesh) if trained.mesh else contextlib.nullcontext()
 
 
 def as_list(texts):
   """Return a list of texts; a single text becomes a list of one."""
-  if isinstance(texts, str):
-    return [texts]
-  return list(texts)
+  return [texts] if isinstance(texts, str) else list(texts)

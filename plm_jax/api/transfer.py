@@ -10,11 +10,10 @@ import os
 from typing import TYPE_CHECKING, Any, overload
 
 from plm_jax import conversion, validation
-from plm_jax.api.models import Model, Path, ensure_loaded, load
+from plm_jax.api.models import Model, Path, as_list, ensure_loaded, load
 from plm_jax.errors import Caller, ConfigError
 from plm_jax.finetuning.predict import make_predictor, require_task
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.tasks.example_formats import InputExample
 from plm_jax.tasks.outputs import Tags, name_labels
 from plm_jax.tasks.reranking import RerankTask
 
@@ -57,11 +56,7 @@ def finetune(
   from plm_jax.recipes import finetune as recipes
   from plm_jax.runs import run as runs
   start = recipes.read_initial_model(os.fspath(init)) if init else recipes.InitialModel()
-  if isinstance(train, str):
-    train = (train,)
-  if isinstance(dev, str):
-    dev = (dev,)
-  config = recipes.recipe(task, start, scale, tuple(train), tuple(dev))
+  config = recipes.recipe(task, start, scale, tuple(as_list(train)), tuple(as_list(dev)))
   given = list_given(options)
   config = recipes.follow_options(validation.with_overrides(config, options), given)
   if config.mode != 'train':
@@ -104,9 +99,7 @@ def predict(
     ConfigError: the model has learned no task, a text is empty, or an input has another number of
       texts.
   """
-  if isinstance(texts, str):
-    texts = [texts]
-  return predict_texts(ensure_loaded(model), texts, batch, pack)
+  return predict_texts(ensure_loaded(model), as_list(texts), batch, pack)
 
 
 def tag(
@@ -132,10 +125,7 @@ def tag(
   Raises:
     ConfigError: the model has not learned token classification, or a text is empty.
   """
-  trained = load_for_task(model, 'tagging', 'tag')
-  if isinstance(texts, str):
-    texts = [texts]
-  return predict_texts(trained, texts, batch)
+  return predict_texts(load_for_task(model, 'tagging', 'tag'), as_list(texts), batch)
 
 
 @overload
@@ -209,12 +199,9 @@ def predict_texts(
   task = require_task(trained)
   if batch < 1:
     raise ConfigError(f'batch is at least 1, got {batch}')
-  inputs: list[InputExample] = []
-  for number, text in enumerate(texts, 1):
-    inputs.append(task.example_format.parse_input(text, f'text {number}'))
+  inputs = [task.example_format.parse_input(text, f'text {number}')
+            for number, text in enumerate(texts, 1)]
   examples = [dataclasses.replace(one.example, label=None, answers=None) for one in inputs]
   predictions = make_predictor(trained, batch, pack=pack)(examples)
-  named = []
-  for one, prediction in zip(inputs, predictions, strict=True):
-    named.append(name_labels(task, one.example, prediction, one.text, one.starts))
-  return named
+  return [name_labels(task, one.example, prediction, one.text, one.starts)
+          for one, prediction in zip(inputs, predictions, strict=True)]

@@ -38,9 +38,7 @@ class HeadStatistics(NamedTuple):
     most = max(range(len(ATTENTION_TARGETS)), key=lambda place: self.shares[place])
     if self.shares[most] >= ROLE_SHARE:
       return ATTENTION_TARGETS[most]
-    if self.spread >= 0.9:
-      return 'broad'
-    return ''
+    return 'broad' if self.spread >= 0.9 else ''
 
 
 class AttentionMap(NamedTuple):
@@ -68,12 +66,7 @@ def analyze_heads(
     tokens += int(row.starts[-1] - row.starts[0])
     if row.sentence < maps and row.words.start == 0:
       pieces = trained.tokenizer.pieces
-      names = []
-      for token in row.tokens:
-        if token < len(pieces):
-          names.append(pieces[token])
-        else:
-          names.append(f'<{token}>')
+      names = [pieces[token] if token < len(pieces) else f'<{token}>' for token in row.tokens]
       kept[row.sentence] = AttentionMap(names, found)
   if total is None:
     return [], []

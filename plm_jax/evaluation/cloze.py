@@ -6,6 +6,7 @@
 """
 from collections.abc import Mapping, Sequence
 import dataclasses
+import itertools
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.inference import glm_infill
 from plm_jax.inference.prompts import fill_template
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.tasks.contract import softmax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +51,6 @@ def classify(
   Raises:
     CheckpointError, ConfigError: as for `inference.glm_infill.score_blanks`.
   """
-  pairs = []
-  for example in examples:
-    prompt = cloze.ask(example)
-    for word in cloze.words:
-      pairs.append((prompt, word))
-  scores = glm_infill.score_blanks(trained, pairs).reshape(len(examples), -1)
-  scores = np.exp(scores - scores.max(1, keepdims=True))
-  return scores / scores.sum(1, keepdims=True)
+  prompts = [cloze.ask(example) for example in examples]
+  pairs = list(itertools.product(prompts, cloze.words))
+  return softmax(glm_infill.score_blanks(trained, pairs).reshape(len(examples), -1))

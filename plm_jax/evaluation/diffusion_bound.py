@@ -64,9 +64,8 @@ class BoundEstimator:
       samples: random masks per window.
       seed: random seed.
     """
-    masks = []
-    for number, window in enumerate(windows):
-      masks.append(draw_masks(np.random.default_rng((seed, number)), len(window), samples))
+    masks = [draw_masks(np.random.default_rng((seed, number)), len(window), samples)
+             for number, window in enumerate(windows)]
     found, devices = np.zeros(len(windows)), self.mesh.size
     sizes = np.repeat([len(window) + 2 for window in windows], samples).tolist()
     room = max(1, min(TOKENS, LOGITS // self.logit_size))

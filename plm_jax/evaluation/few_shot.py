@@ -12,6 +12,7 @@ import abc
 import collections
 from collections.abc import Iterable, Sequence
 import dataclasses
+import itertools
 import math
 from typing import Any, Literal, NamedTuple
 import zlib
@@ -306,10 +307,7 @@ class FewShotResult:
   @property
   def truncated_prompts(self) -> int:
     """Number of questions whose prompt was truncated at its beginning."""
-    count = 0
-    for prediction in self.predictions:
-      count += any(score.truncated for score in prediction.scores)
-    return count
+    return sum(any(score.truncated for score in one.scores) for one in self.predictions)
 
 
 def evaluate_few_shot(
@@ -345,20 +343,16 @@ def evaluate_few_shot(
   # Score the choices without their questions, for calibration.
   unconditional: dict[str, ContinuationScore] = {}
   if normalize == 'calibrated':
-    distinct: dict[str, None] = {}
-    for example in examples:
-      distinct |= dict.fromkeys(example.choices)
-    bare_answers = [(ANSWER_CONTEXT, format_answer(choice)) for choice in distinct]
-    alone = scorer.score(bare_answers)
+    distinct = list(dict.fromkeys(
+        itertools.chain.from_iterable(example.choices for example in examples)))
+    alone = scorer.score([(ANSWER_CONTEXT, format_answer(choice)) for choice in distinct])
     unconditional = dict(zip(distinct, alone, strict=True))
 
   predictions = []
   for example, prompt in zip(examples, prompts, strict=True):
-    own, values = [], []
-    for choice in example.choices:
-      score = next(scores)
-      own.append(score)
-      values.append(normalize_score(normalize, score, choice, unconditional.get(choice)))
+    own = [next(scores) for _ in example.choices]
+    values = [normalize_score(normalize, score, choice, unconditional.get(choice))
+              for score, choice in zip(own, example.choices, strict=True)]
     chosen = int(np.argmax(values))
     greedy = all(score.greedy for score in own)
     right = chosen == example.label if len(own) > 1 else greedy
@@ -394,15 +388,14 @@ def sample_shots(
   """
   if not shots:
     return []
-  found = []
   random = np.random.default_rng((seed, zlib.crc32(example.context.encode())))
-  for place in random.permutation(len(pool)):
-    if pool[place].context != example.context:
-      found.append(pool[place])
-    if len(found) == shots:
-      return found
-  raise ConfigError(f'{shots} examples are needed before each question, there are {len(found)} '
-                    'other ones')
+  shuffled = (pool[place] for place in random.permutation(len(pool)))
+  others = (shot for shot in shuffled if shot.context != example.context)
+  found = list(itertools.islice(others, shots))
+  if len(found) < shots:
+    raise ConfigError(f'{shots} examples are needed before each question, there are {len(found)} '
+                      'other ones')
+  return found
 
 
 def sample_subset(
@@ -428,12 +421,7 @@ def majority_accuracy(examples: Sequence[FewShotExample]) -> float:
 
   With a single choice per question, this is the share of the most frequent answer.
   """
-  answers = []
-  for example in examples:
-    if len(example.choices) > 1:
-      answers.append(example.label)
-    else:
-      answers.append(example.choices[example.label])
+  answers = [one.label if len(one.choices) > 1 else one.choices[one.label] for one in examples]
   return max(collections.Counter(answers).values()) / len(answers)
 
 

@@ -50,9 +50,8 @@ class Harness(LM):
       CheckpointError: the model is no language model.
     """
     super().__init__()
-    self.mesh = None
-    if fsdp * tensor > 1:
-      self.mesh = make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor))
+    shares = fsdp * tensor > 1
+    self.mesh = make_mesh(MeshConfig(fsdp=fsdp, tensor=tensor)) if shares else None
     if isinstance(checkpoint, LoadedModel):
       self.trained = checkpoint
     else:

@@ -5,6 +5,7 @@ paradigm of the pair; linguistics_term (the phenomenon) and field are optional.
 """
 from collections.abc import Callable, Iterator, Sequence
 import dataclasses
+import itertools
 import math
 from typing import Literal, NamedTuple
 
@@ -65,12 +66,9 @@ class PairAccuracy:
   @property
   def interval(self) -> tuple[float, float]:
     """The 95% confidence interval of the accuracy, binomial (Clopper and Pearson 1934)."""
-    wrong, tail = self.pairs - self.right, 0.025
-    low, high = 0.0, 1.0
-    if self.right:
-      low = float(special.betaincinv(self.right, wrong + 1, tail))
-    if wrong:
-      high = float(special.betaincinv(self.right + 1, wrong, 1 - tail))
+    right, wrong, tail = self.right, self.pairs - self.right, 0.025
+    low = float(special.betaincinv(right, wrong + 1, tail)) if right else 0.0
+    high = float(special.betaincinv(right + 1, wrong, 1 - tail)) if wrong else 1.0
     return low, high
 
   @property
@@ -139,10 +137,8 @@ def judge_pairs(
   """
   if not pairs:
     raise SourceError('there are no pairs')
-  texts: dict[str, None] = {}
-  for pair in pairs:
-    texts |= dict.fromkeys([pair.good, pair.bad])
-  scores = dict(zip(texts, score(list(texts)), strict=True))
+  texts = list(dict.fromkeys(itertools.chain.from_iterable(pair[:2] for pair in pairs)))
+  scores = dict(zip(texts, score(texts), strict=True))
   return [JudgedPair(pair, scores[pair.good], scores[pair.bad]) for pair in pairs]
 
 
@@ -169,7 +165,5 @@ def group_accuracies(
   groups: dict[tuple[str, str], list[bool]] = {}
   for one in judged:
     groups.setdefault(key(one), []).append(one.right)
-  accuracies = []
-  for (term, name), right in sorted(groups.items()):
-    accuracies.append(PairAccuracy(name, sum(right), len(right), term))
-  return accuracies
+  return [PairAccuracy(name, sum(right), len(right), term)
+          for (term, name), right in sorted(groups.items())]

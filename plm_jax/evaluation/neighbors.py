@@ -31,11 +31,7 @@ def find_neighbors(
 ) -> tuple[list[tuple[str, float]], list[Neighbor]]:
   """Find neighbors of the word between stars; see `plm_jax.neighbors`."""
   query, place = parse_marked_word(sentence)
-  corpus = []
-  for text in among:
-    words = tuple(text.split())
-    if words:
-      corpus.append(words)
+  corpus = [tuple(text.split()) for text in among if text.strip()]
   if not corpus:
     raise ConfigError('there is no sentence to look in: give some, or a file with them')
   vectors = token_features.word_layers(trained, [query, *corpus])
@@ -44,15 +40,13 @@ def find_neighbors(
     raise ConfigError(f'the model has layers 0 (its embeddings) to {depth - 1}, got {layer}')
 
   # Neighbors in context.
-  places = []
-  for number, sentence_words in enumerate(corpus):
-    places += [(number, index) for index in range(len(sentence_words))]
+  words = [(word, number) for number, sentence in enumerate(corpus) for word in sentence]
   table = np.concatenate([some[layer] for some in vectors[1:]])
   cosines, found = find_nearest(vectors[0][layer][[place]], table, top)
   in_context = []
   for cosine, at in zip(cosines[0], found[0].tolist(), strict=True):
-    number, word = places[at]
-    in_context.append(Neighbor(corpus[number][word], float(cosine), ' '.join(corpus[number])))
+    word, number = words[at]
+    in_context.append(Neighbor(word, float(cosine), ' '.join(corpus[number])))
   return find_table_neighbors(trained, query[place], top), in_context
 
 

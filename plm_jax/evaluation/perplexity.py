@@ -117,9 +117,7 @@ def keep_texts(texts: Iterable[str]) -> list[str]:
 def text_after_first_token(tokenizer: Tokenizer, text: str) -> str:
   """Return the text from the character on at which its second token begins."""
   _, _, places = tokenizer.encode_with_offsets([text])
-  if len(places) > 1:
-    return text[int(places[1]):]
-  return ''
+  return text[int(places[1]):] if len(places) > 1 else ''
 
 
 def read_texts(source: str) -> list[str]:

@@ -53,10 +53,7 @@ class TaggedSentences(NamedTuple):
   @property
   def words(self) -> list[str]:
     """All words of the sentences, concatenated."""
-    words = []
-    for sentence in self.sentences:
-      words.extend(sentence)
-    return words
+    return list(itertools.chain.from_iterable(self.sentences))
 
   @property
   def classes(self) -> np.ndarray:
@@ -112,21 +109,17 @@ def probe(
   random_vectors = []
   for seed in seeds:
     params = init_random_params(trained, seed)
-    random_vectors.append([
-        compute_word_vectors(trained, train, params), compute_word_vectors(trained, test, params)])
+    random_vectors.append([compute_word_vectors(trained, some, params) for some in (train, test)])
 
-  layers = []
+  layers, tags = [], [train_tags, test_tags]
   for layer in range(len(vectors[0])):
-    x, y = standardize(vectors[0][layer], vectors[1][layer])
+    own = standardize(*(some[layer] for some in vectors))
     accuracy, on_control, untrained = [], [], []
     for seed in seeds:
-      accuracy.append(train_and_test(config, x, train_tags, y, test_tags, classes, seed))
-      first, second = control_tags[seed]
-      on_control.append(train_and_test(config, x, first, y, second, classes, seed))
-      random_train, random_test = random_vectors[seed]
-      random_x, random_y = standardize(random_train[layer], random_test[layer])
-      untrained.append(
-          train_and_test(config, random_x, train_tags, random_y, test_tags, classes, seed))
+      accuracy.append(train_and_test(config, own, tags, classes, seed))
+      on_control.append(train_and_test(config, own, control_tags[seed], classes, seed))
+      at_random = standardize(*(some[layer] for some in random_vectors[seed]))
+      untrained.append(train_and_test(config, at_random, tags, classes, seed))
     layers.append(LayerProbe(layer, tuple(accuracy), tuple(on_control), tuple(untrained)))
   return ProbeResult(layers, majority_baseline(train, test), (len(train_tags), len(test_tags)))
 
@@ -146,9 +139,7 @@ def init_random_params(trained: LoadedModel, seed: int) -> Any:
 @functools.partial(jax.jit, static_argnums=0)
 def init_backbone(config: Any, seed: jax.Array) -> Any:
   """Initialize the parameters of a backbone."""
-  inputs = {}
-  for name in ('tokens', 'segments', 'ranks'):
-    inputs[name] = jnp.ones((1, 8), jnp.int32)
+  inputs = dict.fromkeys(('tokens', 'segments', 'ranks'), jnp.ones((1, 8), jnp.int32))
   if config.kind == 'recurrent':
     inputs = {'characters': jnp.ones((1, 8, config.characters.longest), jnp.int32)}
   return meta.unbox(config.backbone().init(jax.random.key(seed), inputs)['params'])
@@ -168,14 +159,9 @@ def make_control_tags(some: Sequence[TaggedSentences], classes: int, seed: int) 
   """
   random = np.random.default_rng(seed)
   shares = np.bincount(some[0].classes, minlength=classes) / len(some[0].classes)
-  types: dict[str, None] = {}
-  for tagged in some:
-    types |= dict.fromkeys(tagged.words)
+  types = dict.fromkeys(itertools.chain.from_iterable(tagged.words for tagged in some))
   tags = dict(zip(types, random.choice(classes, len(types), p=shares).tolist(), strict=True))
-  found = []
-  for tagged in some:
-    found.append(np.array([tags[word] for word in tagged.words], np.int32))
-  return found
+  return [np.array([tags[word] for word in tagged.words], np.int32) for tagged in some]
 
 
 def majority_baseline(train: TaggedSentences, test: TaggedSentences) -> float:
@@ -184,31 +170,27 @@ def majority_baseline(train: TaggedSentences, test: TaggedSentences) -> float:
   for word, tag in zip(train.words, train.classes.tolist(), strict=True):
     counts.setdefault(word, Counter())[tag] += 1
   (usual, _), = Counter(train.classes.tolist()).most_common(1)
-  predicted = []
-  for word in test.words:
-    tag = counts[word].most_common(1)[0][0] if word in counts else usual
-    predicted.append(tag)
-  return float(np.mean(np.array(predicted) == test.classes))
+  tags = {word: some.most_common(1)[0][0] for word, some in counts.items()}
+  predicted = np.array([tags.get(word, usual) for word in test.words])
+  return float(np.mean(predicted == test.classes))
 
 
 def train_and_test(
-    config: ProbeConfig, x: np.ndarray, seen: np.ndarray, y: np.ndarray, asked: np.ndarray,
-    classes: int, seed: int,
-) -> float:
+    config: ProbeConfig, vectors: Sequence[np.ndarray], tags: Sequence[np.ndarray], classes: int,
+    seed: int) -> float:
   """Train a probe and return its test accuracy.
 
   Args:
     config: the training options.
-    x, seen: training vectors [words, hidden] and their tags [words].
-    y, asked: test vectors and tags.
+    vectors: of the training words and of the test words [words, hidden].
+    tags: of both [words].
     classes: number of tags.
     seed: random seed of the order of the words.
   """
+  (x, y), (seen, asked) = vectors, tags
   batch = min(config.batch, len(x))
-  order = []
-  for epoch in range(config.epochs):
-    shuffled = np.random.default_rng([seed, epoch]).permutation(len(x))
-    order.append(shuffled[:len(x) // batch * batch])
+  order = [np.random.default_rng([seed, epoch]).permutation(len(x))[:len(x) // batch * batch]
+           for epoch in range(config.epochs)]
   batches = np.stack(order).reshape(-1, batch).astype(np.int32)
   weights = fit_probe(*jax.device_put((x, seen, batches)), classes, config.rate)
   logits = y @ np.asarray(weights['kernel']) + np.asarray(weights['bias'])

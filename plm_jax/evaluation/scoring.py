@@ -115,10 +115,7 @@ class Scorer:
     Raises:
       ConfigError: a continuation has no tokens.
     """
-    barred_ids = []
-    for ids in self.tokenizer.encode_batch(barred):
-      if len(ids) == 1:
-        barred_ids.append(ids[0])
+    barred_ids = [ids[0] for ids in self.tokenizer.encode_batch(barred) if len(ids) == 1]
     return self.score_whole_spans(self.encode(pairs), barred_ids)
 
   def score_whole_spans(
@@ -217,10 +214,8 @@ class Scorer:
 
   def encode(self, pairs: Sequence[tuple[str, str]]) -> list[Span]:
     """Encode (context, continuation) pairs as spans that predict the continuation."""
-    contexts, wholes = [], []
-    for context, continuation in pairs:
-      contexts.append(context.rstrip())
-      wholes.append(context + continuation)
+    contexts = [context.rstrip() for context, _ in pairs]
+    wholes = [context + continuation for context, continuation in pairs]
     distinct = list(dict.fromkeys(contexts + wholes))
     prompts.check_prompts(distinct, 'give pairs of a context and a continuation')
     encoded = dict(zip(distinct, self.tokenizer.encode_batch(distinct), strict=True))
@@ -258,9 +253,7 @@ class Scorer:
     One span, with as much of the context as fits; or several with at least half a row of context
     each, if the predicted tokens alone are too many.
     """
-    room = len(ids)
-    if self.length:
-      room = self.length + 1  # the last token is not read
+    room = self.length + 1 if self.length else len(ids)  # the last token is not read
     fits = len(ids) - first < room
     begin = max(0, len(ids) - room if fits else first - room // 2)
     rest = list(ids[begin:])
@@ -273,9 +266,7 @@ class Scorer:
   @property
   def row_start(self) -> list[int]:
     """Token before a part of a text that begins inside it, in a list, or []."""
-    if not (self.start and self.starts_every_row):
-      return []
-    return [boundary_ids(self.tokenizer.vocab)[0]]
+    return self.start_ids(0) if self.start and self.starts_every_row else []
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -358,10 +349,7 @@ def local_mesh() -> Mesh:
 def replicate_params(trained: LoadedModel, *parts: str) -> dict[str, Any]:
   """Return parts of the parameters, replicated on all devices of this process."""
   def copy(params: Any) -> dict[str, Any]:
-    some = {}
-    for part in parts:
-      if part in params:
-        some[part] = params[part]
+    some = {part: params[part] for part in parts if part in params}
     return jax.device_put(some, NamedSharding(local_mesh(), PartitionSpec()))
   return trained.derive_once(('replicated', *parts), copy)
 

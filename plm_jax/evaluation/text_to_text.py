@@ -118,11 +118,8 @@ def read_examples(source: str, task: TextTask, limit: int = 0) -> list[TextToTex
     first = found.get(example.inputs)
     if first is None and limit and len(found) == limit:
       break
-    targets = example.targets
-    if first:
-      targets = first.targets + targets
-    merged = (first or example)._replace(targets=tuple(dict.fromkeys(targets)))
-    found[example.inputs] = merged
+    targets = first.targets + example.targets if first else example.targets
+    found[example.inputs] = (first or example)._replace(targets=tuple(dict.fromkeys(targets)))
   return list(found.values())
 
 
@@ -150,59 +147,30 @@ def generate_answers(
 def compute_metrics(task: TextTask, predictions: Sequence[TextPrediction]) -> dict[str, float]:
   """Compute the metrics of a task, by name."""
   found: dict[str, float] = {}
-  texts, targets = [], []
-  for prediction in predictions:
-    texts.append(prediction.text)
-    targets.append(prediction.example.targets)
+  texts = [prediction.text for prediction in predictions]
+  targets = [prediction.example.targets for prediction in predictions]
   for name in task.metrics:
-    value = METRICS[name](task, texts, targets)
-    if isinstance(value, dict):
-      found |= value
-    else:
-      found[name] = value
+    value = compute_metric(name, task, texts, targets)
+    found |= value if isinstance(value, dict) else {name: value}
   return found
 
 
-def accuracy(task: TextTask, texts, targets) -> float:
-  """Compute the percentage of texts that equal one of their targets."""
-  del task
-  right = []
-  for text, some in zip(texts, targets, strict=True):
-    right.append(text in some)
-  return 100 * float(np.mean(right))
+def compute_metric(
+    name: str, task: TextTask, texts: Sequence[str], targets: Sequence[Sequence[str]]) -> Any:
+  """Compute a metric, in percent; ROUGE is several.
 
-
-def matthews(task: TextTask, texts, targets) -> float:
-  """Compute Matthews' correlation of a binary task, in percent; other words count as class 0."""
-  return labels.matthews(*binary_labels(task, texts, targets))
-
-
-def f1(task: TextTask, texts, targets) -> float:
-  """Compute the F1 of class 1 of a binary task, in percent."""
-  return labels.f1(*binary_labels(task, texts, targets))
-
-
-def binary_labels(task: TextTask, texts, targets) -> tuple[list[int], list[int]]:
-  """Convert answers of a binary task to labels -> (labels of targets, labels of texts).
-
-  The second answer has the label 1; everything else has the label 0.
+  Of a binary task, the second answer has the label 1 and everything else the label 0.
   """
-  positive = task.answers[1]
-  ours = [int(text == positive) for text in texts]
-  theirs = [int(text == positive) for text in first_targets(targets)]
-  return theirs, ours
-
-
-def pearson(task: TextTask, texts, targets) -> float:
-  """Compute Pearson's correlation of numbers written as text, in percent."""
-  del task
-  return labels.pearson(parse_numbers(first_targets(targets)), parse_numbers(texts))
-
-
-def spearman(task: TextTask, texts, targets) -> float:
-  """Compute Spearman's correlation of numbers written as text, in percent."""
-  del task
-  return labels.spearman(parse_numbers(first_targets(targets)), parse_numbers(texts))
+  first = [some[0] for some in targets]
+  if name == 'accuracy':
+    return 100 * float(np.mean([text in some for text, some in zip(texts, targets, strict=True)]))
+  if name in NUMBER_METRICS:
+    return NUMBER_METRICS[name](parse_numbers(first), parse_numbers(texts))
+  if name in BINARY_METRICS:
+    positive = task.answers[1]
+    truth, predicted = ([int(text == positive) for text in side] for side in (first, texts))
+    return BINARY_METRICS[name](truth, predicted)
+  return TEXT_METRICS[name](texts, targets)
 
 
 def parse_numbers(texts: Sequence[str]) -> list[float]:
@@ -213,22 +181,13 @@ def parse_numbers(texts: Sequence[str]) -> list[float]:
       value = float(text)
     except ValueError:
       value = -1.0
-    if not math.isfinite(value):
-      value = -1.0
-    numbers.append(value)
+    numbers.append(value if math.isfinite(value) else -1.0)
   return numbers
 
 
-def first_targets(targets) -> list[str]:
-  """Return the first target of each text."""
-  return [some[0] for some in targets]
-
-
-METRICS: dict[str, Callable[..., Any]] = {
-    'accuracy': accuracy, 'matthews': matthews, 'f1': f1, 'pearson': pearson, 'spearman': spearman,
-    'exact_match': lambda task, texts, targets: metrics.exact_match(texts, targets),
-    'token_f1': lambda task, texts, targets: metrics.token_f1(texts, targets),
-    'bleu': lambda task, texts, targets: metrics.bleu(texts, targets),
-    'chrf': lambda task, texts, targets: metrics.chrf(texts, targets),
-    'rouge': lambda task, texts, targets: metrics.rouge(texts, targets),
-}
+NUMBER_METRICS = {'pearson': labels.pearson, 'spearman': labels.spearman}
+"""correlations of numbers that are written as text"""
+BINARY_METRICS = {'matthews': labels.matthews, 'f1': labels.f1}
+TEXT_METRICS: dict[str, Callable[..., Any]] = {
+    'exact_match': metrics.exact_match, 'token_f1': metrics.token_f1, 'bleu': metrics.bleu,
+    'chrf': metrics.chrf, 'rouge': metrics.rouge}

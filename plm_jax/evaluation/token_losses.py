@@ -78,21 +78,14 @@ def score_causal_tokens(
   begin = scorer.start_ids(1)
   room = (scorer.length or 1024) + 1 - len(begin)
   rows = cut_rows(scorer.tokenizer.encode_batch(texts), room)
-  spans = []
-  for row in rows:
-    ids = begin + row
-    if len(ids) > 1:
-      spans.append(scoring.Span(ids, 1))
+  spans = [scoring.Span(begin + row, 1) for row in rows if len(begin) + len(row) > 1]
   for number, logprobs, _ in scorer.score_spans(spans):
     yield spans[number].ids[1:], 1 + np.arange(len(logprobs)), logprobs
 
 
 def cut_rows(texts: Iterable[list[int]], room: int) -> list[list[int]]:
   """Cut the ids of texts into rows of at most `room` tokens."""
-  rows = []
-  for ids in texts:
-    rows += [ids[at:at + room] for at in range(0, len(ids), room)]
-  return rows
+  return [ids[at:at + room] for ids in texts for at in range(0, len(ids), room)]
 
 
 def count_tokens(trained: LoadedModel, texts: Iterable[str]) -> np.ndarray:

@@ -70,8 +70,8 @@ def test_a_linear_classifier_learns_only_linear_labels():
   plane = draw.normal(size=(8, 3))
   def right(tags_x, tags_y):
     config = ProbeConfig(epochs=20, batch=32, rate=5e-2)
-    return probing.train_and_test(config, x, np.array(tags_x, np.int32), y,
-                                  np.array(tags_y, np.int32), 3, seed=1)
+    tags = np.array(tags_x, np.int32), np.array(tags_y, np.int32)
+    return probing.train_and_test(config, (x, y), tags, 3, seed=1)
   assert right((x @ plane).argmax(1), (y @ plane).argmax(1)) > 0.95
   assert right(draw.integers(0, 3, 600), draw.integers(0, 3, 300)) == pytest.approx(1 / 3, abs=0.08)
 
