@@ -4,6 +4,6 @@
     multilabel    F1 averages and average precision of several labels, thresholds
     tag_schemes   BIO, IOB1, BIOES, BILOU and BMES tags of chunks
     generation    ROUGE, BLEU, chrF, exact match and F1 of generated text
-    embeddings    retrieval, anisotropy and whitening of sentence embeddings
+    embeddings    retrieval and whitening of sentence embeddings
     nearest       exact nearest-neighbor search
 """

@@ -1,4 +1,4 @@
-"""Metrics of sentence embeddings: retrieval (nDCG, MRR, recall), anisotropy, and whitening."""
+"""Metrics of sentence embeddings: retrieval (nDCG, MRR, recall), and whitening."""
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -64,24 +64,6 @@ def ranking_metrics(
   for cutoff in RECALL_CUTOFFS:
     values[f'recall_{cutoff}'] = right[:, :cutoff].sum(1) / sizes
   return {name: 100 * float(value.mean()) for name, value in values.items()}
-
-
-def mean_cosine(vectors: np.ndarray) -> float:
-  """Compute the mean cosine of all pairs of vectors [N, D], N > 1: a measure of anisotropy.
-
-  It is near 0 if vectors point in all directions, near 1 if they lie in a narrow cone (Ethayarajh
-  2019, section 4.1).
-  """
-  x = normalize_vectors(vectors)
-  total = np.square(x.sum(0)).sum()
-  return float((total - len(x)) / (len(x) * (len(x) - 1)))
-
-
-def variance_spectrum(vectors: np.ndarray) -> np.ndarray:
-  """Compute the share of variance per principal direction, largest first [D] (Li et al. 2020)."""
-  x = np.asarray(vectors, np.float64)
-  values = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
-  return np.pad(values, (0, x.shape[1] - len(values))) / max(values.sum(), 1e-300)
 
 
 class Whitening(NamedTuple):

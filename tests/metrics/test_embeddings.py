@@ -6,12 +6,7 @@ import pytest
 
 from plm_jax.errors import ConfigError
 from plm_jax.metrics import nearest as search
-from plm_jax.metrics.embeddings import (
-  fit_whitening,
-  mean_cosine,
-  retrieval_metrics,
-  variance_spectrum,
-)
+from plm_jax.metrics.embeddings import fit_whitening, retrieval_metrics
 from plm_jax.metrics.nearest import compare_pairs, find_nearest
 
 
@@ -51,12 +46,6 @@ def test_search_reports_wrong_shapes():
     find_nearest(np.ones((1, 2)), np.ones((3, 4)), 5)
   with pytest.raises(ConfigError, match=r'got \[1, 2\], \[0, 2\]'):
     find_nearest(np.ones((1, 2)), np.ones((0, 2)))
-
-
-def test_mean_cosine_and_variance_spectrum():
-  assert mean_cosine(np.array([[1, 0], [0, 2], [-3, 0]])) == pytest.approx((0 + 0 - 1) / 3)
-  np.testing.assert_allclose(variance_spectrum(np.array([[3, 0], [-3, 0], [0, 1], [0, -1]])),
-                             [0.9, 0.1])
 
 
 def test_whitening_leaves_no_direction_before_others():
