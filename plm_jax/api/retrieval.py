@@ -20,7 +20,7 @@ from plm_jax.api import models, similarity, transfer
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.retrieval import RetrievalData, read_beir, score_retrieval
 from plm_jax.metrics.nearest import compare_pairs, find_nearest
-from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25
+from plm_jax.tasks.bm25 import Bm25
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -125,10 +125,8 @@ def mine_negatives(
     for query, positive in pairs:
       ranked, scores, own = found[query]
       banned = positives[query] | {numbers.get(query, -1)}
-      candidates = []
-      for number, score in zip(ranked[config.skip:], scores[config.skip:], strict=True):
-        if int(number) not in banned:
-          candidates.append((int(number), float(score)))
+      ranking = zip(ranked.tolist(), scores.tolist(), strict=True)
+      candidates = [hit for hit in list(ranking)[config.skip:] if hit[0] not in banned]
       limit = own[numbers[positive]]
       logits: dict[int, float] = {}
       if trained is not None:
@@ -180,13 +178,9 @@ def search_documents(
   """
   wanted = wanted or {}
   if retriever == BM25:
-    index = Bm25(documents)
-    for start in range(0, len(queries), QUERY_BLOCK):
-      some = queries[start:start + QUERY_BLOCK]
-      for query, row in zip(some, index.scores(some), strict=True):
-        best = np.argsort(-row, kind='stable')[:depth]
-        own = {number: float(row[number]) for number in wanted.get(query, ())}
-        yield best, row[best], own
+    for query, row in zip(queries, Bm25(documents).scores(queries), strict=True):
+      best = np.argsort(-row, kind='stable')[:depth]
+      yield best, row[best], {number: float(row[number]) for number in wanted.get(query, ())}
     return
   trained = similarity.load_encoder(retriever)  # pyright: ignore[reportArgumentType]
   with progress.track('texts', len(documents) + len(queries)):
@@ -201,11 +195,9 @@ def search_documents(
 
 def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> np.ndarray:
   """Encode texts after the prompt of this name, float32 [N, D]."""
-  parts = []
   with truncation.together():
-    for start in range(0, len(texts), CHUNK):
-      some = texts[start:start + CHUNK]
-      parts.append(similarity.encode(trained, some, cut=True, prompt=prompt))
+    parts = [similarity.encode(trained, texts[start:start + CHUNK], cut=True, prompt=prompt)
+             for start in range(0, len(texts), CHUNK)]
   return np.concatenate(parts).astype(np.float32)
 
 
@@ -226,12 +218,10 @@ def retrieve(
   texts = list(data.documents.values())
   searched = search_documents(retriever, list(data.queries.values()), texts, depth + 1)
   for query, (numbers, scores, _) in zip(data.queries, searched, strict=True):
-    hits = []
-    for number, score in zip(numbers.tolist(), scores.tolist(), strict=True):
-      # A document that shares no word with the query is not found by BM25.
-      if keys[number] != query and (score > 0 or retriever != BM25):
-        hits.append((keys[number], score))
-    found[query] = hits[:depth]
+    # A document that shares no word with the query is not found by BM25.
+    ranked = zip(numbers.tolist(), scores.tolist(), strict=True)
+    hits = [(keys[number], score) for number, score in ranked if score > 0 or retriever != BM25]
+    found[query] = [hit for hit in hits if hit[0] != query][:depth]
   return found
 
 

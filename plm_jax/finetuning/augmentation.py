@@ -11,7 +11,7 @@ from plm_jax.sources.examples import Example
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement
 from plm_jax.tasks.features import Ragged
 from plm_jax.tasks.labeled_data import LabeledDataset
-from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tasks.sequence_classification import SequenceTask, encode_examples
 from plm_jax.tasks.text_augmentation import AugmentConfig, augment_text, build_word_pool
 from plm_jax.tokenizers import Tokenizer
 
@@ -55,9 +55,8 @@ def make_augmented_batches(
   if not isinstance(task, SequenceTask):
     raise ConfigError(f'{name_field("data.augment")} changes the words of texts with a class or a '
                       f'number, and {task.example_kind} depends on their positions')
-  all_texts = itertools.chain.from_iterable(example.texts for example in train.examples)
-  ids = iter(tokenizer.encode_batch(list(all_texts)))
-  texts = [[np.array(next(ids), np.int64) for _ in example.texts] for example in train.examples]
+  texts = [[np.array(ids, np.int64) for ids in some]
+           for some in encode_examples(tokenizer, train.examples)]
   tokens = Ragged.concat(itertools.chain.from_iterable(texts), np.int64)
   pool = build_word_pool(tokens, Ragged(tokenizer.starts_word[tokens.flat], tokens.offsets))
   return AugmentedBatches(

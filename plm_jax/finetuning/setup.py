@@ -104,12 +104,8 @@ def selection_metric(best: str, task: Any, dev: Sequence[str]) -> str:
     return ''
   if best == 'main':
     return task.metric_names[0]
-  metrics = list(task.metric_names)
-  if task.has_heldout_loss:
-    metrics.append('loss')
-  known = list(metrics)
-  for name in filter(None, dev):
-    known += [f'{name}_{metric}' for metric in metrics]
+  metrics = [*task.metric_names, *(['loss'] if task.has_heldout_loss else [])]
+  known = [f'{name}_{metric}' if name else metric for name in dev for metric in metrics]
   if best not in known:
     raise ConfigError(f'{name_field("train.best")} is main or one of the metrics of the task, '
                       f'{", ".join(metrics)}, got {short_repr(best)}')

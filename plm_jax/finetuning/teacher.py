@@ -35,16 +35,13 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
   groups = [train.examples[number].texts for number in features.example[::features.group]]
   if isinstance(loss, GuidedInBatch):
     size = features.group
-    texts = []
-    for own in groups:  # rows that only fill a group repeat its first text
-      texts += own + own[:1] * (size - len(own))
+    # Rows that only fill a group repeat its first text.
+    texts = [text for own in groups for text in own + own[:1] * (size - len(own))]
     roles = (['query'] + ['document'] * (size - 1)) * len(groups)
     return with_values(train, guide=encode_distinct(loss.guide, 'guide', texts, roles))
   if not isinstance(loss, TeacherVectors):
     return train
-  texts = []
-  for own in groups:
-    texts += [own[0]] * features.group
+  texts = [own[0] for own in groups for _ in range(features.group)]
   vectors = encode_distinct(loss.teacher, 'teacher', texts)
   width = task.vector.size(model.block.width)
   if vectors.shape[1] != width:

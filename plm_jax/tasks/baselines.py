@@ -23,7 +23,7 @@ from scipy import sparse
 from plm_jax.metrics.embeddings import RETRIEVAL_DEPTH, ranking_metrics
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD
 from plm_jax.sources.examples import Example
-from plm_jax.tasks.bm25 import QUERY_BLOCK, Bm25, rank_bm25, split_words
+from plm_jax.tasks.bm25 import Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
 from plm_jax.tasks.outputs import Relevance
@@ -66,7 +66,7 @@ def predict_majority_class(
     task: Task, train: Sequence[Example], dev: Sequence[Example]) -> list[ClassPrediction]:
   """Predict the most frequent class, or the most frequent index of a choice."""
   label = most_frequent(example.label for example in train)
-  return [ClassPrediction(label, np.zeros(0))] * len(dev)
+  return [label_prediction(label)] * len(dev)
 
 
 def predict_majority_labels(
@@ -132,19 +132,13 @@ def classify(
 
   Pairs of texts also have features of what they share. None if there is only one class.
   """
-  from sklearn.linear_model import LogisticRegression
   labels = np.array([example.label for example in train])
   classes = len(set(labels.tolist()))
   if classes < 2:
     return None
-  features = (featurize or TfidfFeatures)(
-      train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // classes)))
-  model: Any = LogisticRegression(C=10.0, max_iter=features.iterations)
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # these are enough for a baseline
-    model.fit(features.transform(train), labels)
+  features, model = fit_logistic(train, labels, classes, featurize)
   predicted = model.predict(features.transform(dev))
-  predictions = [ClassPrediction(int(label), np.zeros(0)) for label in predicted]
+  predictions = [label_prediction(int(label)) for label in predicted]
   return Baseline(features.name.format('logistic regression'), task.scores(dev, predictions))
 
 
@@ -152,21 +146,30 @@ def classify_labels(
     task: Task, train: Sequence[Example], dev: Sequence[Example], featurize: Any = None
 ) -> Baseline:
   """Predict each label by TF-IDF, or other features, with logistic regression of its own."""
-  from sklearn.linear_model import LogisticRegression
   from sklearn.multiclass import OneVsRestClassifier
   labels: Any = [example.label or () for example in train]
-  features = (featurize or TfidfFeatures)(
-      train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // task.classes)))
-  model: Any = OneVsRestClassifier(LogisticRegression(C=10.0, max_iter=features.iterations))
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    model.fit(features.transform(train), indicate(labels, task.classes).astype(int))
+  targets = indicate(labels, task.classes).astype(int)
+  features, model = fit_logistic(train, targets, task.classes, featurize, OneVsRestClassifier)
   # Of a single label there are also the probabilities that examples do not have it.
   probabilities = model.predict_proba(features.transform(dev))[:, -task.classes:]
   predictions = [
       MultiLabelPrediction(tuple(np.flatnonzero(row > DEFAULT_THRESHOLD).tolist()), row)
       for row in probabilities]
   return Baseline(features.name.format('logistic regression'), task.scores(dev, predictions))
+
+
+def fit_logistic(
+    train: Sequence[Example], targets: np.ndarray, classes: int, featurize: Any,
+    wrap: Callable[[Any], Any] = lambda model: model) -> tuple[Any, Any]:
+  """Fit a logistic regression -> (features, model). wrap: makes the model of one for a class."""
+  from sklearn.linear_model import LogisticRegression
+  features = (featurize or TfidfFeatures)(
+      train, min(MAX_FEATURES, max(1000, MAX_WEIGHTS // classes)))
+  model = wrap(LogisticRegression(C=10.0, max_iter=features.iterations))
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # these iterations are enough for a baseline
+    model.fit(features.transform(train), targets)
+  return features, model
 
 
 def regress(
@@ -201,16 +204,12 @@ def value_predictions(values: np.ndarray) -> list[ClassPrediction]:
 def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Predict the choice whose words are most similar to those of context and question."""
   def make_pairs(examples):
-    pairs = []
-    for example in examples:
-      context = ' '.join(example.texts)
-      pairs += [Example((context, choice)) for choice in example.choices]
-    return pairs
+    return [Example((' '.join(example.texts), choice))
+            for example in examples for choice in example.choices]
   features = TfidfFeatures(make_pairs(train), MAX_FEATURES)
   scores = iter(features.similarities(make_pairs(dev))[:, 0].tolist())
-  predictions = [
-      ClassPrediction(int(np.argmax([next(scores) for _ in example.choices])), np.zeros(0))
-      for example in dev]
+  predictions = [label_prediction(int(np.argmax([next(scores) for _ in example.choices])))
+                 for example in dev]
   return Baseline('most similar choice by TF-IDF', task.scores(dev, predictions))
 
 
@@ -225,14 +224,9 @@ def rerank(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Base
   """Score the documents of each development example by BM25 (Robertson and Zaragoza 2009)."""
   texts = dict.fromkeys(itertools.chain.from_iterable(example.choices for example in dev))
   numbers = {text: number for number, text in enumerate(texts)}
-  index = Bm25(list(texts))
-  predictions = []
-  for start in range(0, len(dev), QUERY_BLOCK):
-    some = dev[start:start + QUERY_BLOCK]
-    scores = index.scores([example.texts[0] for example in some])
-    for row, example in zip(scores, some, strict=True):
-      predictions.append(Relevance(
-          row[[numbers[text] for text in example.choices]].tolist()))
+  scores = Bm25(list(texts)).scores([example.texts[0] for example in dev])
+  predictions = [Relevance(row[[numbers[text] for text in example.choices]].tolist())
+                 for row, example in zip(scores, dev, strict=True)]
   return Baseline('BM25', task.scores(dev, predictions))
 
 
@@ -381,13 +375,8 @@ class VectorFeatures:
 
 def split_sides(examples: Sequence[Example]) -> list[list[str]]:
   """Return the first texts of examples, and the second texts if there are any."""
-  count = max(len(example.texts) for example in examples)
-  sides = [[] for _ in range(count)]
-  for example in examples:
-    missing = [''] * (count - len(example.texts))
-    for side, text in enumerate(list(example.texts) + missing):
-      sides[side].append(text[:MAX_CHARACTERS])
-  return sides
+  sides = itertools.zip_longest(*(example.texts for example in examples), fillvalue='')
+  return [[text[:MAX_CHARACTERS] for text in side] for side in sides]
 
 
 def words_and_bigrams(text: str) -> list[str]:
@@ -399,10 +388,9 @@ def words_and_bigrams(text: str) -> list[str]:
 def character_ngrams(text: str) -> list[str]:
   """Return the character n-grams of words, n from 2 to 4."""
   ngrams = []
-  for word in split_words(text):
+  for word, size in itertools.product(split_words(text), (2, 3, 4)):
     padded = f' {word} '
-    for size in (2, 3, 4):
-      ngrams += [padded[at:at + size] for at in range(len(padded) - size + 1)]
+    ngrams += [padded[at:at + size] for at in range(len(padded) - size + 1)]
   return ngrams
 
 

@@ -1,9 +1,9 @@
 """BM25: ranking by the words that a query and a text share (Robertson and Zaragoza 2009).
 
-    Bm25(corpus).scores(['fast sorting'])       # [1, N]
+    next(Bm25(corpus).scores(['fast sorting'])) # [N]
     rank_bm25(['fast sorting'], corpus, 10)     # indices of the best texts [1, 10]
 """
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 import re
 from typing import Any
 
@@ -34,19 +34,17 @@ class Bm25:
     counts.data = counts.data * (K1 + 1) / (counts.data + norm[rows]) * idf[counts.indices]
     self.weights = counts.T.tocsc()
 
-  def scores(self, queries: Sequence[str]) -> np.ndarray:
-    """Score all texts for each query [Q, N]; pass hundreds of queries at most."""
-    counts = sparse.csr_matrix(self.counter.transform(queries), dtype=np.float64)
-    return (counts @ self.weights).toarray()
+  def scores(self, queries: Sequence[str]) -> Iterator[np.ndarray]:
+    """Yield the scores of all texts [N] for each query."""
+    for start in range(0, len(queries), QUERY_BLOCK):
+      some = self.counter.transform(queries[start:start + QUERY_BLOCK])
+      yield from (sparse.csr_matrix(some, dtype=np.float64) @ self.weights).toarray()
 
 
 def rank_bm25(queries: Sequence[str], corpus: Sequence[str], depth: int) -> np.ndarray:
   """Rank the texts of a corpus by BM25 -> indices of the best texts per query [Q, depth]."""
-  index, ranks = Bm25(corpus), []
-  for start in range(0, len(queries), QUERY_BLOCK):
-    scores = index.scores(queries[start:start + QUERY_BLOCK])
-    ranks.append(np.argsort(-scores, 1, kind='stable')[:, :min(depth, len(corpus))])
-  return np.concatenate(ranks)
+  return np.stack([
+      np.argsort(-row, kind='stable')[:depth] for row in Bm25(corpus).scores(queries)])
 
 
 def split_words(text: str) -> list[str]:

@@ -190,11 +190,9 @@ class ExampleFormat:
 
   def table_fields(self, one: InputExample, named: Any, truth: Any) -> dict[str, Any]:
     """Return the cells of a row of a table by column: key, prediction, truth, texts."""
-    cells: dict[str, Any] = {}
-    if one.example.key:
-      cells['id'] = one.example.key
-    cells |= self.prediction_cells(named) | {'truth': truth}
-    return cells | dict(zip(('text', 'text_b'), one.example.texts, strict=False))
+    key = {'id': one.example.key} if one.example.key else {}
+    texts = dict(zip(('text', 'text_b'), one.example.texts, strict=False))
+    return key | self.prediction_cells(named) | {'truth': truth} | texts
 
   def prediction_cells(self, named: Any) -> dict[str, Any]:
     """Return the cells of a named prediction."""
@@ -238,20 +236,25 @@ class ExampleFormat:
     return f'{label} ({self.confidence(example, prediction):.1%})'
 
 
-class Classification(ExampleFormat):
+class SequenceFormat(ExampleFormat):
+  """A text or a pair of texts."""
+
+  expected_input = 'a text, or a pair of texts'
+
+  def guess_columns(self, columns, row):
+    """Fill in the columns; two texts come from the usual pairs of columns."""
+    return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
+
+
+class Classification(SequenceFormat):
   """A text or a pair of texts with a class."""
 
   name = 'classification'
   columns = Columns(
       'sentence|text|review|content|title|question',
       label='label|gold_label|labels|class|category|sentiment|is_duplicate')
-  expected_input = 'a text, or a pair of texts'
   hides_labels = True
   has_probabilities = True
-
-  def guess_columns(self, columns, row):
-    """Fill in the columns; two texts come from the usual pairs of columns."""
-    return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
 
   def list_labels(self, raw, notes):
     """List the class names: numbers in numeric order, others sorted."""
@@ -287,21 +290,16 @@ class Classification(ExampleFormat):
     return per_class_scores(truth, predicted, task.labels)
 
 
-class Regression(ExampleFormat):
+class Regression(SequenceFormat):
   """A text or a pair of texts with a number."""
 
   name = 'regression'
   columns = Columns(
       'sentence|text|review|content|title',
       label='label|score|similarity|relatedness|labels|is_duplicate')
-  expected_input = 'a text, or a pair of texts'
   measures = ('pearson', 'spearman')
   has_class_names = False
   mistakes_title = 'Largest errors'
-
-  def guess_columns(self, columns, row):
-    """Fill in the columns; two texts come from the usual pairs of columns."""
-    return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
 
   def parse_label(self, item, classes):
     return row_readers.parse_value(item.label, item.example.where)

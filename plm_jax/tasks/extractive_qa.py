@@ -200,9 +200,9 @@ class AnswerTask(Task):
     rows, size, step = [], len(context.ids), min(self.stride, room)
     for at in range(0, max(size - room, 0) + step, step):
       until = min(at + room, size)
-      texts = question, context.ids[at:until]
+      texts = [question, context.ids[at:until]]
       if row_format.question_last:
-        texts = context.ids[at:until], question
+        texts.reverse()
       row = row_format.make_row(texts, vocab, length, 'none')
       # Positions of context tokens in the row.
       shift = row.text_starts[0 if row_format.question_last else 1] - at

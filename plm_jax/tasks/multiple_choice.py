@@ -54,10 +54,9 @@ class ChoiceTask(GroupedTask):
             f'{example.where}: expected a context, a question and two choices or more, got '
             f'{len(example.texts)} texts and {len(example.choices)} choices')
     contexts = encode_texts(tokenizer, [example.texts[0] for example in examples])
-    second_texts = []
-    for example in examples:
-      second_texts += [f'{example.texts[1]} {choice}'.strip() for choice in example.choices]
-    seconds = iter(encode_texts(tokenizer, second_texts))
+    seconds = iter(encode_texts(tokenizer, [
+        f'{example.texts[1]} {choice}'.strip() for example in examples for choice in example.choices
+    ]))
     groups = [[[context, next(seconds)] for _ in example.choices]
               for example, context in zip(examples, contexts, strict=True)]
     values = {'label': label_array(examples, np.int32), 'weight': label_weights(examples)}
@@ -74,11 +73,8 @@ class ChoiceTask(GroupedTask):
   def predict(self, examples, features, outputs):
     """Return the most likely choice of each question; outputs: score of each row."""
     scores = np.asarray(outputs, np.float64).reshape(len(examples), -1)
-    predictions = []
-    for row, example in zip(scores, examples, strict=True):
-      own = row[:len(example.choices)]
-      predictions.append(ClassPrediction(int(np.argmax(own)), softmax(own)))
-    return predictions
+    own = [row[:len(example.choices)] for row, example in zip(scores, examples, strict=True)]
+    return [ClassPrediction(int(np.argmax(row)), softmax(row)) for row in own]
 
   def compact_prediction(self, prediction):
     return label_prediction(prediction.label)

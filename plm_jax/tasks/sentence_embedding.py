@@ -59,9 +59,7 @@ class PairClassifier(nn.Module):
     """vectors [B, C, W] -> [B, K]; with prefixes [B, 1 + prefixes, K], zeros after each prefix."""
     dense = Dense((self.classes,), ('width', None), True, jnp.float32, name='dense')
     def logits(size):
-      kept = vectors
-      if size is not None:
-        kept = vectors * (jnp.arange(vectors.shape[-1]) < size)
+      kept = vectors if size is None else vectors * (jnp.arange(vectors.shape[-1]) < size)
       u, v = kept[:, 0], kept[:, 1]
       return dense(jnp.concatenate([u, v, jnp.abs(u - v)], -1))
     if not self.prefixes:
@@ -139,9 +137,7 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def metric_names(self):
-    if self.measured_by == 'similarity':
-      return STS_METRICS
-    return RETRIEVAL_METRICS
+    return STS_METRICS if self.measured_by == 'similarity' else RETRIEVAL_METRICS
 
   @property
   def example_format(self):
@@ -252,9 +248,7 @@ class EmbeddingTask(GroupedTask):
     losses = {}
     sizes = (vectors.shape[-1],) + self.prefixes
     for number, (name, size) in enumerate(zip(self.terms, sizes, strict=True)):
-      logits = relation
-      if relation is not None and self.prefixes:
-        logits = relation[:, number]
+      logits = relation[:, number] if relation is not None and self.prefixes else relation
       target = batch['target'][:, 0, :size] if 'target' in batch else None
       group = ExampleGroup(
           batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts,
@@ -277,10 +271,8 @@ class EmbeddingTask(GroupedTask):
     """
     vectors = np.asarray(outputs, np.float32).reshape(len(examples), features.group, -1)
     similarities = compare_pairs(vectors[:, 0], vectors[:, 1], self.compared_by)
-    predictions = []
-    for value, some, example in zip(similarities, vectors, examples, strict=True):
-      predictions.append(EmbeddingPrediction(float(value), some[:max(2, len(example.texts))]))
-    return predictions
+    return [EmbeddingPrediction(float(value), some[:max(2, len(example.texts))])
+            for value, some, example in zip(similarities, vectors, examples, strict=True)]
 
   def compact_prediction(self, prediction):
     """Drop the vectors if only similarities are compared."""
@@ -292,9 +284,8 @@ class EmbeddingTask(GroupedTask):
     if self.measured_by == 'similarity':
       return compute_label_metrics(STS_METRICS, examples, predictions)
     search = group_queries(examples)
-    vectors: dict[str, np.ndarray] = {}
-    for example, prediction in zip(examples, predictions, strict=True):
-      vectors[example.texts[1]] = prediction.vectors[1]
+    vectors = {example.texts[1]: prediction.vectors[1]
+               for example, prediction in zip(examples, predictions, strict=True)}
     queries = np.stack([predictions[number].vectors[0] for number in search.queries.values()])
     corpus = np.stack([vectors[text] for text in search.corpus])
     return retrieval_metrics(

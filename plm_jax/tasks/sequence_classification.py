@@ -110,10 +110,8 @@ class SequenceTask(CalibratedTask):
     for example in examples:
       if len(example.texts) not in (1, 2):
         raise ConfigError(f'{example.where}: expected a text or two, got {len(example.texts)}')
-    all_texts = list(itertools.chain.from_iterable(example.texts for example in examples))
-    ids = iter(tokenizer.encode_batch(all_texts))
-    texts = [list(itertools.islice(ids, len(example.texts))) for example in examples]
-    return self.features_from_ids(examples, texts, tokenizer.vocab, length)
+    return self.features_from_ids(
+        examples, encode_examples(tokenizer, examples), tokenizer.vocab, length)
 
   def features_from_ids(
       self, examples: Sequence[Example], texts: Sequence[Sequence[Sequence[int]]], vocab: Vocab,
@@ -123,11 +121,8 @@ class SequenceTask(CalibratedTask):
       rows = [self.input_format.make_row(some, vocab, length, self.cut) for some in texts]
       values = {'label': self.label_values(examples), 'weight': label_weights(examples)}
       return collect_rows(rows, values, np.arange(len(rows), dtype=np.int32))
-    rows, counts = [], []
-    for some in texts:
-      windows = self.window_rows(some, vocab, length)
-      rows += windows
-      counts.append(len(windows))
+    windows = [self.window_rows(some, vocab, length) for some in texts]
+    counts, rows = list(map(len, windows)), list(itertools.chain.from_iterable(windows))
     numbers = np.repeat(np.arange(len(texts), dtype=np.int32), counts)
     weights = label_weights(examples) / np.array(counts, np.float32)
     values = {'label': self.label_values(examples)[numbers], 'weight': weights[numbers]}
@@ -141,10 +136,9 @@ class SequenceTask(CalibratedTask):
     room -= sum(map(len, first))
     if room < 1:
       return [self.input_format.make_row(texts, vocab, length, self.cut)]
-    rows, last = [], texts[-1]
-    for start in window_starts(len(last), room, self.stride):
-      window = [*first, last[start:start + room]]
-      rows.append(self.input_format.make_row(window, vocab, length, 'none'))
+    rows = [
+        self.input_format.make_row([*first, texts[-1][start:start + room]], vocab, length, 'none')
+        for start in window_starts(len(texts[-1]), room, self.stride)]
     rows[0] = rows[0]._replace(lost=sum(map(len, texts[:-1])) - sum(map(len, first)))
     return rows
 
@@ -208,11 +202,9 @@ class SequenceTask(CalibratedTask):
     """Return a decision per example; None for a regression."""
     if self.regression:
       return None
-    logs, labels = [], []
-    for example, prediction in zip(examples, predictions, strict=True):
-      if example.label is not None:
-        logs.append(log_probabilities(prediction.probabilities))
-        labels.append(example.label)
+    pairs = zip(examples, predictions, strict=True)
+    logs = [log_probabilities(found.probabilities) for one, found in pairs if one.label is not None]
+    labels = [example.label for example in examples if example.label is not None]
     return Decisions(np.array(logs).reshape(-1, self.classes), np.array(labels, int))
 
   def compact_prediction(self, prediction):
@@ -269,6 +261,13 @@ def compute_label_metrics(
   truth = np.asarray([example.label for example in examples])
   predicted = np.asarray([prediction.label for prediction in predictions])
   return {name: float(METRICS[name](truth, predicted)) for name in names}
+
+
+def encode_examples(tokenizer: Tokenizer, examples: Sequence[Example]) -> list[list[list[int]]]:
+  """Encode the texts of examples."""
+  texts = itertools.chain.from_iterable(example.texts for example in examples)
+  ids = iter(tokenizer.encode_batch(list(texts)))
+  return [list(itertools.islice(ids, len(example.texts))) for example in examples]
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
