@@ -164,7 +164,7 @@ def is_constant(examples: Sequence[Example], predictions: Sequence[Any]) -> bool
         outputs += [rows] if field == 'probabilities' else list(rows)
         break
     else:
-      value = getattr(prediction, 'label', None)
+      value = getattr(prediction, 'value', None)
       if not isinstance(value, float):
         return False
       outputs.append(np.asarray(value))

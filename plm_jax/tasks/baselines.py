@@ -26,9 +26,9 @@ from plm_jax.sources.examples import Example
 from plm_jax.tasks.bm25 import Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate
-from plm_jax.tasks.outputs import Relevance
+from plm_jax.tasks.outputs import Relevance, Value
 from plm_jax.tasks.sentence_embedding import group_queries
-from plm_jax.tasks.sequence_classification import ClassPrediction
+from plm_jax.tasks.sequence_classification import ClassPrediction, label_prediction
 from plm_jax.tasks.token_classification import TagPrediction
 
 MAX_TRAIN_EXAMPLES, MAX_FEATURES = 10_000, 50_000
@@ -185,20 +185,15 @@ def regress(
   extract: Any = features.similarities if are_pairs else features.transform
   targets = [float(example.label) for example in train]  # pyright: ignore
   model = Ridge(alpha=1.0).fit(extract(train), targets)
-  return Baseline(features.name.format('ridge regression'), task.scores(
-      dev, value_predictions(model.predict(extract(dev)))))
+  predictions = [Value(float(value)) for value in model.predict(extract(dev))]
+  return Baseline(features.name.format('ridge regression'), task.scores(dev, predictions))
 
 
 def compare_pairs(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:
   """Predict similarity as the cosine of TF-IDF vectors, without using labels."""
   features = TfidfFeatures(list(train) + list(dev), MAX_FEATURES)
-  cosines = features.similarities(dev)[:, 0]
-  return Baseline('cosine of TF-IDF', task.scores(dev, value_predictions(cosines)))
-
-
-def value_predictions(values: np.ndarray) -> list[ClassPrediction]:
-  """Make predictions of numbers."""
-  return [ClassPrediction(float(value), np.zeros(0)) for value in values]
+  predictions = [Value(cosine) for cosine in features.similarities(dev)[:, 0].tolist()]
+  return Baseline('cosine of TF-IDF', task.scores(dev, predictions))
 
 
 def choose(task: Task, train: Sequence[Example], dev: Sequence[Example]) -> Baseline:

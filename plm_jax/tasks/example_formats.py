@@ -305,20 +305,20 @@ class Regression(SequenceFormat):
     return row_readers.parse_value(item.label, item.example.where)
 
   def name_prediction(self, task, example, prediction, text, starts):
-    return Value(prediction.label)
+    return Value(prediction.value)
 
   def prediction_cells(self, named):
     return {'value': named.value}
 
   def rank_mistakes(self, task, found):
     """Return all examples with predictions, the largest errors first."""
-    return sorted(found, key=lambda one: -abs(one[1].label - one[0].label))
+    return sorted(found, key=lambda one: -abs(one[1].value - one[0].label))
 
   def describe_label(self, task, example, label):
     return f'{label:.2f}'
 
   def describe_prediction(self, task, example, prediction):
-    return self.describe_label(task, example, prediction.label)
+    return self.describe_label(task, example, prediction.value)
 
 
 class Answers(ExampleFormat):
@@ -414,7 +414,7 @@ class RelatedTexts(ExampleFormat):
     return row_readers.read_related_texts(row, columns)
 
   def name_prediction(self, task, example, prediction, text, starts):
-    return Value(prediction.label)
+    return Value(prediction.value)
 
   def prediction_cells(self, named):
     return {'value': named.value}

@@ -80,7 +80,7 @@ class ChoiceTask(GroupedTask):
     return label_prediction(prediction.label)
 
   def scores(self, examples, predictions):
-    return compute_label_metrics(['accuracy'], examples, predictions)
+    return compute_label_metrics(['accuracy'], examples, [found.label for found in predictions])
 
 
 def choice_scores(outputs, batch):

@@ -25,13 +25,13 @@ from plm_jax.tasks.embedding_losses import (
 )
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
+from plm_jax.tasks.outputs import Value
 from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
 from plm_jax.tasks.regularizers import Plain
 from plm_jax.tasks.sequence_classification import (
   compute_label_metrics,
   encode_texts,
   label_array,
-  label_prediction,
   label_weights,
 )
 from plm_jax.validation import intervals
@@ -42,7 +42,7 @@ STS_METRICS = ('spearman', 'pearson')
 class EmbeddingPrediction(NamedTuple):
   """The predicted vectors of an example."""
 
-  label: float
+  value: float
   """similarity of the first two"""
   vectors: np.ndarray
   """of all texts [C, W]"""
@@ -276,13 +276,11 @@ class EmbeddingTask(GroupedTask):
 
   def compact_prediction(self, prediction):
     """Drop the vectors if only similarities are compared."""
-    if self.measured_by == 'similarity':
-      return label_prediction(prediction.label)
-    return prediction
+    return Value(prediction.value) if self.measured_by == 'similarity' else prediction
 
   def scores(self, examples, predictions):
     if self.measured_by == 'similarity':
-      return compute_label_metrics(STS_METRICS, examples, predictions)
+      return compute_label_metrics(STS_METRICS, examples, [found.value for found in predictions])
     search = group_queries(examples)
     vectors = {example.texts[1]: prediction.vectors[1]
                for example, prediction in zip(examples, predictions, strict=True)}

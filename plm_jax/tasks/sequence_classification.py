@@ -19,18 +19,19 @@ from plm_jax.tasks.document_windows import WindowPooling, combine_windows, windo
 from plm_jax.tasks.example_formats import CLASSIFICATION, REGRESSION
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.input_formats import InputRow, collect_rows
+from plm_jax.tasks.outputs import Value
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab
 from plm_jax.validation import intervals
 
 
 class ClassPrediction(NamedTuple):
-  """The predicted class or value of an example."""
+  """The predicted class of an example."""
 
-  label: int | float
-  """index of the class; value of a regression"""
+  label: int
+  """index of the class"""
   probabilities: np.ndarray
-  """of each class [C]; empty for a regression [0]"""
+  """of each class [C]; empty if they are not known"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +196,7 @@ class SequenceTask(CalibratedTask):
   def predict(self, examples, features, outputs):
     outputs = self.document_outputs(features, outputs)
     if self.regression:
-      return [ClassPrediction(float(x[0]), np.zeros(0)) for x in outputs]
+      return [Value(float(x[0])) for x in outputs]
     return [ClassPrediction(int(np.argmax(x)), self.class_probabilities(x)) for x in outputs]
 
   def decisions(self, examples, predictions):
@@ -208,10 +209,11 @@ class SequenceTask(CalibratedTask):
     return Decisions(np.array(logs).reshape(-1, self.classes), np.array(labels, int))
 
   def compact_prediction(self, prediction):
-    return label_prediction(prediction.label)
+    return prediction if self.regression else label_prediction(prediction.label)
 
   def scores(self, examples, predictions):
-    return compute_label_metrics(self.measures, examples, predictions)
+    found = [one.value if self.regression else one.label for one in predictions]
+    return compute_label_metrics(self.measures, examples, found)
 
 
 def focal_loss(
@@ -233,7 +235,7 @@ def focal_loss(
 
 
 @functools.lru_cache(maxsize=65536)
-def label_prediction(label: float) -> ClassPrediction:
+def label_prediction(label: int) -> ClassPrediction:
   """Return a prediction without probabilities, the same object for equal labels."""
   return ClassPrediction(label, np.zeros(0))
 
@@ -249,18 +251,17 @@ def label_array(examples: Sequence[Example], dtype: Any) -> np.ndarray:
 
 
 def compute_label_metrics(
-    names: Sequence[str], examples: Sequence[Example], predictions: Sequence[Any]
+    names: Sequence[str], examples: Sequence[Example], predicted: Sequence[float]
 ) -> dict[str, float]:
   """Compute metrics of labels by their names, in percent.
 
   Args:
     names: of `metrics.tasks.METRICS`.
     examples: with labels.
-    predictions: with the attribute `label`.
+    predicted: labels.
   """
   truth = np.asarray([example.label for example in examples])
-  predicted = np.asarray([prediction.label for prediction in predictions])
-  return {name: float(METRICS[name](truth, predicted)) for name in names}
+  return {name: float(METRICS[name](truth, np.asarray(predicted))) for name in names}
 
 
 def encode_examples(tokenizer: Tokenizer, examples: Sequence[Example]) -> list[list[list[int]]]:

@@ -29,7 +29,7 @@ from plm_jax.tasks import baselines
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.multilabel import MultiLabelPrediction
 from plm_jax.tasks.multiple_choice import ChoiceTask
-from plm_jax.tasks.outputs import Relevance
+from plm_jax.tasks.outputs import Relevance, Value
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import ClassPrediction, SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask, TagPrediction
@@ -246,8 +246,8 @@ def test_constant_outputs_are_named():
 
 
 @pytest.mark.parametrize(('predictions', 'expected'), [
-    ([ClassPrediction(2.5, np.zeros(0)), ClassPrediction(2.5004, np.zeros(0))], True),
-    ([ClassPrediction(2.5, np.zeros(0)), ClassPrediction(2.6, np.zeros(0))], False),
+    ([Value(2.5), Value(2.5004)], True),
+    ([Value(2.5), Value(2.6)], False),
     ([Relevance([0.3, 0.3]), Relevance([0.3, 0.3, 0.3])], True),
     ([Relevance([0.3, 0.4]), Relevance([0.3, 0.4])], False),
     ([ClassPrediction(0, np.array([0.25] * 4)), ClassPrediction(1, np.array([0.5] * 2))], True),
@@ -261,7 +261,7 @@ def test_outputs_of_every_kind_may_be_constant(predictions, expected):
 
 
 def test_values_are_constant_next_to_the_spread_of_the_true_ones():
-  predictions = [ClassPrediction(value, np.zeros(0)) for value in (0.0012, 0.0018)]
+  predictions = [Value(value) for value in (0.0012, 0.0018)]
   assert not is_constant([Example(('x',), label) for label in (0.001, 0.002)], predictions)
   assert is_constant([Example(('x',), label) for label in (10.0, 20.0)], predictions)
 
