@@ -18,6 +18,7 @@ import flax.linen as nn
 import jax
 from jax.sharding import Mesh
 import numpy as np
+import optax
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
@@ -129,8 +130,7 @@ def weighted_losses(
 ) -> jax.Array:
   """Compute the weighted cross-entropy of each row, [rows]; see `BoundEstimator.logits`."""
   logits = suppress_mask(logits_of(params, batch).astype(np.float32), mask)
-  chosen = jax.numpy.take_along_axis(logits, labels[..., None], -1)[..., 0]
-  return ((jax.nn.logsumexp(logits, -1) - chosen) * weights).sum(-1)
+  return (optax.softmax_cross_entropy_with_integer_labels(logits, labels) * weights).sum(-1)
 
 
 def estimate_bound(

@@ -18,6 +18,7 @@ import flax.linen as nn
 import jax
 from jax.sharding import Mesh
 import numpy as np
+import optax
 
 from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
@@ -174,8 +175,7 @@ def compute_target_logprobs(
   logits_of: see `PseudoScorer.logits`.
   """
   logits = logits_of(params, batch)[:, 0].astype(np.float32)
-  chosen = jax.numpy.take_along_axis(logits, targets[:, None], 1)[:, 0]
-  return chosen - jax.nn.logsumexp(logits, -1)
+  return -optax.softmax_cross_entropy_with_integer_labels(logits, targets)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,11 +97,9 @@ def encode(
   with progress.progress_bar('texts', len(rows)) as done:
     for some, batch in iterate_batches(rows, trained.model, tokens, max(tokenizer.vocab.pad, 0)):
       encoded = np.asarray(compute_vectors(config, params, batch, layer, pooling), np.float32)
-      for place, number in enumerate(some):
-        vectors = encoded[place]
-        if pooling == 'none':
-          vectors = vectors[:len(rows[number])].copy()
-        found[number] = check_finite(vectors)
+      for number, vectors in zip(some, encoded, strict=False):
+        own = vectors[:len(rows[number])].copy() if pooling == 'none' else vectors
+        found[number] = check_finite(own)
       done.update(len(some))
   if pooling == 'none':
     return found
@@ -169,18 +167,15 @@ def compute_vectors(config, params, batch, layer: int, pooling: Pooling):
 
   batch: tokens and segments [batch, length]. layer: 0 (embeddings) to the number of layers.
   """
-  x = compute_hidden_states(config, params, batch, layer).astype(jnp.float32)
+  output, x, block = apply_with_intermediates(config, params, batch)
+  if layer == config.stack.blocks:
+    x = output.hidden
+  elif layer:
+    x = block['hidden'][-1][layer - 1]
+  x = x.astype(jnp.float32)
   if pooling == 'none':
     return x
   return pool(x, batch['segments'], 'mean' if pooling == 'own' else pooling)
-
-
-def compute_hidden_states(config, params, batch, layer: int):
-  """Compute the hidden states [batch, length, hidden] of one layer; 0: the embeddings."""
-  output, embedded, block = apply_with_intermediates(config, params, batch)
-  if layer == config.stack.blocks:
-    return output.hidden
-  return block['hidden'][-1][layer - 1] if layer else embedded
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'attention'))

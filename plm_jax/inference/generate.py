@@ -161,10 +161,11 @@ def make_objective_samples(
 
 def decode_with_sentinels(tokenizer: Any, ids: Sequence[int]) -> str:
   """Decode a text with its masks and sentinels visible, which `decode` leaves out."""
+  vocab, parts = tokenizer.vocab, []
+  between = {vocab.bos, vocab.eos, vocab.cls, vocab.sep, vocab.pad, vocab.eop, vocab.gmask}
   def is_blank(i):
-    return i == tokenizer.vocab.mask or '<extra_id_' in tokenizer.pieces[i]
-  parts = []
-  for blank, some in itertools.groupby(drop_special_ids(tokenizer.vocab, ids), is_blank):
+    return i == vocab.mask or '<extra_id_' in tokenizer.pieces[i]
+  for blank, some in itertools.groupby((i for i in ids if i not in between), is_blank):
     run = list(some)
     parts += [tokenizer.pieces[i] for i in run] if blank else [tokenizer.decode(run)]
   return ' '.join(part.strip('▁ ') for part in parts)
@@ -361,12 +362,6 @@ def decode_continuation(
   if tokens and tokens[-1] in end:
     return Continuation(text, tokens, 'end')
   return Continuation(text, tokens, '' if going else 'length')
-
-
-def drop_special_ids(vocab: Vocab, ids: Sequence[int]) -> list[int]:
-  """Drop the special tokens that separate texts."""
-  between = {vocab.bos, vocab.eos, vocab.cls, vocab.sep, vocab.pad, vocab.eop, vocab.gmask}
-  return [i for i in ids if i not in between]
 
 
 def stable_prefix(text: str, stops: Sequence[str]) -> str:

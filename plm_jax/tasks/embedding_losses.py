@@ -281,9 +281,7 @@ class ScoreMargins(VectorLoss):
 
   def __call__(self, vectors, group):
     scores, real = document_scores(vectors, group)
-    weight = real * group.weight[:, None]
-    margins, wanted = scores[:, :1] - scores, group.scores[:, :1] - group.scores
-    return weighted_sum(jnp.square(margins - wanted)[:, 1:], weight[:, 1:])
+    return margin_mse(scores, group.scores, real * group.weight[:, None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,6 +338,12 @@ def false_negative_mask(texts: jax.Array | None, columns: int, rows: int) -> jax
 def weighted_sum(losses: jax.Array, weight: jax.Array) -> LossPair:
   """Return (sum, weight) of losses with the given weights."""
   return (losses * weight).sum(), weight.sum()
+
+
+def margin_mse(scores: jax.Array, wanted: jax.Array, weight: jax.Array) -> LossPair:
+  """Compute the squared errors of the margins of the first score to the others [B, C]."""
+  errors = (scores[:, :1] - scores) - (wanted[:, :1] - wanted)
+  return weighted_sum(jnp.square(errors)[:, 1:], weight[:, 1:])
 
 
 def pair_cosines(vectors: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from plm_jax.objectives import Arrays
 from plm_jax.tasks.contract import OutputUnit
-from plm_jax.tasks.embedding_losses import LossPair, weighted_sum
+from plm_jax.tasks.embedding_losses import LossPair, margin_mse, weighted_sum
 from plm_jax.validation import ValidatedConfig, intervals
 
 Activation = Literal['sigmoid', 'none']
@@ -156,9 +156,7 @@ class MarginMSE(ListLoss):
   teacher = True
 
   def __call__(self, scores, group):
-    margins, wanted = scores[:, :1] - scores, group.relevance[:, :1] - group.relevance
-    weight = group.real * group.weight[:, None]
-    return weighted_sum(jnp.square(margins - wanted)[:, 1:], weight[:, 1:])
+    return margin_mse(scores, group.relevance, group.real * group.weight[:, None])
 
 
 RankingLosses = Binary | Regression | Negatives | ListNet | MarginMSE
