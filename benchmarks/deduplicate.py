@@ -25,7 +25,7 @@ import time
 from benchmarks.prepare import figures
 from benchmarks.side_by_side import machine
 from plm_jax.corpora import word_hashes
-from plm_jax.corpora.minhash import MinHash
+from plm_jax.corpora.word_hashes import MinHash
 
 CONTESTANTS = 'plm_jax', 'datasketch'
 SIMILARITIES = 0.9, 0.8, 0.7, 0.6, 0.5

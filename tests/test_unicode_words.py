@@ -7,7 +7,7 @@ import pytest
 from scripts_text import sentences as sentences_of
 
 from plm_jax import unicode_words
-from plm_jax.corpora import filter_documents, filters, quality, word_hashes
+from plm_jax.corpora import filter_documents, filters, word_hashes
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.preparation import word_segmentation
 from plm_jax.sources import sentence_splitting
@@ -170,9 +170,9 @@ def test_marks_do_not_make_words_long():
   """The rule on the length of words counts letters, whatever their form."""
   for name in ('hebrew', 'arabic', 'tamil', 'devanagari', 'korean nfd', 'latin nfd', 'yoruba'):
     text = sentences_of(name, 60)
-    assert quality.broken_quality_rule(text, stop_words=0) == '', name
-  assert quality.broken_quality_rule(['וּבְהִתְקַהֲלוּתָם הַיַּלְדָּה ' * 40], stop_words=0) == ''
-  assert quality.broken_quality_rule(['incomprehensibilities ' * 60],
+    assert filters.broken_quality_rule(text, stop_words=0) == '', name
+  assert filters.broken_quality_rule(['וּבְהִתְקַהֲלוּתָם הַיַּלְדָּה ' * 40], stop_words=0) == ''
+  assert filters.broken_quality_rule(['incomprehensibilities ' * 60],
                                      stop_words=0) == 'length of words'
 
 

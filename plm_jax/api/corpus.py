@@ -15,7 +15,7 @@ from plm_jax.storage import bucket_check
 if TYPE_CHECKING:
   from plm_jax.api.models import Path
   from plm_jax.config.run import FinetuneRun, PretrainRun, Scale
-  from plm_jax.corpora.clean_report import CleanReport
+  from plm_jax.corpora.batches import CleanReport
   from plm_jax.runs.inspect import Inspection
 
 

@@ -25,10 +25,9 @@ import numpy as np
 import tqdm
 
 from plm_jax import storage
-from plm_jax.corpora import batches, clean_report, disk_tables, duplicates
-from plm_jax.corpora.batches import FilteredBatch, KeptDocument
-from plm_jax.corpora.clean_report import CleanReport
-from plm_jax.corpora.disk_tables import DiskTable
+from plm_jax.corpora import batches, duplicates
+from plm_jax.corpora.batches import CleanReport, FilteredBatch, KeptDocument
+from plm_jax.corpora.duplicates import DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import UserError, name_field, print_line
@@ -205,7 +204,7 @@ def open_tables(work: pathlib.Path, config: CleanConfig) -> dict[str, DiskTable]
     tables['sketches'] = DiskTable(work / 'sketches', np.uint8, minhash.values)
     tables['bands'] = DiskTable(work / 'bands', np.uint64, minhash.bands)
   if config.span:
-    tables['spans'] = DiskTable(work / 'spans', disk_tables.SPAN_DTYPE)
+    tables['spans'] = DiskTable(work / 'spans', duplicates.SPAN_DTYPE)
   return tables
 
 
@@ -254,7 +253,7 @@ def write_shard(config: CleanConfig, work: pathlib.Path, shard: tuple[int, int])
 def read_repeated_spans(work: pathlib.Path, number: int) -> dict[int, set[int]]:
   """Return the first sentences of repeated spans by place, of the documents of a file."""
   spans: dict[int, set[int]] = {}
-  for row in DiskTable(work / f'repeated-{number:05d}', disk_tables.SPAN_DTYPE).read():
+  for row in DiskTable(work / f'repeated-{number:05d}', duplicates.SPAN_DTYPE).read():
     spans.setdefault(int(row['place']), set()).add(int(row['start']))
   return spans
 
@@ -275,7 +274,7 @@ def publish(
     samples = itertools.chain.from_iterable(report.samples.values())
     rows = ''.join(json.dumps(sample, ensure_ascii=False) + '\n' for sample in samples)
     storage.write(output / DROPPED_FILE, rows, CleanError)
-  clean_report.write_report(report, output / REPORT_FILE, source=known)
+  batches.write_report(report, output / REPORT_FILE, source=known)
   for folder in [work] + list(output.glob(f'{WORK_FOLDER}*')):
     with contextlib.suppress(storage.StorageError), storage.io_errors_as(folder, 'removed'):
       folder.rmtree()

@@ -22,12 +22,10 @@ import numpy as np
 
 from plm_jax import storage
 from plm_jax.corpora import batches, clean, duplicate_stages
-from plm_jax.corpora.batches import KeptDocument
+from plm_jax.corpora.batches import CleanReport, KeptDocument
 from plm_jax.corpora.clean import CleanError
-from plm_jax.corpora.clean_report import CleanReport
-from plm_jax.corpora.contamination import EvaluationNgrams
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
-from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
+from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter, EvaluationNgrams
 from plm_jax.preparation import encode, parallel_stages
 from plm_jax.preparation.parallel_stages import (
   PartSummary,

@@ -1,14 +1,15 @@
 """Deduplication in stages that many machines work on in any order; see `duplicates`.
 
-    partition_exact       a shard -> its documents, by the first bits of their hashes
-    find_exact_duplicates all with the same first bits -> those that come after an equal one
-    partition_bands       the rest of a shard -> its bands, by their first bits find_shared_bands
-    all with the same first bits -> those that several documents have, by shard collect_sketches
-    a shard -> the sketches of these documents, by the same bits link_similar          all with the
-    same first bits -> edges among similar documents join_similar          all edges -> documents
-    that are in a tree with an earlier one partition_spans       the rest of a shard -> its spans,
-    by their first bits find_repeated_spans   all with the same first bits -> those that came
-    before, by shard
+    partition_exact        a shard -> its documents, by the first bits of their hashes
+    find_exact_duplicates  all with the same first bits -> those that come after an equal one
+    partition_bands        the rest of a shard -> its bands, by their first bits
+    find_shared_bands      all with the same first bits -> those that several documents have, by
+                           shard
+    collect_sketches       a shard -> the sketches of these documents, by the same bits
+    link_similar           all with the same first bits -> edges among similar documents
+    join_similar           all edges -> documents that are in a tree with an earlier one
+    partition_spans        the rest of a shard -> its spans, by their first bits
+    find_repeated_spans    all with the same first bits -> those that came before, by shard
 
 Only hashes are sent between machines, and 256 bytes for each document that shares a band with
 others. One worker joins all edges; it has eight bytes per document on its disk. A place is the
@@ -23,11 +24,10 @@ from typing import Any, NamedTuple
 from etils import epath
 import numpy as np
 
-from plm_jax.corpora import disk_tables, duplicates
-from plm_jax.corpora.disk_tables import PLACE_DTYPE
-from plm_jax.corpora.duplicates import EXACT, KEPT, NEAR
+from plm_jax.corpora import duplicates
+from plm_jax.corpora.duplicates import EXACT, KEPT, NEAR, PLACE_DTYPE
 from plm_jax.corpora.filter_documents import CleanConfig
-from plm_jax.corpora.minhash import MinHash
+from plm_jax.corpora.word_hashes import MinHash
 from plm_jax.preparation.parallel_stages import PieceKey, Runner, load_arrays, piece_path
 
 # Arrays of a piece, see `batches.FilteredBatch`.
@@ -148,8 +148,8 @@ def partition_exact(
   shard = collect_state(items).shard
   exact = read_arrays(folder, shard, 'exact')
   places = number << PLACE_BITS | np.arange(len(exact))
-  rows = disk_tables.make_rows(PLACE_DTYPE, number=exact, place=places)
-  yield from disk_tables.partition_rows(rows, disk_tables.partition_bits(shard.corpus_documents))
+  rows = duplicates.make_rows(PLACE_DTYPE, number=exact, place=places)
+  yield from duplicates.partition_rows(rows, duplicates.partition_bits(shard.corpus_documents))
 
 
 def find_exact_duplicates(
@@ -157,7 +157,7 @@ def find_exact_duplicates(
   """Yield, by shard, documents whose hash an earlier document has."""
   del part
   entries = sort_rows(rows)
-  yield from mark_places(EXACT, entries['place'][disk_tables.repeats_previous(entries)])
+  yield from mark_places(EXACT, entries['place'][duplicates.repeats_previous(entries)])
 
 
 def partition_bands(
@@ -168,16 +168,16 @@ def partition_bands(
   kept = np.flatnonzero(state.marks == KEPT)
   bands = read_arrays(folder, state.shard, 'bands')[kept]
   places = (number << PLACE_BITS | kept).repeat(bands.shape[1])
-  rows = disk_tables.make_rows(PLACE_DTYPE, number=bands.ravel(), place=places)
-  bits = disk_tables.partition_bits(state.shard.corpus_documents * minhash.bands)
-  yield from disk_tables.partition_rows(rows, bits)
+  rows = duplicates.make_rows(PLACE_DTYPE, number=bands.ravel(), place=places)
+  bits = duplicates.partition_bits(state.shard.corpus_documents * minhash.bands)
+  yield from duplicates.partition_rows(rows, bits)
 
 
 def find_shared_bands(
     part: int, rows: Iterable[np.ndarray]) -> Iterator[tuple[int, BandCandidates]]:
   """Yield, by shard, documents that share a band with others."""
   entries = sort_rows(rows)
-  repeats = disk_tables.repeats_previous(entries)
+  repeats = duplicates.repeats_previous(entries)
   is_repeated = np.append(repeats[1:], False)[:len(repeats)]
   for number, shard_rows in split_by_shard(entries[repeats | is_repeated]):
     yield number, BandCandidates(part, shard_rows)
@@ -238,8 +238,8 @@ def partition_spans(
   rows = read_spans(folder, state.shard)
   rows = rows[state.marks[rows['place']] == KEPT]
   rows['place'] |= number << PLACE_BITS
-  bits = disk_tables.partition_bits(state.shard.corpus_spans)
-  yield from disk_tables.partition_rows(rows, bits)
+  bits = duplicates.partition_bits(state.shard.corpus_spans)
+  yield from duplicates.partition_rows(rows, bits)
 
 
 def find_repeated_spans(
@@ -247,7 +247,7 @@ def find_repeated_spans(
   """Yield, by shard, spans that came before."""
   del part
   entries = sort_rows(rows)
-  repeated = entries[disk_tables.repeats_previous(entries)]
+  repeated = entries[duplicates.repeats_previous(entries)]
   for number, shard_rows in split_by_shard(repeated):
     shard_rows['place'] &= PLACE_MASK
     yield number, RepeatedSpans(shard_rows)
@@ -264,7 +264,7 @@ def sort_rows(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 def mark_places(mark: int, places: np.ndarray) -> Iterator[tuple[int, MarkedDocuments]]:
   """Yield the shards of places [M], with the marked places in each shard."""
-  rows = disk_tables.make_rows(
+  rows = duplicates.make_rows(
       PLACE_DTYPE, number=np.zeros(len(places), np.uint64), place=places)
   for number, shard_rows in split_by_shard(rows):
     yield number, MarkedDocuments(mark, shard_rows['place'] & PLACE_MASK)

@@ -1,17 +1,137 @@
 """Exact duplicates, near-duplicates and repeated spans of a corpus, from hashes only.
 
+Hashes are in tables on the disk (`DiskTable`), which work that was interrupted truncates. Memory
+does not grow with a table: rows are partitioned by their numbers into files of about PIECE_BYTES,
+which are sorted one by one (`group_equal`).
+
 Documents are identified by their place in the corpus. Duplicates form a disjoint-set forest
 (union-find): an array in which a document points to one before it, or to itself. It is a file that
 is mapped to memory, like all arrays with an entry for each document.
 """
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+import os
 import pathlib
 
 import numpy as np
 
-from plm_jax.corpora import disk_tables
-from plm_jax.corpora.disk_tables import PLACE_DTYPE, DiskTable
-from plm_jax.corpora.minhash import MinHash
+from plm_jax import storage
+from plm_jax.corpora.word_hashes import MinHash
+
+PIECE_BYTES = 1 << 24  # bytes that are sorted at once
+CHUNK_ROWS = 1 << 18  # rows that are read at once
+# A hash, and the document that has it.
+PLACE_DTYPE = np.dtype([('number', np.uint64), ('place', np.int64)])
+# A hash of sentences, the document that has it, and the first sentence in it.
+SPAN_DTYPE = np.dtype([('number', np.uint64), ('place', np.int64), ('start', np.int64)])
+
+
+class DiskTable:
+  """Rows of one kind in a file."""
+
+  def __init__(self, path: pathlib.Path, dtype: np.dtype | type, width: int = 1):
+    """Describe a table; width: numbers per row."""
+    self.path, self.dtype, self.width = path, np.dtype(dtype), width
+
+  def __len__(self) -> int:
+    if not self.path.exists():
+      return 0
+    return self.path.stat().st_size // self.row_bytes
+
+  @property
+  def row_bytes(self) -> int:
+    """Size of a row in bytes."""
+    return self.dtype.itemsize * self.width
+
+  def append(self, rows: np.ndarray) -> None:
+    """Append rows [M, width]. Raises StorageError."""
+    with storage.io_errors_as(self.path, 'written'), open(self.path, 'ab') as file:
+      np.ascontiguousarray(rows, self.dtype).tofile(file)
+
+  def truncate(self, length: int) -> None:
+    """Keep only the first rows, which were there before an interruption."""
+    with storage.io_errors_as(self.path, 'written'), open(self.path, 'ab') as file:
+      file.truncate(length * self.row_bytes)
+
+  def read(self) -> np.ndarray:
+    """Map all rows [N, width] to memory; [N] for width 1."""
+    shape = (len(self), self.width) if self.width > 1 else (len(self),)
+    if not len(self):
+      return np.empty(shape, self.dtype)
+    return np.memmap(self.path, self.dtype, 'r', shape=shape)
+
+  def read_at(self, places: np.ndarray) -> np.ndarray:
+    """Read the rows [M, width] at places [M], one by one.
+
+    With a memory map, the pages around them would take memory.
+    """
+    with open(self.path, 'rb') as file:
+      rows = [os.pread(file.fileno(), self.row_bytes, place * self.row_bytes)
+              for place in places.tolist()]
+    return np.frombuffer(b''.join(rows), self.dtype).reshape(-1, self.width)
+
+  def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number of the first row, rows) for parts of the table."""
+    step = max(CHUNK_ROWS // self.width, 1)
+    # Not mapped: pages that were read once would count as memory.
+    for start in range(0, len(self), step):
+      offset = start * self.row_bytes
+      rows = np.fromfile(self.path, self.dtype, step * self.width, offset=offset)
+      if self.width > 1:
+        rows = rows.reshape(-1, self.width)
+      yield start, rows
+
+
+def group_equal(
+    parts: Iterable[np.ndarray], size: int, folder: pathlib.Path) -> Iterator[np.ndarray]:
+  """Yield rows with equal numbers next to each other, in their original order.
+
+  All rows of a number are in one array.
+
+  Args:
+    parts: rows with a field 'number'.
+    size: number of rows, about.
+    folder: for temporary files, which are removed.
+  """
+  bits = partition_bits(size)
+  pieces: dict[int, DiskTable] = {}
+  for rows in parts:
+    for name, piece_rows in partition_rows(rows, bits):
+      if name not in pieces:
+        pieces[name] = DiskTable(folder / f'piece-{name:05d}', rows.dtype)
+      pieces[name].append(piece_rows)
+  for _, table in sorted(pieces.items()):
+    rows = np.fromfile(table.path, table.dtype)
+    table.path.unlink()
+    yield rows[np.argsort(rows['number'], kind='stable')]
+
+
+def partition_bits(size: int) -> int:
+  """Return the number of bits of their numbers by which `size` rows are partitioned."""
+  return max(size * PLACE_DTYPE.itemsize // PIECE_BYTES, 1).bit_length() - 1
+
+
+def partition_rows(rows: np.ndarray, bits: int) -> Iterator[tuple[int, np.ndarray]]:
+  """Yield the first bits of numbers, and the rows with such numbers, in their original order."""
+  if not len(rows):
+    return
+  piece = rows['number'] >> np.uint64(64 - bits) if bits else np.zeros(len(rows), np.uint64)
+  order = np.argsort(piece, kind='stable')
+  names, starts = np.unique(piece[order], return_index=True)
+  yield from zip(names.tolist(), np.split(rows[order], starts[1:]), strict=True)
+
+
+def repeats_previous(rows: np.ndarray) -> np.ndarray:
+  """Return [M] whether a row has the number of the row before it."""
+  return np.concatenate([[False], rows['number'][1:] == rows['number'][:-1]])[:len(rows)]
+
+
+def make_rows(dtype: np.dtype, **columns: np.ndarray) -> np.ndarray:
+  """Make rows [M] of columns [M]."""
+  rows = np.empty(len(columns['number']), dtype)
+  for name, column in columns.items():
+    rows[name] = column
+  return rows
+
 
 # Documents of a band that others are compared with: very many may share only a header.
 MAX_LEADERS = 16
@@ -25,10 +145,10 @@ def mark_exact(exact: DiskTable, marks: np.ndarray, folder: pathlib.Path) -> Non
   def entries():
     for start, numbers in exact.chunks():
       places = np.arange(start, start + len(numbers))
-      yield disk_tables.make_rows(PLACE_DTYPE, number=numbers, place=places)
+      yield make_rows(PLACE_DTYPE, number=numbers, place=places)
 
-  for rows in disk_tables.group_equal(entries(), len(exact), folder):
-    marks[rows['place'][disk_tables.repeats_previous(rows)]] = EXACT
+  for rows in group_equal(entries(), len(exact), folder):
+    marks[rows['place'][repeats_previous(rows)]] = EXACT
 
 
 def mark_near(
@@ -41,9 +161,9 @@ def mark_near(
     for start, numbers in bands.chunks():
       kept = np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
       places = (start + kept).repeat(numbers.shape[1])
-      yield disk_tables.make_rows(PLACE_DTYPE, number=numbers[kept].ravel(), place=places)
+      yield make_rows(PLACE_DTYPE, number=numbers[kept].ravel(), place=places)
 
-  for rows in disk_tables.group_equal(kept_bands(), len(bands) * minhash.bands, folder):
+  for rows in group_equal(kept_bands(), len(bands) * minhash.bands, folder):
     edges = similar_edges(minhash, rows['number'], rows['place'], sketches.read_at)
     union_trees(forest, edges)
   for places in find_duplicates(forest):
@@ -53,16 +173,16 @@ def mark_near(
 def make_forest(size: int, folder: pathlib.Path) -> np.ndarray:
   """Make a forest of documents that each are a tree of their own."""
   forest = np.memmap(folder / 'forest', np.int64, 'w+', shape=(size,))
-  for start in range(0, size, disk_tables.CHUNK_ROWS):
-    stop = min(start + disk_tables.CHUNK_ROWS, size)
+  for start in range(0, size, CHUNK_ROWS):
+    stop = min(start + CHUNK_ROWS, size)
     forest[start:stop] = np.arange(start, stop)
   return forest
 
 
 def find_duplicates(forest: np.ndarray) -> Iterator[np.ndarray]:
   """Yield the places [M] of documents that are in a tree with an earlier document."""
-  for start in range(0, len(forest), disk_tables.CHUNK_ROWS):
-    parents = forest[start:start + disk_tables.CHUNK_ROWS]
+  for start in range(0, len(forest), CHUNK_ROWS):
+    parents = forest[start:start + CHUNK_ROWS]
     yield start + np.flatnonzero(parents != np.arange(start, start + len(parents)))
 
 
@@ -131,11 +251,11 @@ def mark_spans(
   """
   tables = []
   for shard in range(len(firsts)):
-    tables.append(DiskTable(folder / f'repeated-{shard:05d}', disk_tables.SPAN_DTYPE))
+    tables.append(DiskTable(folder / f'repeated-{shard:05d}', SPAN_DTYPE))
     tables[-1].path.unlink(missing_ok=True)
   parts = (rows[marks[rows['place']] == KEPT] for _, rows in spans.chunks())
-  for rows in disk_tables.group_equal(parts, len(spans), folder):
-    repeated = rows[disk_tables.repeats_previous(rows)]
+  for rows in group_equal(parts, len(spans), folder):
+    repeated = rows[repeats_previous(rows)]
     shards = np.searchsorted(firsts, repeated['place'], 'right') - 1
     for shard in np.unique(shards):
       tables[shard].append(repeated[shards == shard])

@@ -10,9 +10,9 @@ import pytest
 import plm_jax
 from plm_jax import validation
 from plm_jax.corpora import clean as clean_lib
-from plm_jax.corpora import disk_tables, filter_documents
+from plm_jax.corpora import duplicates, filter_documents
 from plm_jax.corpora.clean import CleanError, clean
-from plm_jax.corpora.disk_tables import PLACE_DTYPE, SPAN_DTYPE, DiskTable
+from plm_jax.corpora.duplicates import PLACE_DTYPE, SPAN_DTYPE, DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.distributed import worker_pool
 from plm_jax.sources import text_sources
@@ -112,8 +112,8 @@ def test_kept_text_keeps_its_white_space(tmp_path):
 def small(monkeypatch):
   """Many units, files and pieces, of few documents."""
   monkeypatch.setattr(clean_lib.encode, 'UNIT_CHARACTERS', 1 << 13)
-  monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 12)
-  monkeypatch.setattr(disk_tables, 'CHUNK_ROWS', 1 << 8)
+  monkeypatch.setattr(duplicates, 'PIECE_BYTES', 1 << 12)
+  monkeypatch.setattr(duplicates, 'CHUNK_ROWS', 1 << 8)
   return CleanConfig(shard_characters=30_000, span=2, samples=3, workers=1)
 
 
@@ -201,18 +201,18 @@ def test_nothing_is_left(tmp_path):
 
 
 def test_equal_numbers_meet(tmp_path, monkeypatch):
-  monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 10)
+  monkeypatch.setattr(duplicates, 'PIECE_BYTES', 1 << 10)
   numbers = RNG.integers(0, 500, 3000).astype(np.uint64) * np.uint64((1 << 64) // 500)
-  parts = (disk_tables.make_rows(PLACE_DTYPE, number=some,
+  parts = (duplicates.make_rows(PLACE_DTYPE, number=some,
                                  place=np.arange(at * 300, at * 300 + 300))
            for at, some in enumerate(np.split(numbers, 10)))
-  found = list(disk_tables.group_equal(parts, 3000, tmp_path))
+  found = list(duplicates.group_equal(parts, 3000, tmp_path))
   assert len(found) > 8 and not list(tmp_path.iterdir())
   rows = np.concatenate(found)
   order = np.argsort(numbers, kind='stable')
   assert (rows['place'] == order).all() and (rows['number'] == numbers[order]).all()
-  assert disk_tables.repeats_previous(rows).sum() == 3000 - len(np.unique(numbers))
-  assert not list(disk_tables.group_equal([np.empty(0, SPAN_DTYPE)], 0, tmp_path))
+  assert duplicates.repeats_previous(rows).sum() == 3000 - len(np.unique(numbers))
+  assert not list(duplicates.group_equal([np.empty(0, SPAN_DTYPE)], 0, tmp_path))
 
 
 def test_tables_are_truncated_to_complete_rows(tmp_path):

@@ -14,7 +14,7 @@ from shuffled import Shuffled
 from test_filters import LANGUAGES
 
 from plm_jax import storage, validation
-from plm_jax.corpora import batches, clean_parallel, disk_tables, duplicate_stages, filter_documents
+from plm_jax.corpora import batches, clean_parallel, duplicate_stages, duplicates, filter_documents
 from plm_jax.corpora import clean as clean_lib
 from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
@@ -69,8 +69,8 @@ def small(monkeypatch, tmp_path):
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
   monkeypatch.setattr(encode, 'UNIT_CHARACTERS', 3000)
   monkeypatch.setattr(clean_parallel, 'PIECE_CHARACTERS', 8000)
-  monkeypatch.setattr(disk_tables, 'PIECE_BYTES', 1 << 12)
-  monkeypatch.setattr(disk_tables, 'CHUNK_ROWS', 1 << 8)
+  monkeypatch.setattr(duplicates, 'PIECE_BYTES', 1 << 12)
+  monkeypatch.setattr(duplicates, 'CHUNK_ROWS', 1 << 8)
   monkeypatch.setattr(os, 'fsync', lambda file: None)  # a test writes hundreds of files
 
 

@@ -5,10 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
-from plm_jax.corpora import contamination, duplicates, filter_documents, quality, word_hashes
+from plm_jax.corpora import duplicates, filter_documents, filters, word_hashes
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter
 from plm_jax.corpora.filters import FilterConfig, RuleFilter
-from plm_jax.corpora.minhash import MinHash
+from plm_jax.corpora.word_hashes import MinHash
 from plm_jax.errors import UserError
 from plm_jax.validation import ConfigError
 
@@ -61,34 +61,34 @@ def test_bad_words_are_whole_words_except_in_chinese(tmp_path):
 
 def test_quality():
   long = [*PROSE, *PROSE]
-  assert quality.broken_quality_rule(long) == ''
-  assert quality.broken_quality_rule(PROSE[:1]) == 'number of words'
-  assert quality.broken_quality_rule(['# ' * 60 + 'word ' * 60]) == 'symbols'
-  assert quality.broken_quality_rule([f'- {line}' for line in long]) == 'bullets'
-  assert quality.broken_quality_rule([f'{line} and so on...' for line in long]) == 'ellipses'
-  assert quality.broken_quality_rule(['12 345 678 90 the of ' * 20]) == 'length of words'
-  assert quality.broken_quality_rule(['1234 5678 9012 the ' * 20]) == 'words without letters'
-  assert quality.broken_quality_rule(['mice like cheese ' * 20]) == 'stop words'
-  assert quality.broken_quality_rule(['mice like cheese ' * 20], stop_words=0) == ''
-  assert quality.broken_quality_rule(['他们在河边的房子里住了很多年。没有人知道是谁建的。' * 4]) == ''
+  assert filters.broken_quality_rule(long) == ''
+  assert filters.broken_quality_rule(PROSE[:1]) == 'number of words'
+  assert filters.broken_quality_rule(['# ' * 60 + 'word ' * 60]) == 'symbols'
+  assert filters.broken_quality_rule([f'- {line}' for line in long]) == 'bullets'
+  assert filters.broken_quality_rule([f'{line} and so on...' for line in long]) == 'ellipses'
+  assert filters.broken_quality_rule(['12 345 678 90 the of ' * 20]) == 'length of words'
+  assert filters.broken_quality_rule(['1234 5678 9012 the ' * 20]) == 'words without letters'
+  assert filters.broken_quality_rule(['mice like cheese ' * 20]) == 'stop words'
+  assert filters.broken_quality_rule(['mice like cheese ' * 20], stop_words=0) == ''
+  assert filters.broken_quality_rule(['他们在河边的房子里住了很多年。没有人知道是谁建的。' * 4]) == ''
 
 
 def test_repetition():
-  assert quality.broken_repetition_rule(PROSE) == ''
-  assert quality.broken_repetition_rule([*PROSE, *PROSE]) == 'repeated lines'
-  assert quality.broken_repetition_rule(['a b ' * 9]) == 'one 2-gram'
+  assert filters.broken_repetition_rule(PROSE) == ''
+  assert filters.broken_repetition_rule([*PROSE, *PROSE]) == 'repeated lines'
+  assert filters.broken_repetition_rule(['a b ' * 9]) == 'one 2-gram'
   # Ten times a word of six characters is style in Chinese; two copies of twelve characters in a
   # hundred are not.
   han = [chr(0x4e00 + n) for n in range(300)]
-  assert quality.broken_repetition_rule([''.join(han[at:at + 30] + ['河边的旧房子'])
+  assert filters.broken_repetition_rule([''.join(han[at:at + 30] + ['河边的旧房子'])
                                          for at in range(0, 300, 30)]) == ''
   repeated = [''.join(han[:12] + han[20:60]), ''.join(han[:12] + han[70:110])]
-  assert quality.broken_repetition_rule(repeated) == 'repeated 5-grams'
+  assert filters.broken_repetition_rule(repeated) == 'repeated 5-grams'
   found = ' '.join(f'one two three four five {n} {n}a {n}b {n}c' for n in range(3))
   # 3 x 19 of 57 + 3 x 7 characters are in the 5-gram.
   words = found.split()
   sizes = np.array([len(word) for word in words])
-  assert quality.duplicate_ngram_share(word_hashes.hash_words(words), sizes, 5) == 57 / 78
+  assert filters.duplicate_ngram_share(word_hashes.hash_words(words), sizes, 5) == 57 / 78
 
 
 def test_grams_are_of_words_in_order():
@@ -187,7 +187,7 @@ def test_evaluation_sets_of_every_kind_can_be_in_one_list(tmp_path, monkeypatch)
   texts = {task: ['sst2 sentence: a fine film', 'positive'], rows: ['a row'], plain: ['a document'],
            'tfds:imdb:test': ['rows of tfds:imdb:test']}
   for order in itertools.permutations(texts):
-    found = list(contamination.evaluation_texts(','.join(order)))
+    found = list(filter_documents.evaluation_texts(','.join(order)))
     assert found == [text for source in order for text in texts[source]]
   with pytest.raises(UserError, match=r'nowhere\.txt'):
-    list(contamination.evaluation_texts(f'{task},nowhere.txt'))
+    list(filter_documents.evaluation_texts(f'{task},nowhere.txt'))
