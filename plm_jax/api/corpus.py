@@ -52,9 +52,9 @@ def prepare(
   from plm_jax.preparation.prepare_config import PrepareConfig
   writing = None
   if beam:
-    from plm_jax.preparation import beam as beam_lib
-    from plm_jax.preparation import parallel_prepare
-    writing = functools.partial(parallel_prepare.prepare_in_parallel, beam_lib.make_runner(beam))
+    from plm_jax.preparation import parallel_prepare, parallel_stages
+    writing = functools.partial(
+        parallel_prepare.prepare_in_parallel, parallel_stages.make_runner(beam))
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   # Windows are counted for the sequence lengths of the recipe.
   run = PretrainRun('bert_base')
@@ -96,8 +96,9 @@ def clean(
   working = None
   if beam:
     from plm_jax.corpora import clean_parallel as parallel_cleaning
-    from plm_jax.preparation import beam as beam_lib
-    working = functools.partial(parallel_cleaning.clean_with_runner, beam_lib.make_runner(beam))
+    from plm_jax.preparation import parallel_stages
+    working = functools.partial(
+        parallel_cleaning.clean_with_runner, parallel_stages.make_runner(beam))
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   config = validation.with_overrides(CleanConfig(), parse_rules(rules) | options)
   return cleaning.clean(config, source, folder, working)

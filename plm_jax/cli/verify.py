@@ -13,7 +13,7 @@ import tyro
 
 from plm_jax import storage, tokenizers
 from plm_jax.cli.options import command
-from plm_jax.data import records, window_counts, window_offsets, window_rules
+from plm_jax.data import records, window_counts, window_rules, windows
 from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard, Split
 from plm_jax.errors import UserError
 from plm_jax.storage import checksums
@@ -217,10 +217,10 @@ class StoredWindows:
     path = epath.Path(f'{stem}.cuts')
     with storage.io_errors_as(path, 'read', RecordsError):
       if path.exists():
-        if path.stat().length != window_offsets.offsets_file_size(self.offsets):
+        if path.stat().length != windows.offsets_file_size(self.offsets):
           raise RecordsError(f'{path} is truncated or foreign')
         content = np.memmap(path, np.uint8, 'r').view(np.ndarray)
-        self.crcs, self.cuts = window_offsets.split_content(content, self.offsets)
+        self.crcs, self.cuts = windows.split_content(content, self.offsets)
 
   def problems(
       self, split: Split, place: int, entry: Shard, sentences: np.ndarray) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Data: from token records to batches.
 
     records, shards    files of token records
-    token_counts       frequencies of tokens in them
-    window_rules, window_counts, window_offsets, windows
+    window_rules, windows
                        packing strategies, and the windows that they make
+    window_counts      numbers of windows, and frequencies of tokens
     pipeline, mixtures
                        batches, data mixtures and prefetching
     bucketing          batches of texts of similar length, for inference

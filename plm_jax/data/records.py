@@ -10,7 +10,7 @@ A folder of records has
     train-00000.crc.npy ...        checksums of both, one per `checksums.BLOCK_BYTES` bytes, uint32
     heldout-00000.npy ...          the documents that training never sees, in the same form
     windows/                       number of windows (`window_counts`), and where they begin
-                                   (`window_offsets`): a cache, written by readers
+                                   (`windows`): a cache, written by readers
 
 Shards are plain `.npy` files: `np.load('train-00000.npy')['token']` reads one without this project.
 A document never spans two shards, and a sentence never spans two documents.

@@ -1,10 +1,13 @@
-"""The number of windows per shard, which the reading order needs before the first window is read.
+"""Numbers of windows and frequencies of tokens in records, counted once and stored next to them.
 
-Under the packing strategy 'packed' the number is arithmetic. Under the others it takes all
-sentences. `prepare` has the sentences of a shard in memory when it writes the shard, and counts
-under the rules that it is given. Under other rules, the process that first opens the records reads
-the sentences. The numbers are stored next to the records, for every later run and every host; where
-they cannot be written, in the cache.
+The reading order needs the number of windows per shard before the first window is read. Under the
+packing strategy 'packed' the number is arithmetic. Under the others it takes all sentences.
+`prepare` has the sentences of a shard in memory when it writes the shard, and counts under the
+rules that it is given. Under other rules, the process that first opens the records reads the
+sentences.
+
+What is counted is stored next to the records, for every later run and every host; where that cannot
+be written, in the cache (`Shards.homes`).
 """
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +17,12 @@ import sys
 from typing import Any, NamedTuple
 
 from etils import epath
+import numpy as np
 from tqdm import tqdm
 
 from plm_jax import storage
-from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard
+from plm_jax.data import records
+from plm_jax.data.records import SPLITS, RecordsError, RecordsMeta, Shard, read_meta
 from plm_jax.data.shards import REQUESTS, Shards
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.errors import UserError
@@ -142,3 +147,66 @@ def read_counts(path: epath.Path, entries: Sequence[Shard]) -> WindowCounts:
   if not valid:
     raise RecordsError(f'{path} does not count the windows of these records')
   return WindowCounts(windows, clipped)
+
+
+PART = 1 << 24
+"""tokens that are counted at once, which limits memory"""
+
+
+def frequency_ranks(folders: Sequence[epath.Path]) -> np.ndarray:
+  """Rank the tokens of a vocabulary by their frequency in corpora, int32 [vocab].
+
+  The most frequent token has rank 0. Tokens of equal frequency are ranked by id. Corpora count with
+  their sizes, whatever the weights of a data mixture.
+
+  Raises:
+    RecordsError: records cannot be read.
+  """
+  counts = np.sum([load_token_counts(folder) for folder in folders], axis=0)
+  ranks = np.empty(len(counts), np.int32)
+  ranks[np.argsort(-counts, kind='stable')] = np.arange(len(counts))
+  return ranks
+
+
+def load_token_counts(folder: epath.Path) -> np.ndarray:
+  """Return how often each token occurs in the training split, int64 [vocab].
+
+  Raises:
+    RecordsError: the records cannot be read.
+  """
+  shards = Shards(folder, read_meta(folder), 'train')
+  for home in shards.homes:
+    path = home / 'token_counts.json'
+    with contextlib.suppress(UserError, OSError):
+      if path.exists():
+        try:
+          return read_token_counts(path, shards)
+        except UserError as error:
+          logger.warning('%s; it is made again', error)
+  counts = np.zeros(shards.vocab, np.int64)
+  for entry in shards.entries:
+    tokens = records.open_tokens(folder, entry)
+    for begin in range(0, len(tokens), PART):
+      ids = tokens['token'][begin:begin + PART]
+      found = np.bincount(ids, minlength=shards.vocab)
+      if len(found) > shards.vocab:
+        raise records.foreign_id_error(
+            shards.path(entry, ''), len(found) - 1, shards.vocab)
+      counts += found
+  for home in shards.homes:
+    with contextlib.suppress(UserError):  # read-only or full: try the next folder
+      storage.write(
+          home / 'token_counts.json', checksums.seal_json({'counts': counts.tolist()}))
+      break
+  return counts
+
+
+def read_token_counts(path: epath.Path, shards: Shards) -> np.ndarray:
+  """Read stored counts. Raises RecordsError where they cannot be those of these records."""
+  found = checksums.unseal_json(storage.read_text(path, error=RecordsError), path, RecordsError)
+  counts: Any = found.get('counts')
+  total = sum(entry.tokens for entry in shards.entries)
+  valid = isinstance(counts, list) and len(counts) == shards.vocab
+  if not valid or any(type(count) is not int for count in counts) or sum(counts) != total:
+    raise RecordsError(f'{path} does not count the tokens of these records')
+  return np.array(counts, np.int64)

@@ -97,7 +97,7 @@ class Requirements:
   """Whether the tokenizer is a word list of the objective, which the backbone does not know."""
   frequency_ranks: bool = False
   """Whether windows of training hold `frequency_ranks` [batch, text], the rank of each token by its
-  frequency in the corpora: 0 for the most frequent (`data.token_counts`)."""
+  frequency in the corpora: 0 for the most frequent (`data.window_counts`)."""
   incompatibility: Callable[[Sequence[str], Any], str | None] = lambda corpora, model: None
   """Explains which of the corpora, or what in the model, the objective cannot learn with; None:
   nothing."""

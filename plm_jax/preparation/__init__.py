@@ -5,7 +5,7 @@
     encode, word_segmentation
                        tokenization in worker processes, and which documents are held out
     tokenizer_fit      checks of a tokenizer on a text
-    parallel_prepare, parallel_stages, beam
+    parallel_prepare, parallel_stages
                        the same work on many machines
 
 Imports sources, data, tokenizers, storage, errors and validation. It knows neither models nor

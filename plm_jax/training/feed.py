@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax import sharding
 from plm_jax.config.resume import completed_phases
 from plm_jax.config.run import Phase, PretrainRun
-from plm_jax.data import token_counts, window_counts
+from plm_jax.data import window_counts
 from plm_jax.data.mixtures import MixtureSchedule, MixtureShares
 from plm_jax.data.pipeline import Pipeline, heldout_batches, open_pipeline
 from plm_jax.data.records import read_meta
@@ -312,7 +312,7 @@ def make_token_info(
   objective = config.objective
   if not objective.requirements.frequency_ranks:
     return lambda windows: objective.add_token_info(windows, tokenizer)
-  ranks = token_counts.frequency_ranks(records)
+  ranks = window_counts.frequency_ranks(records)
   def add(windows):
     windows = objective.add_token_info(windows, tokenizer)
     return {**windows, 'frequency_ranks': ranks[windows['tokens']]}

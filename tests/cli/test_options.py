@@ -25,7 +25,7 @@ from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.objectives.masking import Adaptive, Distinct, Windowed
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.preparation import beam, parallel_prepare
+from plm_jax.preparation import parallel_prepare, parallel_stages
 from plm_jax.preparation import prepare as preparation
 from plm_jax.preparation.prepare_config import PrepareConfig, TextConfig
 from plm_jax.sharding import MeshConfig
@@ -228,7 +228,7 @@ def test_options_of_tokenizer_training_are_refused_with_an_existing_tokenizer(
 
 def test_options_after_beam_are_passed_to_beam(monkeypatch):
   asked = []
-  monkeypatch.setattr(beam, 'make_runner', asked.append)
+  monkeypatch.setattr(parallel_stages, 'make_runner', asked.append)
   monkeypatch.setattr(preparation, 'prepare',
                       lambda config, out, rules, writing: asked.append((config, writing.func)))
   flags = ['--runner=DataflowRunner', '--region', 'us-central1', '--labels=a=b', '--labels=c d']
@@ -241,7 +241,7 @@ def test_options_after_beam_are_passed_to_beam(monkeypatch):
 
 def test_options_after_beam_are_passed_to_beam_by_clean(monkeypatch):
   asked = []
-  monkeypatch.setattr(beam, 'make_runner', asked.append)
+  monkeypatch.setattr(parallel_stages, 'make_runner', asked.append)
   monkeypatch.setattr(cleaning, 'clean',
                       lambda config, source, out, working: asked.append((config, working.func)))
   flags = ['--runner=SparkRunner', '--job_endpoint', 'embed']

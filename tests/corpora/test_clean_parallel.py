@@ -20,7 +20,7 @@ from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.preparation import encode
-from plm_jax.preparation.beam import make_runner
+from plm_jax.preparation.parallel_stages import make_runner
 from plm_jax.sources.lines import SourceError
 
 

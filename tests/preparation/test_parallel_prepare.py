@@ -16,7 +16,7 @@ from plm_jax import storage, tokenizers
 from plm_jax.data import records
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.preparation import encode, parallel_prepare, parallel_stages, prepare
-from plm_jax.preparation.beam import BeamError, make_runner
+from plm_jax.preparation.parallel_stages import BeamError, make_runner
 from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import document_formats, text_sources
 
