@@ -1,8 +1,8 @@
 """Sphinx configuration of the site. `python docs/build.py site` builds English and Chinese.
 
-English pages are in docs/, Chinese pages in docs/zh/ under the same names. Reference pages, figures
-and tutorials are generated at every build from the code and the notebooks (reference_pages.py,
-figures.py). A page may begin with front matter:
+English pages are in docs/, Chinese pages in docs/zh/ under the same names. Links between pages work
+in a checkout, too. Reference pages and tutorials are generated at every build from the code and the
+notebooks (reference_pages.py). A page may begin with front matter:
 
     description    a sentence for search engines
     keywords       phrases, separated by commas, for which the search shows this page first
@@ -19,7 +19,6 @@ HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
-import figures
 import reference_pages
 from search import Bilingual
 from sphinx.search import languages
@@ -76,6 +75,12 @@ html_css_files = ['site.css']
 html_search_language = Bilingual.lang
 languages[Bilingual.lang] = Bilingual
 
+# Files of the repository that are pages of the site, and files that are not.
+PAGES = {
+    'CHANGELOG.md': 'project/changelog.md', 'CONTRIBUTING.md': 'project/contributing.md',
+    'WORKSPACE.md': 'project/architecture.md', 'benchmarks/RESULTS.md': 'project/results.md',
+    'notebooks/': 'tutorials/'}
+INSIDE = re.compile(r'\]\((?:\.\./)+(' + '|'.join(map(re.escape, PAGES)) + ')')
 OUTSIDE = re.compile(r'\[([^\]]+)\]\((?:\.\./)+(?:plm_jax|benchmarks|scripts|experiments|tests)[^)\s]*\)')
 NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
@@ -101,10 +106,9 @@ intersphinx_mapping = find_inventories()
 
 
 def generate_pages(app) -> None:
-  """Write the pages and figures that come from the code, and copy the notebooks."""
+  """Write the pages that come from the code, and copy the notebooks."""
   folder = pathlib.Path(app.srcdir)
   reference_pages.write(folder)
-  figures.write(folder / 'figures', chinese=app.config.language.startswith('zh'))
   for figure in (HERE.parent / 'benchmarks/figures').glob('*.svg'):
     shutil.copyfile(figure, folder / 'figures' / figure.name)
   for notebook in sorted((HERE.parent / 'notebooks').glob('[0-9]_*.ipynb')):
@@ -114,12 +118,18 @@ def generate_pages(app) -> None:
 
 
 def adapt_source(app, name: str, source: list[str]) -> None:
-  """Replace links to code by their text, and mark pages that are not translated."""
-  text = OUTSIDE.sub(r'\1', source[0])
+  """Adapt links to files outside of the site, and mark pages that are not translated."""
+  root = '../' * name.count('/')
+  text = INSIDE.sub(lambda link: f']({root}{PAGES[link[1]]}', source[0])
+  text = OUTSIDE.sub(r'\1', text)
   chinese = app.config.language.startswith('zh')
   generated = name.startswith(('reference/', 'tutorials/', 'project/'))
-  if chinese and not generated and not (HERE / 'zh' / f'{name}.md').exists():
+  if chinese and (HERE / 'zh' / f'{name}.md').exists():
+    # English pages are in the folder above docs/zh, and on the site in the same folder.
+    text = text.replace(f'](../{root}', f']({root}')
+  elif chinese and not generated:
     text = re.sub(r'(?m)^# .*$', lambda title: title[0] + NOT_TRANSLATED, text, count=1)
+  text += reference_pages.APPENDED.get(name, lambda: '')()
   source[0] = insert_index_entries(text, chinese)
 
 
@@ -165,5 +175,6 @@ def add_context(app, name: str, template: str, context: dict, document) -> None:
 
 def setup(app) -> None:
   app.connect('builder-inited', generate_pages)
+  app.connect('env-get-outdated', lambda *_: [*reference_pages.APPENDED])
   app.connect('source-read', adapt_source)
   app.connect('html-page-context', add_context, priority=501)

@@ -1,5 +1,7 @@
 """Figures of the explanations, drawn by the code that they explain, in English and in Chinese.
 
+`python docs/figures.py` writes them into docs/figures and docs/zh/figures.
+
 A Chinese figure keeps its text as text and names common Chinese fonts, so the browser chooses one
 and the machine that builds the site needs none.
 """
@@ -20,6 +22,7 @@ from plm_jax.layers.masks import attention_mask
 from plm_jax.objectives import corruption
 from plm_jax.sharding import AXIS_RULES
 
+HERE = pathlib.Path(__file__).parent
 STYLE = {'svg.hashsalt': 'plm_jax', 'font.size': 9, 'figure.facecolor': 'white'}
 CHINESE_STYLE = {
     'svg.fonttype': 'none',
@@ -51,21 +54,19 @@ CHINESE = {
 
 
 def write(folder: pathlib.Path, chinese: bool) -> None:
-  """Draw the figures that are missing or older than this file; Chinese names end with _zh."""
+  """Draw the figures in one language; Chinese names end with _zh."""
   folder.mkdir(exist_ok=True)
   # The layout needs no Chinese font.
   logging.getLogger('matplotlib.font_manager').setLevel(logging.ERROR)
   style = STYLE | CHINESE_STYLE if chinese else STYLE
   ending = '_zh.svg' if chinese else '.svg'
   translate = CHINESE.__getitem__ if chinese else str
-  for draw in (masks, words, precision, sharding, determinism):
+  for draw in FIGURES:
     path = folder / f'{draw.__name__}{ending}'
-    if path.exists() and path.stat().st_mtime >= pathlib.Path(__file__).stat().st_mtime:
-      continue
     with plt.rc_context(style), warnings.catch_warnings():
       warnings.filterwarnings('ignore', message='Glyph')
       figure = draw(translate)
-      figure.savefig(path, metadata={'Date': None}, bbox_inches='tight')
+      figure.savefig(path, metadata={'Date': None, 'Creator': None}, bbox_inches='tight')
       plt.close(figure)
 
 
@@ -158,3 +159,10 @@ def determinism(translate):
       axis.set(xticks=[], yticks=[])
   figure.tight_layout()
   return figure
+
+
+FIGURES = (masks, words, precision, sharding, determinism)
+
+if __name__ == '__main__':
+  for docs, chinese in ((HERE, False), (HERE / 'zh', True)):
+    write(docs / 'figures', chinese)

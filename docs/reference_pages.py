@@ -1,6 +1,7 @@
 """Pages that are generated at every build: API, commands, configuration, and the project's files.
 
 The API pages only list names; autodoc fills them. The commands page shows the output of `--help`.
+Three pages exist in the repository, in both languages, and a build appends to them (APPENDED).
 """
 import ast
 from collections.abc import Iterator
@@ -74,8 +75,7 @@ NOTE = ('An option of the command line is a field of a configuration: `--optim.b
 
 def write(folder: pathlib.Path) -> None:
   """Write all generated pages into the folder of sources, those that have changed."""
-  pages = {**api_pages(), 'reference/commands': commands_page(), **configuration_pages(),
-           **project_pages()}
+  pages = {**api_pages(), **configuration_pages(), **project_pages()}
   for name, text in pages.items():
     path = folder / f'{name}.md'
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,22 +96,29 @@ def api_pages() -> dict[str, str]:
   covered = {name for *_, names in API_TOPICS for name in names}
   missing = {*plm_jax.__all__} - covered
   assert not missing, f'no topic of the API has {", ".join(sorted(missing))}'
-  pages, lines = {}, []
+  pages = {}
   for file, title, description, keywords, names in (*API_TOPICS, *API_CLASSES):
     parts = [front_matter(description, keywords) + f'# {title}', description]
     for name in names:
       full = name if '.' in name else f'plm_jax.{name}'
       parts.append(autodoc_directive(full))
     pages[f'reference/api/{file}'] = '\n\n'.join(parts) + '\n'
+  return pages
+
+
+def api_index() -> str:
+  """Return the table of the API's pages, and their toctree."""
+  lines = []
+  for file, title, _, _, names in (*API_TOPICS, *API_CLASSES):
     shown = ', '.join(f'`{name.rpartition(".")[2]}`' for name in names)
     lines.append(f'| [{title}]({file}.md) | {shown} |')
-  table = '\n'.join(['| page | functions and classes |', '|---|---|', *lines])
-  names = '\n'.join(file for file, *_ in (*API_TOPICS, *API_CLASSES))
-  pages['reference/api/index'] = (
-      front_matter('The Python API of plm_jax by topic.', 'API, Python API, functions, Python')
-      + '# Python API\n\n`import plm_jax` offers these functions. A module is imported when one of its '
-      'functions is first used.\n\n' + table + f'\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n')
-  return pages
+  return index_of(lines, [file for file, *_ in (*API_TOPICS, *API_CLASSES)])
+
+
+def index_of(lines: list[str], names: list[str]) -> str:
+  """Return a table of pages without a header, and their toctree."""
+  table, tree = '\n'.join(['| | |', '|---|---|', *lines]), '\n'.join(names)
+  return f'\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n'
 
 
 def autodoc_directive(name: str) -> str:
@@ -130,17 +137,9 @@ def autodoc_directive(name: str) -> str:
 # Commands.
 
 
-def commands_page() -> str:
-  """Return the page of the commands: the output of `--help` of each."""
-  parts = [
-      front_matter('All commands of plm_jax, with the output of --help.',
-                   'commands, command line, CLI, --help, usage, tab completion, bash, zsh'),
-      '# Commands', '`plm-jax` and `python -m plm_jax` are the same program. `plm-jax COMMAND '
-      '--help` prints the texts below, `--help all` every option, and `--help optim` the options '
-      'of one section.',
-      'Tab completion of commands, options and recipes: put `eval "$(plm-jax completion bash)"` '
-      'into `~/.bashrc`, or `eval "$(plm-jax completion zsh)"` into `~/.zshrc` after `compinit`.',
-      block(help_text([]))]
+def command_sections() -> str:
+  """Return the output of `--help`, and a section with that of each command."""
+  parts = ['', block(help_text([]))]
   for name in catalog.COMMANDS:
     parts += [f'## {name}', block(help_text([name]))]
   return '\n\n'.join(parts) + '\n'
@@ -171,10 +170,10 @@ def block(text: str, language: str = 'text') -> str:
 # Configuration.
 
 
-def configuration_pages() -> dict[str, str]:
-  """Return the pages of options by name, and their index."""
+def option_pages() -> dict[str, tuple]:
+  """Return title, description, keywords and configurations of the pages of options."""
   union = typing.get_args
-  pages = {
+  return {
       'pretraining': ('Pre-training options', 'Options of `train RECIPE`, without those of model and '
                       'objective.', 'options of train, training options, --train, --optim, --data', [
                           ('', PretrainRun, '')]),
@@ -198,8 +197,12 @@ def configuration_pages() -> dict[str, str]:
                        'word-vector recipes.', 'word2vec options, GloVe options, fastText options', [
                            ('', VectorRun, '')]),
   }
-  written, lines = {}, []
-  for name, (title, description, keywords, parts) in pages.items():
+
+
+def configuration_pages() -> dict[str, str]:
+  """Return the pages of options by name."""
+  written = {}
+  for name, (title, description, keywords, parts) in option_pages().items():
     text = [front_matter(description.replace('`', ''), keywords) + f'# {title}', description, NOTE]
     if len(parts) > 1:
       text.append('A configuration that several sections share is described in the first of them.')
@@ -207,14 +210,14 @@ def configuration_pages() -> dict[str, str]:
     for heading, kind, prefix in parts:
       text += option_sections(heading, kind, prefix, seen)
     written[f'reference/configuration/{name}'] = '\n\n'.join(part for part in text if part) + '\n'
-    lines.append(f'| [{title}]({name}.md) | {description} |')
-  table = '\n'.join(['| page | contents |', '|---|---|', *lines])
-  written['reference/configuration/index'] = (
-      front_matter('Every option with its type, choices and default.',
-                   'configuration, options, config.json, flags, hyperparameters, defaults')
-      + f'# Configuration\n\n{NOTE} `python -m plm_jax show RECIPE` prints the values of a recipe.\n\n'
-      f'{table}\n\n```{{toctree}}\n:hidden:\n\n' + '\n'.join(pages) + '\n```\n')
   return written
+
+
+def configuration_index() -> str:
+  """Return the table of the pages of options, and their toctree."""
+  pages = option_pages()
+  lines = [f'| [{title}]({name}.md) | {text} |' for name, (title, text, *_) in pages.items()]
+  return index_of(lines, [*pages])
 
 
 def option_sections(heading: str, kind: type, prefix: str, seen: set[type]) -> Iterator[str]:
@@ -372,3 +375,9 @@ def project_pages() -> dict[str, str]:
     text = re.sub(r'\[([^\]]+)\]\((?!https?:|#|\.\./|[a-z]+\.md)[^)]*\)', r'\1', text)
     pages[f'project/{name}'] = front_matter(description, keywords) + text
   return pages
+
+
+# Pages of the repository, and the functions that return what a build appends to them.
+APPENDED = {
+    'reference/api/index': api_index, 'reference/commands': command_sections,
+    'reference/configuration/index': configuration_index}
