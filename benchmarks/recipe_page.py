@@ -72,7 +72,7 @@ PAGES = {
 HEAD = """\
 ---
 description: "Published training runs that plm_jax reproduces, by kind of model."
-keywords: "recipes, pre-trained models, models, families, list of recipes"
+keywords: "recipes, models, families, list of recipes"
 ---
 # Recipes
 
