@@ -82,6 +82,11 @@ PAGES = {
     'notebooks/': 'tutorials/'}
 INSIDE = re.compile(r'\]\((?:\.\./)+(' + '|'.join(map(re.escape, PAGES)) + ')')
 OUTSIDE = re.compile(r'\[([^\]]+)\]\((?:\.\./)+(?:plm_jax|benchmarks|scripts|experiments|tests)[^)\s]*\)')
+# Line breaks of Chinese text, which HTML would show as spaces; and blocks of code, which keep theirs.
+CHINESE_BREAK = re.compile(
+    r'(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])\n *(?=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])'
+    r'|(?<=[，。；：、）！？])\n *(?=[A-Za-z`\[(])')
+CODE = re.compile(r'(^```.*?^```$|^    .*$)', re.M | re.S)
 NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
 
@@ -126,11 +131,20 @@ def adapt_source(app, name: str, source: list[str]) -> None:
   generated = name.startswith(('reference/', 'tutorials/', 'project/'))
   if chinese and (HERE / 'zh' / f'{name}.md').exists():
     # English pages are in the folder above docs/zh, and on the site in the same folder.
-    text = text.replace(f'](../{root}', f']({root}')
+    text = join_chinese_lines(text.replace(f'](../{root}', f']({root}'))
   elif chinese and not generated:
     text = re.sub(r'(?m)^# .*$', lambda title: title[0] + NOT_TRANSLATED, text, count=1)
+  if chinese and name.startswith('reference/recipes/'):
+    text = text.replace('index.md#how-to-read-the-tables', 'index.md#怎样读表')
   text += reference_pages.APPENDED.get(name, lambda: '')()
   source[0] = insert_index_entries(text, chinese)
+
+
+def join_chinese_lines(text: str) -> str:
+  """Join the lines of Chinese paragraphs, outside of front matter and code."""
+  parts = CODE.split(text)
+  parts[::2] = [CHINESE_BREAK.sub('', part) for part in parts[::2]]
+  return ''.join(parts)
 
 
 def insert_index_entries(text: str, chinese: bool) -> str:

@@ -129,11 +129,13 @@ class World:
 
   def provide(self, line: str) -> None:
     """Create the inputs of the command that no earlier command has created."""
-    for name, run_of in (('bert-base-uncased', 'bert_base-laptop'),
-                         ('bert-base-cased', 'bert_base-laptop'),
-                         ('gpt2', 'gpt2_small-laptop'), ('t5-small', 't5_small')):
-      if f'{name}/' in line and not pathlib.Path(name).exists():
-        if name == 't5-small':
+    # Names of the hub that are local folders here.
+    for name, run_of in (('google-bert/bert-base-uncased', 'bert_base-laptop'),
+                         ('bert-base-cased/', 'bert_base-laptop'),
+                         ('openai-community/gpt2', 'gpt2_small-laptop'),
+                         ('google-t5/t5-small', 't5_small')):
+      if name in line and not pathlib.Path(name).exists():
+        if name == 'google-t5/t5-small':
           self.train('t5_small', ['--data.path=corpus.txt.xz', '--output=runs/t5_small'])
         plm_jax.export(f'runs/{run_of}', name)
     if 'runs/other' in line:
