@@ -86,7 +86,7 @@ OUTSIDE = re.compile(r'\[([^\]]+)\]\((?:\.\./)+(?:plm_jax|benchmarks|scripts|exp
 CHINESE_BREAK = re.compile(
     r'(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])\n *(?=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])'
     r'|(?<=[，。；：、）！？])\n *(?=[A-Za-z`\[(])')
-CODE = re.compile(r'(^```.*?^```$|^    .*$)', re.M | re.S)
+CODE = re.compile(r'(^```.*?^```$|^    [^\n]*$)', re.M | re.S)
 NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
 
