@@ -362,7 +362,7 @@ def project_pages() -> dict[str, str]:
       'CONTRIBUTING.md': ('contributing', 'How to contribute to plm_jax.',
                           'contributing, development, tests, versions'),
       'benchmarks/RESULTS.md': ('results', 'Measured results of plm_jax next to other libraries.',
-                                'results, benchmarks, speed, comparison, performance'),
+                                'results, benchmarks, measured results'),
       'WORKSPACE.md': ('architecture', 'Packages, levels and data flow of the code.',
                        'architecture, packages, code structure')}
   pages = {}

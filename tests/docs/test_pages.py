@@ -200,6 +200,19 @@ def test_every_python_block_runs(tmp_path, monkeypatch, language):
   assert plm_jax.recipe is real
 
 
+@pytest.mark.parametrize('language', ['', 'zh/'])
+def test_figures_of_the_performance_page_are_measured(language):
+  """Every decimal number of the page is in the tables of results."""
+  results = [*(ROOT / 'benchmarks/results').glob('*.md'), *(ROOT / 'benchmarks').glob('*/README.md')]
+  measured = {figure for path in results
+              for figure in re.findall(r'\d[\d,]*\.?\d*', path.read_text(encoding='utf-8'))}
+  page = (DOCS / language / 'howto/performance.md').read_text(encoding='utf-8')
+  rows = re.findall(r'^(?:\||- ).*$', page, re.M)
+  figures = [figure for row in rows for figure in re.findall(r'\d+\.\d+', row)]
+  assert len(figures) > 20
+  assert set(figures) <= measured
+
+
 # What readers search for, and the page that they need first.
 QUERIES = {
     'en': {
@@ -223,7 +236,11 @@ QUERIES = {
         'explanation/precision': 'mixed precision, bfloat16',
         'explanation/attention': 'sliding window, KV cache',
         'coming/transformers': 'Trainer', 'reference/environment': 'environment variables',
-        'reference/checkpoints': 'pretrained models, pre-trained models'},
+        'start/comparison': 'comparison, alternatives, MaxText, nanoGPT', 'start/faq': 'FAQ, license',
+        'howto/performance': 'performance, faster training, tokens per second',
+        'howto/datasets': 'datasets, evaluation sets, XNLI',
+        'reference/checkpoints': 'checkpoint formats',
+        'reference/model_families': 'pretrained models, pre-trained models, released checkpoints'},
     'zh': {
         'start/install': '安装', 'start/quickstart': '快速入门', 'start/models': '选择模型',
         'howto/own_corpus': '从头训练, 自定义数据集', 'howto/clean': '去重',
@@ -239,7 +256,10 @@ QUERIES = {
         'howto/evaluation': '困惑度, 评测', 'howto/exporting': '导出', 'howto/deploying': '部署, ONNX',
         'howto/word_vectors': '词向量', 'howto/troubleshooting': '报错, 显存不足',
         'explanation/precision': '混合精度', 'explanation/attention': '滑动窗口, KV 缓存',
-        'reference/environment': '环境变量', 'reference/checkpoints': '预训练模型'}}
+        'reference/environment': '环境变量', 'reference/checkpoints': '检查点格式',
+        'start/comparison': '对比, 同类项目', 'start/faq': '常见问题, 商用',
+        'howto/performance': '性能, 加速', 'howto/datasets': '数据集, 评测集',
+        'reference/model_families': '预训练模型'}}
 
 
 def first_pages(entries: dict[str, set[str]], query: str) -> set[str]:

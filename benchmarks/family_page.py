@@ -1,0 +1,111 @@
+"""Write the tables of docs/reference/model_families.md, in English and Chinese.
+
+    python -m benchmarks.family_page
+
+Families and their heads come from the registry in plm_jax/models/families.py. The examples are
+published models with that model_type; no test downloads them.
+"""
+import pathlib
+import re
+
+from benchmarks.recipe_page import table
+from plm_jax.conversion.source_formats import ALIASES
+from plm_jax.models.families import get_family
+
+ROOT = pathlib.Path(__file__).parents[1]
+COLUMNS = {
+    ROOT / 'docs/reference/model_families.md': ('`model_type`', 'published models', 'heads'),
+    ROOT / 'docs/zh/reference/model_families.md': ('`model_type`', '已发布的模型', '输出头')}
+"""Pages, and the columns of their tables."""
+KINDS = (
+    ('bert', 'roberta', 'xlm-roberta', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2',
+     'xlnet', 'mpnet', 'modernbert', 'eurobert', 'ernie', 'xlm', 'megatron-bert'),
+    ('spanbert', 'neobert', 'mosaicbert', 'crammedBERT', 'ltgbert', 'gptbert', 'elmo'),
+    ('openai-gpt', 'gpt2', 'gpt_neo', 'gpt3', 'llama', 'cohere', 'glm', 'modernbert-decoder'),
+    ('t5', 'mt5', 'umt5', 'bart', 'mbart', 'marian', 'cpt'))
+"""model_types in the order of the page: encoders, encoders with code of their own, decoders,
+encoder-decoders"""
+EXAMPLES = {
+    'bert': ('google-bert/bert-base-uncased', 'google-bert/bert-base-multilingual-cased',
+             'google-bert/bert-base-chinese', 'hfl/chinese-roberta-wwm-ext',
+             'hfl/chinese-macbert-base', 'sentence-transformers/all-MiniLM-L6-v2'),
+    'roberta': ('FacebookAI/roberta-base', 'distilbert/distilroberta-base',
+                'almanach/camembert-base'),
+    'xlm-roberta': ('FacebookAI/xlm-roberta-base', 'intfloat/multilingual-e5-base'),
+    'albert': ('albert/albert-base-v2',),
+    'distilbert': ('distilbert/distilbert-base-uncased',),
+    'electra': ('google/electra-small-discriminator',
+                'hfl/chinese-electra-180g-base-discriminator'),
+    'deberta': ('microsoft/deberta-base',),
+    'deberta-v2': ('microsoft/deberta-v3-base', 'microsoft/mdeberta-v3-base'),
+    'xlnet': ('xlnet/xlnet-base-cased',),
+    'mpnet': ('microsoft/mpnet-base', 'sentence-transformers/all-mpnet-base-v2'),
+    'modernbert': ('answerdotai/ModernBERT-base', 'jhu-clsp/ettin-encoder-150m',
+                   'jhu-clsp/mmBERT-base'),
+    'eurobert': ('EuroBERT/EuroBERT-210m',),
+    'ernie': ('nghuyong/ernie-3.0-base-zh',),
+    'xlm': ('FacebookAI/xlm-mlm-xnli15-1024',),
+    'neobert': ('chandar-lab/NeoBERT',),
+    'mosaicbert': ('mosaicml/mosaic-bert-base',),
+    'crammedBERT': ('JonasGeiping/crammed-bert',),
+    'openai-gpt': ('openai-community/openai-gpt',),
+    'gpt2': ('openai-community/gpt2', 'distilbert/distilgpt2'),
+    'gpt_neo': ('EleutherAI/gpt-neo-125m',),
+    'llama': ('meta-llama/Llama-2-7b-hf', 'meta-llama/Llama-3.2-1B'),
+    'modernbert-decoder': ('jhu-clsp/ettin-decoder-150m',),
+    't5': ('google-t5/t5-small', 'google/t5-v1_1-base', 'google/flan-t5-base',
+           'google/byt5-small'),
+    'mt5': ('google/mt5-small',),
+    'umt5': ('google/umt5-small',),
+    'bart': ('facebook/bart-base', 'fnlp/bart-base-chinese'),
+    'mbart': ('facebook/mbart-large-cc25', 'facebook/mbart-large-50')}
+"""model_type -> names on the Hugging Face hub; the others are files of their authors' own"""
+HEADS = {
+    'PreTraining': 'pre-training', 'MaskedLM': 'MLM', 'NextSentencePrediction': 'NSP',
+    'CausalLM': 'causal LM', 'ConditionalGeneration': 'generation',
+    'SequenceClassification': 'classification', 'TokenClassification': 'tagging',
+    'MultipleChoice': 'choice', 'QuestionAnswering': 'QA', 'QuestionAnsweringSimple': 'QA'}
+"""end of the name of a class after `For` -> name of its head on the page"""
+BARE = {'WithLMHeadModel': 'MLM', 'LMHeadModel': 'causal LM', 'LMHead': 'MLM',
+        'MTModel': 'generation', 'ScriptableLM': 'MLM'}
+"""end of the name of a class without `For` -> name of its head"""
+OTHERS = {'xlnet': {'causal LM': 'permutation LM'}}
+"""model_type -> heads whose class has a name that misleads"""
+
+
+def main() -> None:
+  for path in COLUMNS:
+    path.write_text(write_tables(path))
+
+
+def write_tables(path: pathlib.Path) -> str:
+  """Return the page at `path` with up-to-date tables, one for each kind of model."""
+  head = re.escape(f'| {" | ".join(COLUMNS[path])} |')
+  kinds = iter(KINDS)
+  text, count = re.subn(
+      rf'(?m)^{head}\n(?:\|.*\n)*',
+      lambda _: '\n'.join(table(COLUMNS[path], [describe(name) for name in next(kinds)])) + '\n',
+      path.read_text())
+  assert count == len(KINDS), f'{path} has {count} tables'
+  return text
+
+
+def describe(name: str) -> tuple[str, str, str]:
+  """Return the row of a family: its model_type with its aliases, examples, and heads."""
+  names = [name, *(alias for alias, (family, *_) in ALIASES.items() if family == name)]
+  heads = list(dict.fromkeys(filter(None, map(name_head, get_family(name).classes))))
+  heads = [OTHERS.get(name, {}).get(head, head) for head in heads]
+  return (', '.join(f'`{one}`' for one in names),
+          ', '.join(f'`{one}`' for one in EXAMPLES.get(name, ())), ', '.join(heads))
+
+
+def name_head(kind: str) -> str:
+  """Return the name of the head of a class of transformers; '': it has none."""
+  before, found, end = kind.partition('For')
+  if found:
+    return HEADS[end]
+  return next((head for end, head in BARE.items() if before.endswith(end)), '')
+
+
+if __name__ == '__main__':
+  main()
