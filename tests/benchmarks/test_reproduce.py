@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduce import __main__ as reproduce
-from benchmarks.reproduce import encoder, multi30k, shakespeare
+from benchmarks.reproduce import cooking, encoder, multi30k, shakespeare
 
 HOME = str(reproduce.HOME)
 
@@ -52,6 +52,15 @@ def test_shakespeare_begins_as_it_did():
   found = shakespeare.run({'data': HOME, 'seed': 0, 'steps': 200})
   assert found['curve']['200'] == pytest.approx(stored['curve']['200'], abs=0.01)
   assert found['score'] == pytest.approx(found['curve']['200'], abs=0.01)
+
+
+@pytest.mark.slow
+def test_questions_about_cooking_are_tagged_as_before():
+  """The second of six settings."""
+  stored = next(line for line in reproduce.read_results()
+                if (line['result'], line['by'], line['seed']) == ('cooking', 'plm_jax', 0))
+  found = cooking.run({'data': HOME, 'seed': 0, 'settings': ['cleaned']})
+  assert found['score'] == pytest.approx(stored['settings']['cleaned'], abs=0.002)
 
 
 @pytest.mark.slow
