@@ -20,11 +20,9 @@ take all options of `python -m plm_jax train RECIPE`, and these two:
 from collections.abc import Sequence
 import sys
 
-import tyro
-
 from experiments.babylm import entry, export
 from plm_jax import errors, recipes, streams, validation
-from plm_jax.cli import commands, options
+from plm_jax.cli import commands, options, signatures
 from plm_jax.cli import run as run_command
 from plm_jax.cli.flags import name_flags
 from plm_jax.config.run import PretrainRun
@@ -68,10 +66,8 @@ def export_checkpoints(name: str, args: Sequence[str]) -> None:
   with streams.protect(tolerant=True), errors.exit_on_error():
     bucket_check.check_reachable(dict.fromkeys(bucket_check.find_bucket_paths(list(args)), 'read'))
     function = EXPORT_COMMANDS[name]
-    args = options.normalize_booleans(args, commands.command_options_of_type(function, bool))
-    with validation.defer_checks():
-      tyro.cli(function, prog=f'python -m experiments.babylm {name}', args=args,
-               config=(tyro.conf.FlagConversionOff,))
+    kinds = {option.name: option.kind for option in signatures.command_arguments(function)}
+    commands.run_function(function, f'python -m experiments.babylm {name}', args, kinds)
 
 
 if __name__ == '__main__':

@@ -3,7 +3,8 @@
 Descriptions of arguments come from the code of the commands (`signatures`). This module imports
 nothing that takes time.
 """
-from typing import NamedTuple
+import importlib
+from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
@@ -23,9 +24,21 @@ class Command(NamedTuple):
   main: tuple[str, ...] = ()
   """options of the short help; none: those that are in no section"""
   own: tuple[tuple[str, str, str], ...] = ()
-  """(option, values, description) of options that are in no code that `signatures` reads"""
+  """(option, values, description) of options that are in no code that `signatures` reads; names of
+  registries are {fields} of `signatures.registered_words`"""
   notes: str = ''
   """a paragraph after the summary"""
+
+
+def import_name(place: str) -> Any:
+  """Import a function or class, such as plm_jax.config.run.PretrainRun."""
+  module, _, name = place.rpartition('.')
+  return getattr(importlib.import_module(module), name)
+
+
+def import_function(place: str) -> Any:
+  """Import a function of a module of plm_jax.cli, such as predict.predict_command."""
+  return import_name(f'plm_jax.cli.{place}')
 
 
 TEXT, TRAIN, FOLLOW, USE, EVALUATE, SHELL = GROUPS = (
@@ -79,7 +92,7 @@ COMMANDS: dict[str, Command] = {
         TRAIN, 'Pre-train a model. `train` alone lists all recipes.', 'RECIPE',
         ('bert_base --scale=laptop', 'bert_base --scale=laptop --data.path corpus.txt',
          'gpt2_small --scale=laptop --train.phases.0.steps=500 --optim.peak=1e-3'),
-        config='plm_jax.config.run.PretrainRun', main=RUN_OPTIONS, own=(
+        'commands.train_command', config='plm_jax.config.run.PretrainRun', main=RUN_OPTIONS, own=(
             ('pair', 'none', 'leave out the sentence-pair task of BERT (NSP) or ALBERT (SOP), '
              'which needs documents of several sentences'),), notes=(
             'The recipe and the scale set the defaults; `{program} show RECIPE` prints them. To '
@@ -94,9 +107,7 @@ COMMANDS: dict[str, Command] = {
         config='plm_jax.config.run.FinetuneRun', main=FINETUNE_OPTIONS, own=(
             ('init', 'RUN', 'model to fine-tune: a run folder or a transformers checkpoint'),
             ('task', 'TASK', 'a named task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, squad, '
-             'conll2003, ...), or a kind of task for your own files: classification, multilabel, '
-             'regression, tagging (token classification), answers (extractive QA), choice '
-             '(multiple choice), rerank (cross-encoder), embedding (sentence embeddings)'),
+             'conll2003, ...), or a kind of task for your own files: {kind}'),
             ('train', 'FILE...', 'training files: .tsv, .csv, .jsonl, .json, .conll, .conllu, '
              '.txt, plain or compressed (.gz, .xz); or tfds:NAME:SPLIT'),
             ('dev', 'FILE...', 'development files; many named tasks have their own, and without '
@@ -106,9 +117,8 @@ COMMANDS: dict[str, Command] = {
             ('sweep', 'NAME=VALUES', 'values to try of an option, such as '
              'learning-rate=1e-5,2e-5; repeat it for other options. Every combination is a run, '
              'and a table compares them'),
-            ('loss', 'NAME', 'loss of sentence embeddings: softmax, cosine, contrastive, cosent, '
-             'triplet, in_batch, gist, teacher, margin_mse, kl; of reranking: binary, regression, '
-             'negatives, listnet, margin_mse'),
+            ('loss', 'NAME', 'loss of sentence embeddings: {vector_loss}; of reranking: '
+             '{ranking_loss}'),
             ('regularizer', 'NAME', 'regularization: rdrop (R-Drop), or adversarial training: fgm, '
              'freelb, sift; none: off'),
             ('vectors', 'FILE', 'word vectors to concatenate with the features of an ELMo model'),

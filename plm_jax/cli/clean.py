@@ -47,5 +47,5 @@ def clean_arguments(args: list[str]) -> list[str]:
   args = options.join_values('--rules', args, RULE_SETS)
   args = options.join_beam_options(args, {'rules', *CleanConfig.__dataclass_fields__})
   if rules := options.option_value('--rules', args):
-    args = ['clean', *rule_options(rules), *args[1:]]
+    args = [*rule_options(rules), *args]
   return args

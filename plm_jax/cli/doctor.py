@@ -26,7 +26,7 @@ from plm_jax import errors, recipes, storage, tokenizers, validation, versions
 from plm_jax.checkpoints import checkpoint
 from plm_jax.cli import costs, options
 from plm_jax.cli import run as run_command
-from plm_jax.cli.flags import name_flags, write_flags
+from plm_jax.cli.flags import name_flags, normalize, write_flags
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun
@@ -221,7 +221,7 @@ def check_accelerator(own: Machine) -> CheckResult:
 
 def check_options(args: Sequence[str]) -> CheckResult:
   """Parse and check the options of a run; the value is a DoctorRequest."""
-  args = options.normalize_booleans(args, {'step'})
+  args = normalize(args, {'step': 'BOOL'})
   step, rest = options.pop_option('--step', args)
   topology, rest = options.pop_option('--topology', rest)
   if not rest or rest[0].startswith('-'):

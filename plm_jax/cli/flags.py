@@ -1,5 +1,5 @@
-"""Options of the command line for the fields that messages name."""
-from collections.abc import Container
+"""Options of the command line: their forms, and options for the fields that messages name."""
+from collections.abc import Container, Iterable, Mapping
 import contextlib
 import functools
 
@@ -12,6 +12,44 @@ SECTIONS = '', 'data.', 'data.prepare.', 'model.'
 def flag_name(path: str) -> str:
   """Return a field's name on the command line."""
   return f'--{path.replace("_", "-")}' if path else 'the options'
+
+
+def normalize(args: Iterable[str], kinds: Mapping[str, str]) -> list[str]:
+  """Write booleans as --name=True or --name=False, and empty lists as options without values.
+
+  A boolean may be given as --name, --no-name, --name true, or --name=true; an empty list as none or
+  an empty value.
+
+  >>> normalize(['--a', '--no-b', '--c=none', '--c', 'none', '--d', 'none'],
+  ...           {'a': 'BOOL', 'b': 'BOOL', 'c': 'INT...', 'd': 'TEXT'})
+  ['--a=True', '--b=False', '--c', '--c', '--d', 'none']
+
+  Args:
+    args: the arguments.
+    kinds: values of the options of the command, as `signatures.Option.kind`.
+  """
+  found, rest = [], list(args)
+  while rest:
+    arg = rest.pop(0)
+    name, equals, value = arg.partition('=')
+    option = name.removeprefix('--').replace('_', '-')
+    section, dot, field = option.rpartition('.')
+    positive, kind = f'{section}{dot}{field.removeprefix("no-")}', kinds.get(option, '')
+    if not arg.startswith('--'):
+      pass
+    elif kind == 'BOOL':
+      if not equals:
+        value = rest.pop(0) if rest and rest[0].lower() in ('true', 'false') else 'True'
+      arg = f'--{option}={value.capitalize()}'
+    elif not equals and kinds.get(positive) == 'BOOL':
+      arg = f'--{positive}=False'
+    elif kind.endswith('...') and equals and value in ('', 'none'):
+      arg = name
+    elif kind.endswith('...') and rest[:1] == ['none'] and not equals and (
+        all(one.startswith('--') for one in rest[1:2])):
+      rest.pop(0)
+    found.append(arg)
+  return found
 
 
 def write_flags(text: str, paths: Container[str] | None = None) -> str:

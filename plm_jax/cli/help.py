@@ -99,9 +99,9 @@ def as_sentence(text: str, values: Container[str] = ()) -> str:
 
 def command_options(command: Command) -> list[Option]:
   """Return all arguments and options of a command, at the defaults of the code."""
-  found = []
+  found, words = [], signatures.registered_words()
   for name, values, text in command.own:
-    parts: Any = re.fullmatch(r'(.*?)(?: \(default: (.*)\))?', text)
+    parts: Any = re.fullmatch(r'(.*?)(?: \(default: (.*)\))?', text.format(**words))
     found.append(Option(name, values, parts[2] or '', parts[1]))
   if command.function:
     found += signatures.read_options(command.function)
@@ -275,11 +275,13 @@ def take_topic(args: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def known_options(path: Sequence[str]) -> Mapping[str, Option]:
   """Return the options of a command by name."""
-  found = {}
-  for option in command_options(find_command(path)):
-    if not option.positional:
-      found[option.name] = option
-  return found
+  return {option.name: option for option in command_options(find_command(path))
+          if not option.positional}
+
+
+def option_kinds(path: Sequence[str]) -> dict[str, str]:
+  """Return the options of a command with the kinds of their values."""
+  return {name: option.kind for name, option in known_options(path).items()}
 
 
 def find_path(args: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 
 import plm_jax
 from plm_jax import environment, errors, streams, versions
-from plm_jax.cli import completion, help, suggestions
+from plm_jax.cli import completion, flags, help, suggestions
 from plm_jax.cli.catalog import COMMANDS
 
 RECIPE_COMMANDS = 'train', 'finetune', 'doctor', 'inspect', 'show'
@@ -64,8 +64,9 @@ def answer(args: Sequence[str]) -> bool:
   if path[0] not in RECIPE_COMMANDS:
     called = f'{environment.program()} {" ".join(path)} --help all'
     rest = rest[:rest.index('--beam')] if '--beam' in rest else rest
-    suggestions.check_options(rest, help.known_options(path), called)
     command = help.find_command(path)
+    rest = flags.normalize(rest, help.option_kinds(path))
+    suggestions.check_options(rest, help.known_options(path), called)
     suggestions.check_argument_count(
         path[-1], command.usage, rest, help.command_options(command))
   return False

@@ -1,4 +1,4 @@
-"""Parse command lines: make subcommands, normalize booleans, look up and remove options."""
+"""Parse command lines: make subcommands, look up and remove options, parse runs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -15,8 +15,7 @@ import tyro
 
 from plm_jax import environment, progress, truncation, validation
 from plm_jax.cli import help, signatures, suggestions
-from plm_jax.cli.flags import flag_name, name_flags
-from plm_jax.cli.signatures import UNPREFIXED
+from plm_jax.cli.flags import flag_name, name_flags, normalize
 from plm_jax.errors import ConfigError
 from plm_jax.storage import bucket_check
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
   from plm_jax.recipes import Recipe
 
 Run = TypeVar('Run')
+UNPREFIXED = 'settings', 'reading'
+"""arguments of commands whose fields are options without a prefix"""
 SEED_LIMITS = '[0, 4294967295]'
 """seeds that both jax.random.key and numpy accept"""
 
@@ -107,58 +108,11 @@ def join_values(
   return found
 
 
-def normalize_booleans(args: Iterable[str], booleans: set[str]) -> list[str]:
-  """Write boolean options as --name=True or --name=False.
-
-  They may be given as --name, --no-name, --name true, or --name=true.
-  """
-  found, rest = [], list(args)
-  while rest:
-    arg = rest.pop(0)
-    name, equals, value = arg.partition('=')
-    name = name.removeprefix('--').replace('_', '-')
-    groups, dot, last = name.rpartition('.')
-    positive = f'{groups}{dot}{last.removeprefix("no-")}'
-    if arg.startswith('--') and name in booleans:
-      if not equals:
-        follows = rest and rest[0].lower() in ('true', 'false')
-        value = rest.pop(0) if follows else 'True'
-      arg = f'--{name}={value.capitalize()}'
-    elif arg.startswith('--') and positive in booleans and not equals:
-      arg = f'--{positive}=False'
-    found.append(arg)
-  return found
-
-
-def normalize_lists(args: Sequence[str], lists: set[str]) -> list[str]:
-  """Write an empty list as an option without values; it may be given as none or an empty value.
-
-  >>> normalize_lists(['--a=none', '--a', 'none', '--b', 'none', 'x'], {'a', 'b'})
-  ['--a', '--a', '--b', 'none', 'x']
-  """
-  found, rest = [], list(args)
-  while rest:
-    arg = rest.pop(0)
-    name, equals, value = arg.partition('=')
-    if arg.startswith('--') and name[2:].replace('_', '-') in lists:
-      if equals and value in ('', 'none'):
-        arg = name
-      elif not equals and rest[:1] == ['none'] and all(one.startswith('--') for one in rest[1:2]):
-        rest.pop(0)
-    found.append(arg)
-  return found
-
-
-def options_of_type(config: Any, kind: type, path: str = '') -> set[str]:
-  """Return the command-line names of the options of a configuration that are booleans or lists.
-
-  Args:
-    config: the configuration.
-    kind: bool, or tuple for lists of values.
-    path: field that holds the configuration.
-  """
-  fields = signatures.option_fields(config, path)
-  return {name for name, owner, field in fields if isinstance(getattr(owner, field), kind)}
+def option_kinds(config: Any) -> dict[str, str]:
+  """Return the options of a configuration, and whether they are booleans or lists of values."""
+  kinds = {bool: 'BOOL', tuple: '...'}
+  return {name: kinds.get(type(getattr(owner, field)), '')
+          for name, owner, field in signatures.option_fields(config)}
 
 
 def choose_kinds(config: Any, args: Sequence[str]) -> tuple[Any, list[str]]:
@@ -194,30 +148,33 @@ def scale_option(args: Sequence[str], default: Scale | None = 'paper') -> Any:
 
 def given_fields(args: Iterable[str], section: str = '') -> set[str]:
   """Return the names of the fields of a section ('' or 'data.prepare.') that are given."""
-  found = set()
-  for arg in args:
-    name = arg.partition('=')[0].removeprefix('--').replace('-', '_')
-    if arg.startswith('--') and name.startswith(section):
-      found.add(name.removeprefix(section).removeprefix('no_'))
-  return found
+  names = [arg.partition('=')[0].removeprefix('--').replace('-', '_') for arg in args
+           if arg.startswith('--')]
+  return {name.removeprefix(section).removeprefix('no_') for name in names
+          if name.startswith(section)}
+
+
+def pop_values(name: str, args: Iterable[str]) -> tuple[list[str], list[str]]:
+  """Remove an option from the arguments.
+
+  Returns:
+    Its values, one per occurrence, and the other arguments.
+  """
+  values, others, rest = [], [], iter(args)
+  for arg in rest:
+    if arg == name:
+      values.append(next(rest, ''))
+    elif arg.startswith(f'{name}='):
+      values.append(arg.partition('=')[2])
+    else:
+      others.append(arg)
+  return values, others
 
 
 def pop_option(name: str, args: Iterable[str]) -> tuple[str, list[str]]:
-  """Remove an option from the arguments, all of its occurrences.
-
-  Returns:
-    Its last value, '' if it is not given, and the other arguments.
-  """
-  value, others, rest = '', [], list(args)
-  while rest:
-    arg = rest.pop(0)
-    if arg == name:
-      value = rest.pop(0) if rest else ''
-    elif arg.startswith(f'{name}='):
-      value = arg.partition('=')[2]
-    else:
-      others.append(arg)
-  return value, others
+  """Remove an option from the arguments, and return its last value, '' if it is not given."""
+  values, others = pop_values(name, args)
+  return ''.join(values[-1:]), others
 
 
 def join_beam_options(args: Iterable[str], own: Container[str]) -> list[str]:
@@ -249,9 +206,8 @@ def join_beam_options(args: Iterable[str], own: Container[str]) -> list[str]:
 def typed_fields(config: Any, args: Iterable[str]) -> dict[str, Any]:
   """Return the fields of a configuration without sections that were given or are not defaults."""
   named = given_fields(args)
-  values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-  return {field.name: values[field.name] for field in dataclasses.fields(config)
-          if values[field.name] != field.default or field.name in named}
+  return {field.name: value for field in dataclasses.fields(config)
+          if (value := getattr(config, field.name)) != field.default or field.name in named}
 
 
 def parse_run(
@@ -272,14 +228,13 @@ def parse_run(
   """
   with validation.defer_checks():
     default, args = choose_kinds(default, args)
-  args = normalize_booleans(args, options_of_type(default, bool))
-  args = normalize_lists(args, options_of_type(default, tuple))
+  kinds = option_kinds(default)
+  args = normalize(args, kinds)
   topic, rest = help.take_topic(args)
   if topic is not None:
     print(help.run_help(called, about, default, topic or 'all'))
     sys.exit(0)
-  known = {name for name, _, _ in signatures.option_fields(default)}
-  suggestions.check_options(rest, known, f'{called} --help all')
+  suggestions.check_options(rest, kinds, f'{called} --help all')
   # An option that the chosen kind (such as the optimizer) lacks belongs to another kind.
   paths = [path.rpartition('.') for path in given_fields(rest)]
   validation.check_unused(default, [

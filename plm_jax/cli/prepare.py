@@ -69,7 +69,7 @@ def prepare_arguments(args: list[str]) -> list[str]:
     settings = corpus.recipe_settings(recipe or 'bert_base', scale)
     others = {name: value for name, value in settings.items()
               if value != getattr(TextConfig, name, None)}
-    args = ['prepare', *(f'{flag_name(name)}={value}' for name, value in others.items()), *args[1:]]
+    args = [*(f'{flag_name(name)}={value}' for name, value in others.items()), *args]
   return args
 
 

@@ -3,17 +3,12 @@
 Help needs them without JAX, whose import takes seconds, so they are in help.json next to this file.
 `python -m plm_jax.cli.signatures` regenerates it; a test checks that it is current.
 """
-import ast
 from collections.abc import Callable, Iterator
 import dataclasses
 import functools
-import importlib
 import inspect
-import itertools
 import json
 import pathlib
-import re
-import textwrap
 import types
 import typing
 from typing import Any, NamedTuple
@@ -22,8 +17,6 @@ from plm_jax import validation
 from plm_jax.validation import Choice
 
 FILE = pathlib.Path(__file__).with_name('help.json')
-UNPREFIXED = 'settings', 'reading'
-"""arguments of commands whose fields are options without a prefix"""
 SIMPLE_TYPES = {str: 'TEXT', int: 'INT', float: 'FLOAT', bool: 'BOOL'}
 
 
@@ -48,18 +41,23 @@ class Option(NamedTuple):
 
 @functools.cache
 def read_file() -> dict[str, Any]:
-  """Read help.json: the options by the name of their function or class, and the recipes."""
+  """Read help.json: the options by the name of their function or class, recipes and words."""
   return json.loads(FILE.read_text('utf-8'))
 
 
 def read_options(name: str) -> list[Option]:
   """Return the options of a function or configuration that `catalog` names."""
-  return [Option(*row) for row in read_file()['options'][name]]
+  return [Option(*row) for row in read_file()[name]]
 
 
 def recipe_titles() -> dict[str, str]:
   """Return the names of all recipes, each with the title of its family."""
-  return read_file()['recipes']
+  return dict(read_file()['recipes'])
+
+
+def registered_words() -> dict[str, str]:
+  """Return names in registries that help texts list, by the names of their fields in `catalog`."""
+  return dict(read_file()['words'])
 
 
 # From the code, which is imported.
@@ -68,74 +66,71 @@ def recipe_titles() -> dict[str, str]:
 def collect() -> dict[str, Any]:
   """Collect what help.json contains."""
   from plm_jax import recipes
-  from plm_jax.cli import catalog
+  from plm_jax.cli import catalog, finetune
   from plm_jax.recipes import word_vectors
-  options: dict[str, list[Option]] = {}
+  from plm_jax.tasks import kinds
+  found: dict[str, Any] = {}
   for command in (*catalog.COMMANDS.values(), *catalog.VECTORS.values()):
     if command.function:
-      module, _, function = command.function.partition('.')
-      found = getattr(importlib.import_module(f'plm_jax.cli.{module}'), function)
-      options[command.function] = list(command_arguments(found))
+      found[command.function] = list(command_arguments(catalog.import_function(command.function)))
     if command.config:
-      module, _, name = command.config.rpartition('.')
-      options[command.config] = list(
-          config_options(getattr(importlib.import_module(module), name)(name='')))
+      found[command.config] = list(config_options(catalog.import_name(command.config)(name='')))
   titles = {name: recipe.description for name, recipe in recipes.all_recipes().items()}
   titles |= dict.fromkeys(word_vectors.PUBLISHED, word_vectors.__doc__ or '')
-  return {'options': options,
-          'recipes': {name: text.strip().partition('\n')[0] for name, text in titles.items()}}
+  found['recipes'] = [(name, text.strip().partition('\n')[0]) for name, text in titles.items()]
+  words = {'kind': kinds.describe_kinds()}
+  for fields in finetune.NAMED_VALUES.values():
+    words |= {field: ', '.join(values) for field, values in fields.items()}
+  found['words'] = list(words.items())
+  return found
 
 
 def write_file() -> None:
   """Write help.json, one option per line."""
-  found, parts = collect(), []
-  for name, options in found['options'].items():
-    lines = ',\n'.join(json.dumps(option, ensure_ascii=False) for option in options)
+  parts = []
+  for name, rows in collect().items():
+    lines = ',\n'.join(json.dumps(row, ensure_ascii=False) for row in rows)
     parts.append(f'{json.dumps(name)}: [\n{lines}]')
-  options, titles = ',\n'.join(parts), json.dumps(found['recipes'], ensure_ascii=False, indent=0)
-  FILE.write_text(f'{{"options": {{\n{options}}},\n"recipes": {titles}}}\n', 'utf-8')
+  FILE.write_text('{' + ',\n'.join(parts) + '}\n', 'utf-8')
 
 
 def command_arguments(function: Callable[..., Any]) -> Iterator[Option]:
   """Yield the arguments of a command's function, and the options of its settings."""
-  texts = argument_texts(inspect.getdoc(function) or '')
-  hints = typing.get_type_hints(function, include_extras=True)
+  texts, kinds = part_texts(function), typing.get_type_hints(function)
+  marked = typing.get_type_hints(function, include_extras=True)
   for name, parameter in inspect.signature(function).parameters.items():
-    hint, marks, default = hints[name], [], parameter.default
-    if typing.get_origin(hint) is typing.Annotated:
-      hint, *marks = typing.get_args(hint)
-    called = next((mark.name for mark in marks if getattr(mark, 'name', None)), name)
+    marks, default = getattr(marked[name], '__metadata__', ()), parameter.default
+    renamed = [mark.name for mark in marks if getattr(mark, 'name', None) is not None]
+    called = renamed[0] if renamed else name.replace('_', '-')
     if dataclasses.is_dataclass(default):
-      yield from config_options(default, '' if called in UNPREFIXED else called)
+      yield from config_options(default, called)
       continue
-    positional = any('Positional' in repr(mark) for mark in marks)
-    shown = None if default is inspect.Parameter.empty else format_default(default)
-    yield Option(called.replace('_', '-'), describe_kind(hint), shown, texts.get(name, ''),
-                 positional)
+    shown = None if default is parameter.empty else format_default(default)
+    yield Option(called, describe_kind(kinds[name]), shown, texts.get(name, ''),
+                 any('Positional' in repr(mark) for mark in marks))
 
 
-def argument_texts(doc: str) -> dict[str, str]:
-  """Return the descriptions of arguments in a docstring, in one line each."""
-  texts, name = {}, ''
-  for line in doc.partition('Args:\n')[2].splitlines():
-    start = re.match(r'  (\w+): (.*)', line)
-    if start:
-      name = start[1]
-      texts[name] = start[2]
-    elif name and line.strip():
-      texts[name] += f' {line.strip()}'
-  return texts
+@functools.cache
+def part_texts(part: Any) -> dict[str, str]:
+  """Return the descriptions of the arguments of a function or the fields of a class, by name."""
+  import docstring_parser  # tyro reads docstrings by it, too
+  found = {}
+  for base in filter(dataclasses.is_dataclass, part.__mro__[::-1]) if isinstance(part, type) else [
+      part]:
+    for each in docstring_parser.parse_from_object(base).params:
+      found[each.arg_name] = ' '.join((each.description or '').split())
+  return found
 
 
 def config_options(config: Any, path: str = '') -> Iterator[Option]:
   """Yield the options of a configuration, with its values as defaults."""
   for name, owner, field in option_fields(config, path):
-    texts, hints = field_texts(type(owner)), typing.get_type_hints(type(owner))
     if isinstance(owner, Choice) and field == 'kind':
       yield Option(name, ','.join(owner.kinds()), owner.kind, describe_choice(type(owner)))
     else:
-      yield Option(name, describe_kind(hints[field]), format_default(getattr(owner, field)),
-                   texts.get(field, ''))
+      yield Option(
+          name, describe_kind(validation.field_types(type(owner))[field]),
+          format_default(getattr(owner, field)), part_texts(type(owner)).get(field, ''))
 
 
 def describe_choice(choice: type[Choice]) -> str:
@@ -158,27 +153,14 @@ def option_fields(config: Any, path: str = '') -> Iterator[tuple[str, Any, str]]
     name = f'{path}.{field}' if path else field
     owner = config if cls is type(config) else cls()
     value = getattr(owner, field)
+    inner = dict(enumerate(value)) if isinstance(value, tuple) else {}
     if dataclasses.is_dataclass(value):
       yield from option_fields(value, name)
-    elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-      for number, item in enumerate(value):
+    elif dataclasses.is_dataclass(inner.get(0)):
+      for number, item in inner.items():
         yield from option_fields(item, f'{name}.{number}')
     else:
       yield name.replace('_', '-'), owner, field
-
-
-@functools.cache
-def field_texts(cls: type) -> dict[str, str]:
-  """Return the descriptions below the fields of a class and of its base classes, in one line."""
-  texts: dict[str, str] = {}
-  for base in reversed(cls.__mro__):
-    if not dataclasses.is_dataclass(base):
-      continue
-    body: Any = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-    for field, text in itertools.pairwise(body.body):
-      if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-        texts[ast.unparse(field.target)] = ' '.join(ast.literal_eval(text.value).split())
-  return texts
 
 
 def describe_kind(hint: Any) -> str:

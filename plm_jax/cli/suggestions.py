@@ -49,7 +49,7 @@ def check_options(args: Sequence[str], known: Collection[str], help_command: str
   """Check that all options of a command line exist.
 
   Args:
-    args: the command line, after `options.normalize_booleans`.
+    args: the command line, after `flags.normalize`.
     known: names of options, without dashes.
     help_command: command that prints all options.
 
@@ -61,10 +61,6 @@ def check_options(args: Sequence[str], known: Collection[str], help_command: str
     if arg == '--':
       return
     if not arg.startswith('--') or name in known:
-      continue
-    groups, dot, last = name.rpartition('.')
-    positive = f'{groups}{dot}{last.removeprefix("no-")}'
-    if positive in known:
       continue
     found = [f'--{one}' for one in suggest_option(name, known)]
     advice = f'did you mean {" or ".join(found)}? ' if found else ''
@@ -78,29 +74,24 @@ def check_argument_count(
   Args:
     name: the command.
     usage: its arguments, as its help shows them.
-    args: the command line, with options that exist.
+    args: the command line, after `check_options`.
     known: arguments and options of the command.
 
   Raises:
     UsageError: there are too many arguments.
   """
   arguments = [option for option in known if option.positional]
-  kinds = {option.name: option.kind for option in known if not option.positional}
   if any(argument.kind.endswith('...') for argument in arguments):
     return
-  given, rest = [], list(args)
-  while rest:
-    arg = rest.pop(0)
-    option = arg.removeprefix('--').replace('_', '-')
+  lists = [option.name for option in known if option.kind.endswith('...') or option.name == 'rules']
+  given, rest = [], iter(args)
+  for arg in rest:
     if arg == '-' or not arg.startswith('-'):
       given.append(arg)
-    elif kinds.get(option) == 'BOOL':
-      if rest and rest[0] in ('True', 'False'):
-        del rest[0]
-    elif option in kinds and not kinds[option].endswith('...') and option != 'rules':
-      del rest[:1]
     elif '=' not in arg:
-      return  # a list: its values are not counted
+      if arg.removeprefix('--').replace('_', '-') in lists:
+        return  # its values are not counted
+      next(rest, None)
   if len(given) > len(arguments):
     commas = any('separated by commas' in argument.text for argument in arguments)
     advice = '; separate several sources by commas' if commas else ''

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 
 from plm_jax import storage
-from plm_jax.cli import work_identity
+from plm_jax.cli import options, work_identity
 from plm_jax.config import serialization
 from plm_jax.config.run import FinetuneRun
 from plm_jax.errors import ConfigError
@@ -77,18 +77,11 @@ def pop_settings(args: Sequence[str]) -> tuple[list[Setting], list[str]]:
   Raises:
     ConfigError: an argument has no values, or names an option that cannot be varied.
   """
-  settings, others, rest = [], [], list(args)
-  while rest:
-    arg = rest.pop(0)
-    if arg == '--sweep':
-      settings.append(parse_setting(rest.pop(0) if rest else ''))
-    elif arg.startswith('--sweep='):
-      settings.append(parse_setting(arg.partition('=')[2]))
-    else:
-      others.append(arg)
-  options = [setting.option for setting in settings]
-  if len({*options}) < len(options):
-    raise ConfigError(f'--sweep names an option twice: {", ".join(options)}')
+  texts, others = options.pop_values('--sweep', args)
+  settings = [parse_setting(text) for text in texts]
+  varied = [setting.option for setting in settings]
+  if len({*varied}) < len(varied):
+    raise ConfigError(f'--sweep names an option twice: {", ".join(varied)}')
   return settings, others
 
 
@@ -109,12 +102,12 @@ def parse_setting(text: str) -> Setting:
 
 def combine(settings: Sequence[Setting]) -> list[Combination]:
   """Return all combinations, the last option varying fastest. Raises ConfigError for too many."""
-  options = [setting.values for setting in settings]
-  count = math.prod(map(len, options))
+  choices = [setting.values for setting in settings]
+  count = math.prod(map(len, choices))
   if count > MAX_RUNS:
     raise ConfigError(f'--sweep has {count:,} combinations, more than {MAX_RUNS:,}')
   found = []
-  for values in itertools.product(*options):
+  for values in itertools.product(*choices):
     pairs = list(zip(settings, values, strict=True))
     name = ' '.join(f'{setting.name}={value}' for setting, value in pairs)
     args = tuple(f'--{setting.option}={value}' for setting, value in pairs)

@@ -235,19 +235,3 @@ def test_command(
       fasttext_bin.load(model), classifier.read_labeled_texts(text), top)
   print(f'{number:,} texts: precision at {top} {100 * precision:.1f}, recall at {top} '
         f'{100 * recall:.1f}')
-
-
-COMMANDS = {'nearest': nearest_command, 'analogy': analogy_command, 'measure': measure_command,
-            'export': export_command, 'classify': classify_command, 'predict': predict_command,
-            'test': test_command}
-
-
-def main(args: Sequence[str]) -> None:
-  """Run `vectors COMMAND ...`; exit with status 1 and one line on bad input."""
-  with errors.exit_on_error():
-    paths = bucket_check.find_bucket_paths(list(args))
-    bucket_check.check_reachable(dict.fromkeys(paths, 'read'))
-    with validation.defer_checks():
-      tyro.extras.subcommand_cli_from_dict(
-          COMMANDS, prog=f'{environment.program()} vectors',
-          args=options.normalize_booleans(args, {'lower'}), config=(tyro.conf.FlagConversionOff,))

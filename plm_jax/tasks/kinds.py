@@ -10,7 +10,6 @@ from other kinds:
     recipes/hyperparameters  KIND_SETTINGS and the functions of families: published settings
     recipes/finetune         shrink_run: fields that depend on the size of the model
     recipes/sentence_vectors published losses of sentence embeddings
-    cli/catalog              the help of --task
 """
 from collections.abc import Mapping
 import functools
@@ -42,7 +41,8 @@ class TaskKind(NamedTuple):
   format: ExampleFormat
   """format of its examples"""
   task: type[Task]
-  """class of the tasks"""
+  """class of the tasks; a published name of the kind is at the start of its docstring, before a
+  colon"""
   recurrent: type[RecurrentTask] | None = None
   """class of the tasks on an ELMo; None: an ELMo does not learn this kind"""
 
@@ -69,6 +69,15 @@ HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
 def get_format(kind: str) -> ExampleFormat:
   """Return the example format of a kind of task."""
   return KINDS[kind].format
+
+
+def describe_kinds() -> str:
+  """List the kinds of task with their published names, for help texts."""
+  described = []
+  for name, kind in KINDS.items():
+    title, colon, _ = (kind.task.__doc__ or '').partition('\n')[0].partition(':')
+    described.append(f'{name} ({title[:1].lower()}{title[1:]})' if colon else name)
+  return ', '.join(described)
 
 
 def infer_task(imported: ImportedCheckpoint) -> Task | None:

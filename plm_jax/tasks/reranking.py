@@ -50,7 +50,7 @@ class DocumentList(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RerankTask(GroupedTask):
-  """Relevance of documents for queries, by a classifier with one output on the pair of texts.
+  """Cross-encoder: relevance of a document, by a classifier with one output on a pair of texts.
 
   A `PairLoss` learns from a row per document. A `ListLoss` learns from groups of rows with the
   documents of a query. Development sets and predictions have a row per document.

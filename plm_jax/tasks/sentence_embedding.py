@@ -82,7 +82,7 @@ class SentenceEncoder(ModelWithHeads):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingTask(GroupedTask):
-  """Sentence embedding: a row per text of an example; the loss compares their vectors.
+  """Sentence embeddings: a row per text of an example; the loss compares their vectors.
 
   Training examples are pairs with a class or a number, or related texts, as the loss requires. A
   prediction for a pair is its similarity.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tyro
 
 import plm_jax
 from plm_jax import environment, recipes, validation
@@ -18,15 +19,15 @@ from plm_jax.cli import (
   options,
   signatures,
   suggestions,
-  vectors,
 )
 from plm_jax.cli.run import parse
 from plm_jax.errors import ConfigError
 from plm_jax.word_vectors.train import VectorRun
 
-NAMES = [name for name in catalog.COMMANDS if name != 'completion']
+NAMES = [name for name in catalog.COMMANDS if name not in ('completion', 'vectors')]
 FUNCTIONS = {name: commands.find_function(name) for name in NAMES}
-FUNCTIONS |= {f'vectors {name}': run for name, run in vectors.COMMANDS.items()}
+FUNCTIONS |= {f'vectors {name}': commands.find_function(f'vectors {name}')
+              for name in catalog.VECTORS}
 ENTRIES = {**catalog.COMMANDS, **{f'vectors {name}': one for name, one in catalog.VECTORS.items()}}
 
 
@@ -79,20 +80,24 @@ def test_too_many_arguments_are_an_error_without_jax():
 
 
 def test_every_command_is_in_the_catalog_and_names_its_function():
-  assert {*catalog.VECTORS} == {*vectors.COMMANDS} and {*commands.STARTS} < {*catalog.COMMANDS}
+  assert {*commands.STARTS} < {*catalog.COMMANDS}
   assert {*catalog.FOREIGN_COMMANDS.values()} <= {*catalog.COMMANDS}
   for name, entry in ENTRIES.items():
     if entry.function:
       assert entry.function.rpartition('.')[2] == FUNCTIONS[name].__name__
 
 
+@pytest.mark.filterwarnings('ignore:get_parser')
 @pytest.mark.parametrize('name', [name for name, entry in ENTRIES.items() if entry.function])
-def test_the_file_has_all_options_of_the_function(name):
-  found = signatures.read_options(ENTRIES[name].function)
-  renamed = {'prepare': {'recipe': 'for'}, 'evaluate': {'path': 'data.path'}}.get(name, {})
-  paths = {renamed.get(path, path) for path in FUNCTIONS[name].paths - {'return'}}
-  assert {one.name.replace('-', '_') for one in found} == paths
-  assert all(one.text for one in found), [one.name for one in found if not one.text]
+def test_the_file_has_the_arguments_and_texts_of_the_parser(name):
+  parser = tyro.extras.get_parser(FUNCTIONS[name], config=(tyro.conf.FlagConversionOff,))
+  parsed = {}
+  for action in parser._actions[1:]:
+    called = (action.option_strings or [action.dest])[-1].removeprefix('--')
+    text = ' '.join(action.help.split())
+    parsed[called] = re.sub(r' \((default: .*|required)\)$', '', text)
+  found = {one.name: one.text for one in signatures.read_options(ENTRIES[name].function)}
+  assert found == parsed and all(found.values())
 
 
 @pytest.mark.parametrize('name', ENTRIES)
@@ -155,7 +160,7 @@ def test_options_of_others_and_typos_have_a_suggestion(typed, meant):
                      match=f'there is no option --{typed.replace("_", "-")}: did you mean '
                            f'--{meant}'):
     suggestions.check_options([f'--{typed}=1'], known, 'help')
-  suggestions.check_options(['--no-search', '--optim.peak', '-1', 'a--b', '--', '--x'], known,
+  suggestions.check_options(['--optim.peak', '-1', 'a--b', '--', '--x'], known,
                             'help')
 
 

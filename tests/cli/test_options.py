@@ -12,7 +12,7 @@ import plm_jax
 from plm_jax import recipes, validation
 from plm_jax.cli import commands as cli
 from plm_jax.cli import finetune, options, run, vectors
-from plm_jax.cli.flags import flag_name, name_flags
+from plm_jax.cli.flags import flag_name, name_flags, normalize
 from plm_jax.cli.run import main, parse
 from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
@@ -271,8 +271,8 @@ def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
 def test_booleans_are_understood_in_every_form(args):
   assert parse(recipes.find_recipe('bert_base'),
                ['--scale=test', *args, '--seed=3']).hosts.distributed
-  assert options.normalize_booleans(['--hosts.no-distributed', 'x', '--a_b'],
-                                    {'hosts.distributed', 'a-b'}) == [
+  assert normalize(['--hosts.no-distributed', 'x', '--a_b'],
+                   {'hosts.distributed': 'BOOL', 'a-b': 'BOOL'}) == [
       '--hosts.distributed=False', 'x', '--a-b=True']
 
 
