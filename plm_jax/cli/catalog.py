@@ -286,7 +286,7 @@ VECTORS: dict[str, Command] = {
         ('model.bin test.txt --top 2',), 'vectors.predict_command'),
     'test': Command(
         '', 'Score a classifier on texts with labels.', 'MODEL TEXT', ('model.bin test.txt',),
-        'vectors.test_command'),
+        'vectors.score_command'),
 }
 
 PRINTING_COMMANDS = 'predict', 'tag', 'similar', 'search', 'rerank'

@@ -222,7 +222,7 @@ def predict_command(
 
 
 @command(top='[1, 1000000]')
-def test_command(
+def score_command(
     model: tyro.conf.Positional[str], text: tyro.conf.Positional[str], top: int = 1) -> None:
   """Scores a classifier on texts with labels, as fastText's `test`.
 

@@ -63,10 +63,10 @@ With one separator between documents (`WindowRule.separators`), these count, too
 special tokens.
 
 The starts of a shard's windows are found when the shard is first read (`WindowOffsets`). They are
-kept in a file that has its full size from the start, as a sparse file: a run of one epoch fills it, reading a few
-windows does not. For S shards the file holds their checksums [S], 0 for those not yet found, then
-the `WINDOW_START`s of all windows. The file is never trusted: entries that do not match their
-checksum, or the shard, are found again.
+kept in a file that has its full size from the start, as a sparse file: a run of one epoch fills it,
+reading a few windows does not. For S shards the file holds their checksums [S], 0 for those not yet
+found, then the `WINDOW_START`s of all windows. The file is never trusted: entries that do not match
+their checksum, or the shard, are found again.
 """
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
