@@ -19,6 +19,8 @@ chinese is the released Chinese base model with BERT's 21,128 tokens, most of th
 characters. Give --segmenter=jieba to `prepare`, so that n-grams consist of words. The release does
 not describe its training run; this recipe uses the settings of base.
 """
+import functools
+
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import albert
 from plm_jax.objectives.masking import Distinct
@@ -29,24 +31,26 @@ from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.bert import set_chinese_vocab
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
+ALBERTSize = functools.partial(
+    RecipeSize, peak=0.00176, steps=3_000_000, length=512, batch=4096)
 # Parameters of transformers' AlbertForPreTraining; published as 12M, 18M, 60M, 235M (table 1). Peak
 # learning rate and batch size: section 4.1; steps: release notes of version 2.
 SIZES = {
-    'base': RecipeSize(
-        model=albert.base, parameters=11_813_810, peak=0.00176, steps=10_000_000, length=512,
-        batch=4096, pod='v3:16x16', published_hardware='64 to 512 TPU v3 chips'),
-    'large': RecipeSize(
-        model=albert.large, parameters=17_847_474, peak=0.00176, steps=3_000_000, length=512,
-        batch=4096, pod='v3:16x16', published_hardware='64 to 512 TPU v3 chips'),
-    'xlarge': RecipeSize(
-        model=albert.xlarge, parameters=59_021_490, peak=0.00176, steps=3_000_000, length=512,
-        batch=4096, pod='v3:16x16', published_hardware='64 to 512 TPU v3 chips'),
-    'xxlarge': RecipeSize(
-        model=albert.xxlarge, parameters=223_158_450, peak=0.00176, steps=3_000_000, length=512,
-        batch=4096, pod='v3:16x32', published_hardware='64 to 512 TPU v3 chips'),
-    'chinese': RecipeSize(
-        model=set_chinese_vocab(albert.base), parameters=10_669_322, peak=0.00176, steps=10_000_000,
-        length=512, batch=4096, pod='v3:16x16', laptop_vocab=8000)}
+    'base': ALBERTSize(
+        model=albert.base, parameters=11_813_810, steps=10_000_000, pod='v3:16x16',
+        published_hardware='64 to 512 TPU v3 chips'),
+    'large': ALBERTSize(
+        model=albert.large, parameters=17_847_474, pod='v3:16x16',
+        published_hardware='64 to 512 TPU v3 chips'),
+    'xlarge': ALBERTSize(
+        model=albert.xlarge, parameters=59_021_490, pod='v3:16x16',
+        published_hardware='64 to 512 TPU v3 chips'),
+    'xxlarge': ALBERTSize(
+        model=albert.xxlarge, parameters=223_158_450, pod='v3:16x32',
+        published_hardware='64 to 512 TPU v3 chips'),
+    'chinese': ALBERTSize(
+        model=set_chinese_vocab(albert.base), parameters=10_669_322, steps=10_000_000,
+        pod='v3:16x16', laptop_vocab=8000)}
 
 
 def make_run(row: RecipeSize) -> PretrainRun:

@@ -14,7 +14,7 @@ from plm_jax.objectives.denoising import (
 from plm_jax.objectives.text_to_text import TextToText
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, make_fairseq_adam
 
 BART_DESCRIPTION = """\
 BART (Lewis et al. 2020).
@@ -65,13 +65,10 @@ BART_SIZES = {
 
 def make_bart_run(row: BARTSize) -> PretrainRun:
   """Build the published run of a size."""
-  optim = AdamW(
-      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
-      weight_decay=0.01, clip=0.0, exempt=())
   return PretrainRun(
       row.name, family='bart', model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=row.objective, data=DataConfig(prepare=TextConfig(kind='byte-bpe')), optim=optim,
-      train=row.make_train_config())
+      objective=row.objective, data=DataConfig(prepare=TextConfig(kind='byte-bpe')),
+      optim=make_fairseq_adam(row.peak, row.warmup), train=row.make_train_config())
 
 
 BART = RecipeFamily('bart', BART_DESCRIPTION, BART_SIZES, make_bart_run)
@@ -249,9 +246,6 @@ MBART_SIZES = {
 
 def make_mbart_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  optim = AdamW(
-      peak=row.peak, warmup=30_000, schedule='linear', b2=0.98, eps=1e-6, bias_correction=True,
-      weight_decay=0.01, clip=0.0, exempt=())
   layout = 'mbart50' if row.name == 'mbart_50' else 'mbart'
   text = TextConfig(kind='sentencepiece-unigram', layout=layout, lowercase=False)
   objective = DenoisingAutoencoder(
@@ -260,8 +254,8 @@ def make_mbart_run(row: RecipeSize) -> PretrainRun:
   return PretrainRun(
       row.name, family='mbart', objective=objective,
       model=row.make_model(dropout=0.1, attention_dropout=0.0),
-      data=DataConfig(prepare=text, temperature=1 / 0.7), optim=optim,
-      train=row.make_train_config())
+      data=DataConfig(prepare=text, temperature=1 / 0.7),
+      optim=make_fairseq_adam(row.peak, warmup=30_000), train=row.make_train_config())
 
 
 MBART = RecipeFamily('mbart', MBART_DESCRIPTION, MBART_SIZES, make_mbart_run)

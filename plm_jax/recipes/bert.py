@@ -1,6 +1,7 @@
 """BERT, Chinese BERT and MacBERT, ERNIE, SpanBERT."""
 from collections.abc import Callable
 import dataclasses
+import functools
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
@@ -50,36 +51,31 @@ def set_chinese_vocab(size: Callable[..., EncoderConfig]) -> Callable[..., Encod
   return set_vocab_size(size, 21_128)
 
 
+BERTSize = functools.partial(RecipeSize, peak=1e-4, length=512, batch=256)
 BERT_SIZES = {
     # Parameters of transformers' BertForPreTraining; published as 110M and 340M.
-    'base': RecipeSize(
-        model=bert.base, parameters=110_106_428, peak=1e-4, length=512, batch=256, pod='v2:4x4',
-        mesh=MeshConfig(fsdp=4), published_hardware='16 TPU chips, 4 days'),
-    'large': RecipeSize(
-        model=bert.large, parameters=336_226_108, peak=1e-4, length=512, batch=256, pod='v3:8x8',
+    'base': BERTSize(
+        model=bert.base, parameters=110_106_428, pod='v2:4x4', mesh=MeshConfig(fsdp=4),
+        published_hardware='16 TPU chips, 4 days'),
+    'large': BERTSize(
+        model=bert.large, parameters=336_226_108, pod='v3:8x8',
         published_hardware='64 TPU chips, 4 days'),
     # Published without pre-training heads: 4.4M, 11.3M, 29.1M, 41.7M (Turc et al. 2019).
-    'tiny': RecipeSize(
-        model=bert.tiny, parameters=4_433_468, peak=1e-4, length=512, batch=256,
-        pod='v2:4x4'),
-    'mini': RecipeSize(
-        model=bert.mini, parameters=11_267_900, peak=1e-4, length=512, batch=256,
-        pod='v2:4x4', mesh=MeshConfig(fsdp=32)),
-    'small': RecipeSize(
-        model=bert.small, parameters=29_058_876, peak=1e-4, length=512,
-        batch=256, pod='v2:4x4', mesh=MeshConfig(fsdp=32)),
-    'medium': RecipeSize(
-        model=bert.medium, parameters=41_668_412, peak=1e-4, length=512,
-        batch=256, pod='v2:4x4'),
-    'chinese': RecipeSize(
-        model=set_chinese_vocab(bert.base), parameters=102_882_442, peak=1e-4, length=512,
-        batch=256, pod='v2:4x4', laptop_vocab=8000),
-    'multilingual': RecipeSize(
-        model=set_vocab_size(bert.base, 119_547), parameters=178_566_653, peak=1e-4, length=512,
-        batch=256, pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
-    'multilingual_uncased': RecipeSize(
-        model=set_vocab_size(bert.base, 105_879), parameters=168_055_961, peak=1e-4, length=512,
-        batch=256, pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
+    'tiny': BERTSize(model=bert.tiny, parameters=4_433_468, pod='v2:4x4'),
+    'mini': BERTSize(
+        model=bert.mini, parameters=11_267_900, pod='v2:4x4', mesh=MeshConfig(fsdp=32)),
+    'small': BERTSize(
+        model=bert.small, parameters=29_058_876, pod='v2:4x4', mesh=MeshConfig(fsdp=32)),
+    'medium': BERTSize(model=bert.medium, parameters=41_668_412, pod='v2:4x4'),
+    'chinese': BERTSize(
+        model=set_chinese_vocab(bert.base), parameters=102_882_442, pod='v2:4x4',
+        laptop_vocab=8000),
+    'multilingual': BERTSize(
+        model=set_vocab_size(bert.base, 119_547), parameters=178_566_653, pod='v3:4x4',
+        mesh=MeshConfig(fsdp=32)),
+    'multilingual_uncased': BERTSize(
+        model=set_vocab_size(bert.base, 105_879), parameters=168_055_961, pod='v3:4x4',
+        mesh=MeshConfig(fsdp=32))}
 
 
 def make_bert_run(row: RecipeSize) -> PretrainRun:
@@ -224,19 +220,17 @@ steps nor the learning rate: those of BERT are an assumption.
 """
 ERNIE_SIZES = {
     # Parameters of transformers' ErnieForPreTraining.
-    'base': RecipeSize(
-        model=ernie.base, parameters=100_477_778, peak=1e-4, length=512, batch=256, pod='v3:4x4',
-        mesh=MeshConfig(fsdp=32), laptop_vocab=8000)}
+    'base': BERTSize(
+        model=ernie.base, parameters=100_477_778, pod='v3:4x4', mesh=MeshConfig(fsdp=32),
+        laptop_vocab=8000)}
 
 
 def make_ernie_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  return PretrainRun(
-      row.name, family='ernie', model=row.make_model(dropout=0.1, attention_dropout=0.1),
+  return dataclasses.replace(
+      make_bert_run(row), family='ernie',
       objective=MaskedLM(masking=Distinct('either'), pooled='whole'),
-      data=DataConfig(prepare=TextConfig(segmenter='jieba')),
-      optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
-      train=TrainConfig(phases=(Phase(900_000, 128, row.batch), Phase(100_000, 512, row.batch))))
+      data=DataConfig(prepare=TextConfig(segmenter='jieba')))
 
 
 ERNIE = RecipeFamily('ernie', ERNIE_DESCRIPTION, ERNIE_SIZES, make_ernie_run)

@@ -1,5 +1,6 @@
 """DeBERTa: versions 1, 2 and 3."""
 import dataclasses
+import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import deberta, deberta_v2
@@ -82,11 +83,7 @@ TEXT = DataConfig(
 
 def make_deberta_v2_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  return PretrainRun(
-      row.name, family='deberta-v2',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=MASKS, data=TEXT,
-      optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', weight_decay=0.01),
-      train=row.make_train_config())
+  return dataclasses.replace(make_deberta_run(row), family='deberta-v2', data=TEXT)
 
 
 DEBERTA_V2 = RecipeFamily(
@@ -122,26 +119,22 @@ multilingual is mDeBERTa: base with 250,000 tokens on CC100, 2.5 trillion charac
 languages. Languages are sampled by size to the power 0.3, as in XLM-R and mT5; section 5.4 compares
 with these and does not state its own power. Give one corpus per language to --data.path.
 """
+V3Size = functools.partial(RecipeSize, peak=6e-4, steps=500_000, length=512, batch=8192)
 DEBERTA_V3_SIZES = {
     # Parameters of transformers' DebertaV2Model, without a head; published without token embeddings
     # as 22M, 44M, 86M, 304M, and the embeddings as 48M, 98M, 98M, 131M (README of
     # microsoft/DeBERTa).
-    'xsmall': RecipeSize(
-        model=deberta_v2.v3_xsmall, parameters=70_682_112, peak=6e-4, steps=500_000, length=512,
-        batch=8192, accumulate=4, pod='v3:8x8'),
-    'small': RecipeSize(
-        model=deberta_v2.v3_small, parameters=141_304_320, peak=6e-4, steps=500_000, length=512,
-        batch=8192, accumulate=4, pod='v3:8x8'),
-    'base': RecipeSize(
-        model=deberta_v2.v3_base, parameters=183_831_552, peak=6e-4, steps=500_000, length=512,
-        batch=8192, pod='v3:16x16'),
-    'large': RecipeSize(
-        model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, steps=500_000, length=512,
-        batch=8192, accumulate=4, pod='v4:4x8x8'),
+    'xsmall': V3Size(
+        model=deberta_v2.v3_xsmall, parameters=70_682_112, accumulate=4, pod='v3:8x8'),
+    'small': V3Size(
+        model=deberta_v2.v3_small, parameters=141_304_320, accumulate=4, pod='v3:8x8'),
+    'base': V3Size(model=deberta_v2.v3_base, parameters=183_831_552, pod='v3:16x16'),
+    'large': V3Size(
+        model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, accumulate=4, pod='v4:4x8x8'),
     # Published as 86M without the 190M of the token embeddings.
-    'multilingual': RecipeSize(
+    'multilingual': V3Size(
         name='mdeberta_v3_base', model=deberta_v2.mdeberta_v3_base, parameters=278_218_752,
-        peak=6e-4, steps=500_000, length=512, batch=8192, accumulate=2, pod='v4:4x8x8')}
+        accumulate=2, pod='v4:4x8x8')}
 V3_MASKS = MaskedLM(pair=Single(), masking=Windowed(), mask_share=1.0, random_share=0.0)
 V3_OBJECTIVE = ReplacedTokenDetection(
     V3_MASKS, weight=10.0, sharing='disentangled', optimizers='two', width=1.0, depth=0.5,

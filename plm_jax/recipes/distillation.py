@@ -6,7 +6,6 @@ from typing import Any
 from plm_jax import validation
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, PretrainRun
-from plm_jax.layers.common import Dtype
 from plm_jax.models import bert, distilbert, gpt2, roberta
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.distillation import Distillation
@@ -142,40 +141,46 @@ a task from a fine-tuned teacher, is replaced by fine-tuning without a teacher.
 """
 
 
-def tinybert_4l(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the student of 4 layers of width 312, 14.4M parameters."""
-  sizes = {'stack.layers': 4, 'block.width': 312, 'block.mlp_dim': 1200}
-  return validation.with_paths(bert.base(dtype), sizes)
+def make_student(layers: int, width: int = 384, mlp_dim: int = 0):
+  """Return a model function of BERT with 12 heads and this number of layers and width.
+
+  mlp_dim: width of the feed-forward network; 0: four times the width.
+  """
+  sizes = {'stack.layers': layers, 'block.width': width, 'block.mlp_dim': mlp_dim or 4 * width}
+  def model(dtype) -> EncoderConfig:
+    return validation.with_paths(bert.base(dtype), sizes)
+  return model
 
 
-def tinybert_6l(dtype: Dtype = 'float32') -> EncoderConfig:
-  """Make the student of 6 layers of width 768, 67.0M parameters."""
-  return validation.with_paths(bert.base(dtype), {'stack.layers': 6})
+def make_layer_run(
+    row: RecipeSize, teacher: Callable[..., EncoderConfig], inner: Layerwise | Relations,
+    optim: AdamW) -> PretrainRun:
+  """Build the run of a student that learns from the layers of its teacher alone."""
+  objective = Distillation(
+      model=teacher('bfloat16'), soft=0.0, hard=0.0, cosine=0.0, inner=inner,
+      task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0), copied=False)
+  return PretrainRun(
+      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=objective,
+      optim=optim, train=row.make_train_config())
 
 
 TINYBERT_SIZES = {
     # Parameters of transformers' BertModel; published as 14.5M and 67.0M (table 1), without the
     # projections `fit`.
     '4l': RecipeSize(
-        model=tinybert_4l, parameters=14_350_248, peak=5e-5, steps=300_000, length=128, batch=256,
-        pod='v3:4x4'),
+        model=make_student(4, 312, 1200), parameters=14_350_248, peak=5e-5, steps=300_000,
+        length=128, batch=256, pod='v3:4x4'),
     '6l': RecipeSize(
-        model=tinybert_6l, parameters=66_955_008, peak=5e-5, steps=300_000, length=128, batch=256,
-        pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
+        model=make_student(6, 768), parameters=66_955_008, peak=5e-5, steps=300_000,
+        length=128, batch=256, pod='v3:4x4', mesh=MeshConfig(fsdp=32))}
 
 
 def make_tinybert_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  objective = Distillation(
-      model=bert.base('bfloat16'), soft=0.0, hard=0.0, cosine=0.0,
-      inner=Layerwise(), task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0),
-      copied=False)
   optim = AdamW(
       peak=row.peak, warmup=row.steps // 10, schedule='linear', weight_decay=0.01,
       clip_by='parameter')
-  return PretrainRun(
-      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=objective, optim=optim, train=row.make_train_config())
+  return make_layer_run(row, bert.base, Layerwise(), optim)
 
 
 TINYBERT = RecipeFamily('tinybert', TINYBERT_DESCRIPTION, TINYBERT_SIZES, make_tinybert_run)
@@ -221,14 +226,6 @@ class MiniLMSize(RecipeSize):
   teacher: Callable[..., EncoderConfig] = bert.base
 
 
-def make_student(layers: int, width: int = 384):
-  """Return a model function of BERT with 12 heads and this number of layers and width."""
-  sizes = {'stack.layers': layers, 'block.width': width, 'block.mlp_dim': 4 * width}
-  def model(dtype) -> EncoderConfig:
-    return validation.with_paths(bert.base(dtype), sizes)
-  return model
-
-
 def make_v2_size(width: int, parameters: int, large: bool = False) -> MiniLMSize:
   """Make a student of MiniLMv2 with 6 layers. large: the teacher is BERT large."""
   relations = ('queries', 'keys', 'values')
@@ -255,14 +252,9 @@ MINILM_SIZES = {
 
 def make_minilm_run(row: MiniLMSize) -> PretrainRun:
   """Build the published run of a size."""
-  objective = Distillation(
-      model=row.teacher('bfloat16'), soft=0.0, hard=0.0, cosine=0.0, inner=row.inner,
-      task=MaskedLM(pair=Single(), mask_share=0.0, random_share=0.0), copied=False)
   optim = AdamW(
       peak=row.peak, warmup=4000, schedule='linear', weight_decay=0.01, bias_correction=True)
-  return PretrainRun(
-      row.name, model=row.make_model(dropout=0.1, attention_dropout=0.1),
-      objective=objective, optim=optim, train=row.make_train_config())
+  return make_layer_run(row, row.teacher, row.inner, optim)
 
 
 MINILM = RecipeFamily('minilm', MINILM_DESCRIPTION, MINILM_SIZES, make_minilm_run)

@@ -19,6 +19,7 @@ directions. The smaller scales split plain text into words themselves. At the la
 twentieth of the sequences starts without a state in each batch (--objective.fresh), because a short
 run would otherwise see none.
 """
+import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import elmo
@@ -28,19 +29,17 @@ from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 from plm_jax.sharding import MeshConfig
 
-STEPS = 10 * (768_648_884 // (384 * 20))
-
+# 10 epochs of 768,648,884 words.
+ELMoSize = functools.partial(
+    RecipeSize, peak=0.2, steps=10 * (768_648_884 // (384 * 20)), length=20, batch=384,
+    pod='v3:4x4', mesh=MeshConfig(fsdp=32))
 # Parameters with a softmax over 793,471 words.
 SIZES = {
-    'small': RecipeSize(
-        model=elmo.small, parameters=115_951_055, peak=0.2, steps=STEPS, length=20, batch=384,
-        pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
-    'medium': RecipeSize(
-        model=elmo.medium, parameters=231_949_775, peak=0.2, steps=STEPS, length=20, batch=384,
-        pod='v3:4x4', mesh=MeshConfig(fsdp=32)),
-    'original': RecipeSize(
-        model=elmo.original, parameters=500_651_471, peak=0.2, steps=STEPS, length=20, batch=384,
-        pod='v3:4x4', mesh=MeshConfig(fsdp=32), published_hardware='three GTX 1080, two weeks')}
+    'small': ELMoSize(model=elmo.small, parameters=115_951_055),
+    'medium': ELMoSize(model=elmo.medium, parameters=231_949_775),
+    'original': ELMoSize(
+        model=elmo.original, parameters=500_651_471,
+        published_hardware='three GTX 1080, two weeks')}
 
 
 def make_run(row: RecipeSize) -> PretrainRun:

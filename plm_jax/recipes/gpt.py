@@ -1,5 +1,6 @@
 """GPT, GPT-2 and GPT-3."""
 import dataclasses
+import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun, TrainConfig
 from plm_jax.models import gpt, gpt2, gpt3
@@ -87,23 +88,17 @@ def chinese_small(dtype):
   return dataclasses.replace(gpt2.small(dtype), vocab=50_048)
 
 
+GPT2Size = functools.partial(RecipeSize, steps=500_000, length=1024, batch=512)
 # Parameters of transformers' GPT2LMHeadModel. Peak learning rates: Brown et al. 2020, table 2.1.
 GPT2_SIZES = {
-    'small': RecipeSize(
-        model=gpt2.small, parameters=124_439_808, peak=6e-4, steps=500_000, length=1024, batch=512,
-        pod='v3:8x8'),
-    'medium': RecipeSize(
-        model=gpt2.medium, parameters=354_823_168, peak=3e-4, steps=500_000, length=1024, batch=512,
-        pod='v3:16x16'),
-    'large': RecipeSize(
-        model=gpt2.large, parameters=774_030_080, peak=2.5e-4, steps=500_000, length=1024,
-        batch=512, accumulate=2, pod='v3:8x16'),
-    'xl': RecipeSize(
-        model=gpt2.xl, parameters=1_557_611_200, peak=2e-4, steps=500_000, length=1024, batch=512,
-        accumulate=2, pod='v3:8x16'),
-    'chinese': RecipeSize(
-        model=chinese_small, parameters=124_279_296, peak=6e-4, steps=100_000, length=1024,
-        batch=512, pod='v3:8x8', laptop_vocab=8000)}
+    'small': GPT2Size(model=gpt2.small, parameters=124_439_808, peak=6e-4, pod='v3:8x8'),
+    'medium': GPT2Size(model=gpt2.medium, parameters=354_823_168, peak=3e-4, pod='v3:16x16'),
+    'large': GPT2Size(
+        model=gpt2.large, parameters=774_030_080, peak=2.5e-4, accumulate=2, pod='v3:8x16'),
+    'xl': GPT2Size(model=gpt2.xl, parameters=1_557_611_200, peak=2e-4, accumulate=2, pod='v3:8x16'),
+    'chinese': GPT2Size(
+        model=chinese_small, parameters=124_279_296, peak=6e-4, steps=100_000, pod='v3:8x8',
+        laptop_vocab=8000)}
 
 
 def make_gpt2_run(row: RecipeSize) -> PretrainRun:

@@ -1,6 +1,7 @@
 """LLaMA: versions 1, 2 and 3."""
-import dataclasses
+import functools
 
+from plm_jax import validation
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.models import llama
 from plm_jax.objectives.clm import CausalLM
@@ -85,39 +86,27 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LLaMA2Size(RecipeSize):
-  """A size; all train on 2 trillion tokens, 1,024 sequences of 4,096 per update (section 2.2)."""
-
-  steps: int = 476_837
-  length: int = 4096
-  batch: int = 1024
-
-
+# All train on 2 trillion tokens, 1,024 sequences of 4,096 per update (section 2.2).
+LLaMA2Size = functools.partial(
+    RecipeSize, steps=476_837, length=4096, batch=1024, accumulate=8, remat='dots')
 # Parameters of transformers' LlamaForCausalLM; published as 7B, 13B, 70B. Peak learning rates and
 # hours: section 2.2, tables 1 and 2.
 LLAMA2_SIZES = {
     '7b': LLaMA2Size(
-        model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, accumulate=8, remat='dots',
-        pod='v4:4x4x8', mesh=MeshConfig(fsdp=64), published_hardware='184,320 hours of an A100'),
+        model=llama.llama2_7b, parameters=6_738_415_616, peak=3e-4, pod='v4:4x4x8',
+        mesh=MeshConfig(fsdp=64), published_hardware='184,320 hours of an A100'),
     '13b': LLaMA2Size(
-        model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, accumulate=8, remat='dots',
-        pod='v4:4x4x8', mesh=MeshConfig(fsdp=128), published_hardware='368,640 hours of an A100'),
+        model=llama.llama2_13b, parameters=13_015_864_320, peak=3e-4, pod='v4:4x4x8',
+        mesh=MeshConfig(fsdp=128), published_hardware='368,640 hours of an A100'),
     '70b': LLaMA2Size(
-        model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, accumulate=8, remat='dots',
-        pod='v4:8x8x8', mesh=MeshConfig(fsdp=128, tensor=4),
+        model=llama.llama2_70b, parameters=68_976_648_192, peak=1.5e-4, pod='v4:8x8x8',
+        mesh=MeshConfig(fsdp=128, tensor=4),
         published_hardware='1,720,320 hours of an A100')}
 
 
-def make_llama2_run(row: LLaMA2Size) -> PretrainRun:
+def make_llama2_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  optim = AdamW(
-      peak=row.peak, warmup=2000, schedule='cosine', floor=0.1, b2=0.95, eps=1e-5,
-      bias_correction=True, weight_decay=0.1)
-  return PretrainRun(
-      row.name, family='llama', objective=CausalLM(isolated=False), optim=optim,
-      model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      data=DataConfig(prepare=TEXT, assembly='packed'), train=row.make_train_config())
+  return validation.with_paths(make_llama_run(row), {'optim.eps': 1e-5})
 
 
 LLAMA2 = RecipeFamily('llama2', LLAMA2_DESCRIPTION, LLAMA2_SIZES, make_llama2_run)

@@ -109,6 +109,7 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 """
 FINAL_BATCH = 32_768
 """final batch size at sequence length 128; longer sequences keep the number of tokens"""
+DATA = DataConfig(prepare=TextConfig(kind='byte-bpe', lowercase=False, sentences='none'))
 LENGTHS = (128,) * 7 + (256,) * 2 + (512,)
 """sequence length in each tenth of the run"""
 GPT_BERT_SIZES = {
@@ -124,11 +125,10 @@ GPT_BERT_SIZES = {
 
 def make_gpt_bert_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
   return PretrainRun(
       row.name, family='gptbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1), optim=make_optimizer(row),
-      objective=MaskedNextToken(replaced='span', z_loss=1e-4), data=DataConfig(prepare=text),
+      objective=MaskedNextToken(replaced='span', z_loss=1e-4), data=DATA,
       train=TrainConfig(phases=make_phases(row.steps), accumulate=row.accumulate))
 
 
@@ -207,13 +207,12 @@ MDLM_SIZES = {
 
 def make_mdlm_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
   return PretrainRun(
       row.name, family='gptbert',
       model=row.make_model(dropout=0.1, attention_dropout=0.1),
       optim=make_optimizer(row),
       objective=MaskedDiffusion(schedule='cosine', frequency_power=0.02),
-      data=DataConfig(prepare=text), train=row.make_train_config())
+      data=DATA, train=row.make_train_config())
 
 
 MDLM = RecipeFamily('mdlm', MDLM_DESCRIPTION, MDLM_SIZES, make_mdlm_run)

@@ -5,6 +5,7 @@ from typing import Any
 
 from plm_jax import validation
 from plm_jax.config.run import Phase, PretrainRun, TrainConfig
+from plm_jax.optim.optimizers import AdamW
 from plm_jax.sharding import MeshConfig
 
 
@@ -75,6 +76,17 @@ class RecipeFamily:
   sizes: Mapping[str, RecipeSize]
   make_run: Callable[[Any], PretrainRun]
   """builds the published run of a size"""
+
+
+def make_fairseq_adam(peak: float, warmup: int) -> AdamW:
+  """Make the optimizer of RoBERTa (Liu et al. 2019, table 9), BART and mBART.
+
+  fairseq's Adam corrects the bias of its means, and decays all parameters. Gradients are not
+  clipped.
+  """
+  return AdamW(
+      peak=peak, warmup=warmup, schedule='linear', b2=0.98, bias_correction=True,
+      weight_decay=0.01, clip=0.0, exempt=())
 
 
 def batch_size_ramp(

@@ -6,9 +6,8 @@ from plm_jax.models import roberta, xlm_roberta
 from plm_jax.objectives.masking import Everywhere
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence
-from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, make_fairseq_adam
 from plm_jax.sharding import MeshConfig
 
 ROBERTA_DESCRIPTION = """\
@@ -96,17 +95,12 @@ def make_roberta_run(row: RoBERTaSize) -> PretrainRun:
     model = dataclasses.replace(model, pooler=True)
     one_document = True
   text = TextConfig(kind='byte-bpe', lowercase=False)
-  # fairseq's Adam corrects the bias of its means, and decays all parameters; table 9 has no
-  # clipping.
-  optim = AdamW(
-      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
-      weight_decay=0.01, clip=0.0, exempt=())
   assembly = 'document' if one_document else 'sentences'
   return PretrainRun(
       row.name, family='roberta', model=model,
       objective=MaskedLM(pair=row.pair, masking=Everywhere(), pooled='whole'),
       data=DataConfig(prepare=text, assembly=assembly),
-      optim=optim, train=row.make_train_config())
+      optim=make_fairseq_adam(row.peak, row.warmup), train=row.make_train_config())
 
 
 ROBERTA = RecipeFamily('roberta', ROBERTA_DESCRIPTION, ROBERTA_SIZES, make_roberta_run)
@@ -146,16 +140,12 @@ XLM_R_SIZES = {
 
 def make_xlm_r_run(row: RoBERTaSize) -> PretrainRun:
   """Build the published run of a size."""
-  optim = AdamW(
-      peak=row.peak, warmup=row.warmup, schedule='linear', b2=0.98, bias_correction=True,
-      weight_decay=0.01, clip=0.0, exempt=())
   text = TextConfig(kind='sentencepiece-unigram', layout='xlm-r', lowercase=False)
   return PretrainRun(
-      row.name, family='xlm-roberta',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1),
+      row.name, family='xlm-roberta', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedLM(pair=FullSentences(), masking=Everywhere(), pooled='whole'),
-      data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.3), optim=optim,
-      train=row.make_train_config())
+      data=DataConfig(prepare=text, assembly='sentences', temperature=1 / 0.3),
+      optim=make_fairseq_adam(row.peak, row.warmup), train=row.make_train_config())
 
 
 XLM_R = RecipeFamily('xlm_r', XLM_R_DESCRIPTION, XLM_R_SIZES, make_xlm_r_run)

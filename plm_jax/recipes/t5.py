@@ -1,5 +1,6 @@
 """T5 and its descendants: v1.1, T5 adapted to language modeling, T5's tasks, mT5, ByT5, UL2."""
 import dataclasses
+import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import mt5, t5
@@ -40,16 +41,8 @@ line breaks and indentation are left out. byt5_small and others learn them.
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class T5Size(RecipeSize):
-  """A size; all train for a million steps with batch size 2^11 (section 3.7)."""
-
-  peak: float = 0.01
-  steps: int = 1_000_000
-  length: int = 512
-  batch: int = 2048
-
-
+# All train for a million steps with batch size 2^11 (section 3.7).
+T5Size = functools.partial(RecipeSize, peak=0.01, steps=1_000_000, length=512, batch=2048)
 # Parameters of transformers' T5ForConditionalGeneration; published as 60M, 220M, 770M, 3B, 11B
 # (section 3.7).
 T5_SIZES = {
@@ -62,21 +55,31 @@ T5_SIZES = {
     '11b': T5Size(
         model=t5.t5_11b, parameters=11_307_321_344, pod='v4:8x8x16',
         mesh=MeshConfig(fsdp=32, tensor=4))}
-# Shared with the descendants of T5.
 TEXT = TextConfig(kind='sentencepiece-unigram', layout='t5', lowercase=False)
+SPANS = MixtureOfDenoisers(z_loss=1e-4)  # span corruption alone, the default denoiser
+PACKED = DataConfig(prepare=TEXT, assembly='packed')
 OPTIM = Adafactor(
-    peak=0.01, warmup=10_000, schedule='t5', clip=0.0, weight_decay=0.0,
-    heads='joined')
+    peak=0.01, warmup=10_000, schedule='t5', clip=0.0, weight_decay=0.0, heads='joined')
 
 
-def make_t5_run(row: T5Size) -> PretrainRun:
-  """Build the published run of a size."""
+def make_run(
+    row: RecipeSize, family: str = 't5', dropout: float = 0.0,
+    objective: MixtureOfDenoisers = SPANS, data: DataConfig = PACKED,
+) -> PretrainRun:
+  """Build the published run of a T5 or of its descendants, which have no dropout."""
   return PretrainRun(
-      row.name, family='t5',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1, mlp_dropout=0.1),
-      objective=MixtureOfDenoisers(z_loss=1e-4),  # span corruption alone, the default denoiser
-      data=DataConfig(prepare=TEXT, assembly='packed'),
-      optim=OPTIM, train=row.make_train_config())
+      row.name, family=family, model=row.make_model(dropout, dropout, dropout),
+      objective=objective, data=data, optim=OPTIM, train=row.make_train_config())
+
+
+def make_constant(peak: float) -> Adafactor:
+  """Make T5's optimizer with a constant learning rate."""
+  return dataclasses.replace(OPTIM, peak=peak, warmup=0, schedule='constant')
+
+
+def make_t5_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
+  return make_run(row, dropout=0.1)
 
 
 T5 = RecipeFamily('t5', T5_DESCRIPTION, T5_SIZES, make_t5_run)
@@ -111,15 +114,7 @@ T5_V1_1_SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
-def make_t5_v1_1_run(row: T5Size) -> PretrainRun:
-  """Build the published run of a size."""
-  return PretrainRun(
-      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      objective=MixtureOfDenoisers(z_loss=1e-4), data=DataConfig(prepare=TEXT, assembly='packed'),
-      optim=OPTIM, train=row.make_train_config())
-
-
-T5_V1_1 = RecipeFamily('t5_v1_1', T5_V1_1_DESCRIPTION, T5_V1_1_SIZES, make_t5_v1_1_run)
+T5_V1_1 = RecipeFamily('t5_v1_1', T5_V1_1_DESCRIPTION, T5_V1_1_SIZES, make_run)
 
 
 T5_LM_DESCRIPTION = """\
@@ -145,12 +140,8 @@ T5_LM_SIZES = {name: dataclasses.replace(row, peak=1e-3, steps=100_000)
 
 def make_t5_lm_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  objective = MixtureOfDenoisers(z_loss=1e-4, denoisers=(PrefixLM(),))
-  optim = dataclasses.replace(OPTIM, peak=row.peak, warmup=0, schedule='constant')
-  return PretrainRun(
-      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      objective=objective, data=DataConfig(prepare=TEXT, assembly='packed'), optim=optim,
-      train=row.make_train_config())
+  run = make_run(row, objective=MixtureOfDenoisers((PrefixLM(),), z_loss=1e-4))
+  return dataclasses.replace(run, optim=make_constant(row.peak))
 
 
 T5_LM = RecipeFamily('t5_lm', T5_LM_DESCRIPTION, T5_LM_SIZES, make_t5_lm_run)
@@ -183,13 +174,9 @@ TASKS = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
 def make_t5_tasks_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
   path = tuple(f'task:{task}:tfds:glue/{task}' for task in TASKS)
-  optim = dataclasses.replace(OPTIM, peak=row.peak, warmup=0, schedule='constant')
-  return PretrainRun(
-      row.name, family='t5',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1, mlp_dropout=0.1),
-      objective=TextToText(decoder_length=128, z_loss=1e-4),
-      data=DataConfig(path=path, prepare=TEXT, assembly='examples'), optim=optim,
-      train=row.make_train_config())
+  return dataclasses.replace(
+      make_t5_run(row), objective=TextToText(decoder_length=128, z_loss=1e-4),
+      data=DataConfig(path=path, prepare=TEXT, assembly='examples'), optim=make_constant(row.peak))
 
 
 T5_TASKS = RecipeFamily('t5_tasks', T5_TASKS_DESCRIPTION, T5_TASKS_SIZES, make_t5_tasks_run)
@@ -217,16 +204,8 @@ its training could not be verified; these options of mT5 give the model and the 
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MT5Size(RecipeSize):
-  """A size; all train for a million steps of 1,024 sequences of 1,024 tokens (section 3.2)."""
-
-  peak: float = 0.01
-  steps: int = 1_000_000
-  length: int = 1024
-  batch: int = 1024
-
-
+# All train for a million steps of 1,024 sequences of 1,024 tokens (section 3.2).
+MT5Size = functools.partial(RecipeSize, peak=0.01, steps=1_000_000, length=1024, batch=1024)
 MT5_SIZES = {
     # Parameters of transformers' MT5ForConditionalGeneration; published as 300M, 580M, 1.2B, 3.7B,
     # 13B (section 3.2).
@@ -240,13 +219,9 @@ MT5_SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
-def make_mt5_run(row: MT5Size) -> PretrainRun:
+def make_mt5_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  return PretrainRun(
-      row.name, family='mt5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      objective=MixtureOfDenoisers(z_loss=1e-4),
-      data=DataConfig(prepare=TEXT, assembly='packed', temperature=1 / 0.3), optim=OPTIM,
-      train=row.make_train_config())
+  return make_run(row, 'mt5', data=dataclasses.replace(PACKED, temperature=1 / 0.3))
 
 
 MT5 = RecipeFamily('mt5', MT5_DESCRIPTION, MT5_SIZES, make_mt5_run)
@@ -283,14 +258,12 @@ BYT5_SIZES = {
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 
-def make_byt5_run(row: MT5Size) -> PretrainRun:
+def make_byt5_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  objective = MixtureOfDenoisers(z_loss=1e-4, denoisers=(SpanCorruption(mean_span_length=20.0),))
   text = TextConfig(kind='bytes', sentences='none')
-  return PretrainRun(
-      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      objective=objective, data=DataConfig(prepare=text, assembly='packed', temperature=1 / 0.3),
-      optim=OPTIM, train=row.make_train_config())
+  objective = MixtureOfDenoisers((SpanCorruption(mean_span_length=20.0),), z_loss=1e-4)
+  data = DataConfig(prepare=text, assembly='packed', temperature=1 / 0.3)
+  return make_run(row, objective=objective, data=data)
 
 
 BYT5 = RecipeFamily('byt5', BYT5_DESCRIPTION, BYT5_SIZES, make_byt5_run)
@@ -325,12 +298,9 @@ UL2_SIZES = {
 
 def make_ul2_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  text = dataclasses.replace(TEXT, sentinels=160)
-  return PretrainRun(
-      row.name, family='t5', model=row.make_model(dropout=0.0, attention_dropout=0.0),
-      objective=MixtureOfDenoisers(UL2_DENOISERS, sentinels=160, z_loss=1e-4),
-      data=DataConfig(prepare=text, assembly='packed'), optim=OPTIM,
-      train=row.make_train_config())
+  objective = MixtureOfDenoisers(UL2_DENOISERS, sentinels=160, z_loss=1e-4)
+  data = dataclasses.replace(PACKED, prepare=dataclasses.replace(TEXT, sentinels=160))
+  return make_run(row, objective=objective, data=data)
 
 
 UL2 = RecipeFamily('ul2', UL2_DESCRIPTION, UL2_SIZES, make_ul2_run)

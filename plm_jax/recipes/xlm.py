@@ -48,15 +48,12 @@ from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
-SIZES = {
-    # Parameters of transformers' XLMWithLMHeadModel; published as 250M (README of
-    # facebookresearch/XLM).
-    'xnli15': RecipeSize(
-        model=xlm.xlm_xnli15, parameters=249_071_384, peak=1e-4, steps=500_000, length=256,
-        batch=4096, pod='v3:16x16', published_hardware='64 V100'),
-    'xnli15_tlm': RecipeSize(
-        model=xlm.xlm_xnli15, parameters=249_071_384, peak=1e-4, steps=500_000, length=256,
-        batch=4096, pod='v3:16x16', published_hardware='64 V100')}
+# Parameters of transformers' XLMWithLMHeadModel; published as 250M (README of
+# facebookresearch/XLM).
+XNLI15 = RecipeSize(
+    model=xlm.xlm_xnli15, parameters=249_071_384, peak=1e-4, steps=500_000, length=256, batch=4096,
+    pod='v3:16x16', published_hardware='64 V100')
+SIZES = {'xnli15': XNLI15, 'xnli15_tlm': XNLI15}
 
 
 def make_run(row: RecipeSize) -> PretrainRun:

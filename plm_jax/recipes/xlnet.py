@@ -8,7 +8,7 @@ from plm_jax.objectives.masked_permuted import MaskedPermutedLM
 from plm_jax.objectives.plm import PermutationLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
-from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, make_fairseq_adam
 
 XLNET_DESCRIPTION = """\
 XLNet, as published (Yang et al. 2019, sections 3.1 and 3.4, appendix A.5, table 8).
@@ -102,15 +102,12 @@ MPNET_SIZES = {
 
 def make_mpnet_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  optim = AdamW(
-      peak=row.peak, warmup=24_000, schedule='linear', b2=0.98, bias_correction=True,
-      weight_decay=0.01, clip=0.0, exempt=())
   return PretrainRun(
       row.name, family='mpnet', model=row.make_model(dropout=0.1, attention_dropout=0.1),
       objective=MaskedPermutedLM(),
       data=DataConfig(
           prepare=TextConfig(kind='byte-bpe', lowercase=False), assembly='sentences'),
-      optim=optim, train=row.make_train_config())
+      optim=make_fairseq_adam(row.peak, warmup=24_000), train=row.make_train_config())
 
 
 MPNET = RecipeFamily('mpnet', MPNET_DESCRIPTION, MPNET_SIZES, make_mpnet_run)
