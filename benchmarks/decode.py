@@ -123,8 +123,7 @@ def ready(size: str, rows: int, prompt: int, new: int):
   import jax
   import numpy as np
 
-  from plm_jax.inference.decoder_steps import DecoderSteps
-  from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+  from plm_jax.inference.decoder_steps import DecoderSteps, EncoderDecoderSteps
   from plm_jax.inference.search import OutputVocab
   from plm_jax.layers.heads import NextTokenHead
   from plm_jax.loading.generation_config import GenerationConfig

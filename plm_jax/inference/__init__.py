@@ -16,8 +16,7 @@ All models generate text with one engine:
     search                 decoding strategies: greedy search, sampling and beam search
     sampling               logits processors, such as top-k, top-p and repetition penalty
     engine                 the decoding loop around a model's prefill and decode steps
-    decoder_steps          these steps for decoders, with a KV cache
-    encoder_decoder_steps  these steps for encoder-decoders
+    decoder_steps          these steps for decoders and encoder-decoders, with a KV cache
     encoder_steps          these steps for an encoder that predicts next tokens (GPT-BERT)
 
 Imports no training.

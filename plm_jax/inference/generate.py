@@ -13,8 +13,7 @@ from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
 from plm_jax.errors import ConfigError
 from plm_jax.inference import engine, glm_infill, search, unmasking
-from plm_jax.inference.decoder_steps import DecoderSteps
-from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.decoder_steps import DecoderSteps, EncoderDecoderSteps
 from plm_jax.inference.encoder_steps import EncoderSteps
 from plm_jax.inference.prompts import (
   Prompt,

@@ -15,8 +15,7 @@ from plm_jax.metrics.calibration import calibration_error
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse, is_constant
 from plm_jax.sources.examples import Example
-from plm_jax.tasks.calibration import CalibratedTask
-from plm_jax.tasks.contract import Task
+from plm_jax.tasks.contract import CalibratedTask, Task
 from plm_jax.tasks.example_formats import InputExample, Predictions
 from plm_jax.tasks.outputs import name_labels, prediction_fields
 

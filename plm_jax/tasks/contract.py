@@ -5,7 +5,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from plm_jax import conversion
 from plm_jax.architectures import Output
 from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.metrics.calibration import Bin, confidence_bins, fit_temperature
 from plm_jax.objectives import Arrays, Losses
 from plm_jax.sources.examples import Example
 from plm_jax.tasks.example_formats import ExampleFormat
@@ -266,6 +267,59 @@ class FeatureCache:
   def make_output(self, kept: Any) -> Any:
     """Make a backbone output of cached states."""
     return Output(kept, None, None)  # pyright: ignore[reportArgumentType]
+
+
+class Decisions(NamedTuple):
+  """Decisions between classes: of texts, of labels of texts, or of words."""
+
+  logs: np.ndarray
+  """logarithms of the probabilities of classes [N, C]"""
+  labels: np.ndarray
+  """true classes [N]"""
+
+
+@dataclasses.dataclass(frozen=True)
+class CalibratedTask(Task):
+  """A task with probabilities of classes, which temperature scaling calibrates."""
+
+  limits = intervals(temperature='[0.001, 1000]')
+
+  calibrate: bool = False
+  """fit `temperature` on the first development set after training (temperature scaling, Guo et al.
+  2017). Predicted classes stay the same, and probabilities come closer to the share of correct
+  predictions"""
+  temperature: float = 1.0
+  """number by which logits are divided before probabilities are computed"""
+
+  def class_probabilities(self, logits: Any) -> np.ndarray:
+    """Compute the probabilities of classes of logits [..., C] at the temperature."""
+    return softmax(np.asarray(logits, np.float64) / self.temperature)
+
+  def decisions(self, examples: Sequence[Example], predictions: Sequence[Any]) -> Decisions | None:
+    """Return the decisions of examples with labels; None: the task has no probabilities."""
+
+  @property
+  def fits_development(self):
+    return self.calibrate
+
+  def fit_to_development(self, examples, predictions):
+    found = self.decisions(examples, predictions) if self.calibrate else None
+    if found is None:
+      return {}
+    return {'temperature': fit_temperature(found.logs * self.temperature, found.labels)}
+
+  def calibration_bins(self, examples: Sequence[Example], predictions: Sequence[Any]) -> list[Bin]:
+    """Group decisions by their confidence; []: there are none."""
+    found = self.decisions(examples, predictions)
+    if found is None or not len(found.labels):
+      return []
+    correct = found.logs.argmax(-1) == found.labels
+    return confidence_bins(np.exp(found.logs.max(-1)), correct)
+
+  def export_attributes(self):
+    if self.temperature == 1.0:
+      return {}
+    return {'calibration_temperature': self.temperature}
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

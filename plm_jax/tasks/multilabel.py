@@ -29,8 +29,7 @@ from plm_jax.sources.class_names import (
 )
 from plm_jax.sources.lines import SourceError
 from plm_jax.sources.row_readers import KEY_COLUMNS, Columns, RawExample, UnreadableRow
-from plm_jax.tasks.calibration import Decisions
-from plm_jax.tasks.contract import sigmoid
+from plm_jax.tasks.contract import Decisions, sigmoid
 from plm_jax.tasks.example_formats import Classification
 from plm_jax.tasks.outputs import Labels
 from plm_jax.tasks.sequence_classification import SequenceTask

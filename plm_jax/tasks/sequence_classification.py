@@ -14,7 +14,7 @@ from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tasks import METRICS
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.sources.examples import Example
-from plm_jax.tasks.calibration import CalibratedTask, Decisions
+from plm_jax.tasks.contract import CalibratedTask, Decisions
 from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tasks.example_formats import CLASSIFICATION, REGRESSION
 from plm_jax.tasks.features import Features

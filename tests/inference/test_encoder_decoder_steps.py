@@ -8,7 +8,7 @@ import tiny
 from plm_jax import tokenizers
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig, initial_cache
 from plm_jax.inference import engine, generate
-from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.decoder_steps import EncoderDecoderSteps
 from plm_jax.inference.search import OutputVocab
 from plm_jax.layers.heads import ModelWithHeads, NextTokenHead
 from plm_jax.layers.stack import StackConfig

@@ -10,7 +10,7 @@ import tiny
 
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.inference import engine
-from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.decoder_steps import EncoderDecoderSteps
 from plm_jax.inference.search import OutputVocab
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.generation_config import GenerationConfig

@@ -7,8 +7,7 @@ import numpy as np
 from parity.shared import Unsupported
 from plm_jax import conversion
 from plm_jax.inference import engine
-from plm_jax.inference.decoder_steps import DecoderSteps
-from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.decoder_steps import DecoderSteps, EncoderDecoderSteps
 from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
 

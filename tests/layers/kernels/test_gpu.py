@@ -15,8 +15,7 @@ import pytest
 from benchmarks import gpu as benchmark
 from benchmarks.gpu import learner_of, text
 from plm_jax import recipes
-from plm_jax.inference.decoder_steps import DecoderSteps
-from plm_jax.inference.encoder_decoder_steps import EncoderDecoderSteps
+from plm_jax.inference.decoder_steps import DecoderSteps, EncoderDecoderSteps
 from plm_jax.layers import norm
 from plm_jax.layers.kernels import cpu, gpu
 from plm_jax.objectives import window_shapes
