@@ -101,13 +101,11 @@ def mine_negatives(
   """
   if not pairs:
     raise ConfigError('there are no pairs of a query and a relevant document')
-  numbers: dict[str, int] = {}
-  for text in corpus:
-    numbers.setdefault(text, len(numbers))
+  distinct = dict.fromkeys([*corpus, *(positive for _, positive in pairs)])
+  numbers = {text: number for number, text in enumerate(distinct)}
   positives: dict[str, set[int]] = {}
   for query, positive in pairs:
-    number = numbers.setdefault(positive, len(numbers))
-    positives.setdefault(query, set()).add(number)
+    positives.setdefault(query, set()).add(numbers[positive])
   queries, documents = list(positives), list(numbers)
   trained, to_score = None, sigmoid
   if judge is not None:
@@ -115,9 +113,8 @@ def mine_negatives(
     if trained.task.activation == 'none':
       to_score = np.asarray
     trained = dataclasses.replace(trained, task=dataclasses.replace(trained.task, score='none'))
-  found: dict[str, tuple[np.ndarray, np.ndarray, dict[int, float]]] = {}
   searched = search_documents(retriever, queries, documents, config.depth, positives)
-  found |= zip(queries, searched, strict=True)
+  found = dict(zip(queries, searched, strict=True))
   rng = np.random.default_rng(config.seed)
   filters = trained is not None or retriever != BM25
   total = len(pairs) if trained is None else None  # a judge counts each pair that it reads

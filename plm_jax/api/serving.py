@@ -10,6 +10,7 @@ from plm_jax.api import similarity, transfer
 from plm_jax.api.models import fill_mask, generate
 from plm_jax.data.bucketing import bucket_length, next_power_of_two
 from plm_jax.errors import ConfigError
+from plm_jax.inference.engine import padded_length
 from plm_jax.loading.generation_config import GenerationConfig, resolve_generation_config
 from plm_jax.loading.loaded_model import LoadedModel
 
@@ -110,14 +111,9 @@ def padded_lengths(name: str, most: int, longest: int) -> list[int]:
 
   `fill_mask` and `generate` pad to powers of two, and each length represents its power.
   """
-  lengths = set()
-  for size in range(1, most + 1):
-    if name in ('fill_mask', 'generate'):
-      padded = max(16, next_power_of_two(size))
-      lengths.add(min(padded, longest or padded))
-    else:
-      lengths.add(bucket_length(size, longest))
-  return sorted(lengths)
+  if name not in ('fill_mask', 'generate'):
+    return sorted({bucket_length(size, longest) for size in range(1, most + 1)})
+  return sorted({padded_length(size, longest) for size in range(1, most + 1)})
 
 
 def batch_sizes(name: str, batch: int) -> Iterator[int]:

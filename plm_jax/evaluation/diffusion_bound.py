@@ -9,7 +9,6 @@ masked tokens has the weight L / n (LLaDA: Nie et al. 2025, equation 14; Ou et a
 samples of a window have evenly spaced n, and the result depends on the seed and the texts alone.
 """
 from collections.abc import Callable, Sequence
-import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -20,18 +19,15 @@ from jax.sharding import Mesh
 import numpy as np
 import optax
 
-from plm_jax import progress
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.data.bucketing import row_steps, split_by_length
-from plm_jax.errors import ConfigError, check_finite, name_field
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.evaluation.perplexity import Perplexity, keep_texts
-from plm_jax.evaluation.pseudo_likelihood import MaskedLogits
+from plm_jax.evaluation.pseudo_likelihood import MaskedLogits, score_rows
 from plm_jax.evaluation.scoring import local_mesh, replicate_params
 from plm_jax.evaluation.token_losses import cut_rows
 from plm_jax.inference import prompts
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
 from plm_jax.objectives.masked_diffusion import suppress_mask
-from plm_jax.sharding import batch_sharding
 
 DEFAULT_SAMPLES = 16
 TOKENS = 4096
@@ -67,23 +63,15 @@ class BoundEstimator:
     """
     masks = [draw_masks(np.random.default_rng((seed, number)), len(window), samples)
              for number, window in enumerate(windows)]
-    found, devices = np.zeros(len(windows)), self.mesh.size
     sizes = np.repeat([len(window) + 2 for window in windows], samples).tolist()
     room = max(1, min(TOKENS, LOGITS // self.logit_size))
-    with progress.progress_bar('sequences', len(sizes)) as done:
-      for length, rows, numbers in split_by_length(
-          sizes, self.length, room, devices, row_steps()):
-        batch, labels, weights = self.make_batch(
-            [(windows[i // samples], masks[i // samples][i % samples]) for i in numbers],
-            rows, length)
-        placed = jax.device_put((batch, labels, weights), batch_sharding(self.mesh))
-        with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
-          nats = weighted_losses(self.logits, self.params, *placed, self.vocab.mask)
-        nats = check_finite(np.asarray(nats, np.float64)[:len(numbers)])
-        for i, value in zip(numbers, nats, strict=True):
-          found[i // samples] += value / samples
-        done.update(len(numbers))
-    return found
+    def make_batch(numbers, rows, length):
+      examples = [(windows[i // samples], masks[i // samples][i % samples]) for i in numbers]
+      return self.make_batch(examples, rows, length)
+    def compute(*batch):
+      return weighted_losses(self.logits, self.params, *batch, self.vocab.mask)
+    nats = score_rows(sizes, self.length, room, self.mesh, 'sequences', make_batch, compute)
+    return nats.reshape(-1, samples).mean(1)
 
   def make_batch(
       self, examples: Sequence[tuple[Sequence[int], np.ndarray]], rows: int, length: int,

@@ -317,11 +317,8 @@ def evaluate_few_shot(
     shots: int = 0,
     pool: Sequence[FewShotExample] = (),
     seed: int = 0,
-    normalize: Normalization | None = None,
 ) -> FewShotResult:
   """Evaluate all `examples`, each after `shots` examples sampled from `pool`.
-
-  normalize: None: the task's.
 
   Raises:
     ConfigError: the pool is too small, there are no examples, or a number is negative.
@@ -329,7 +326,6 @@ def evaluate_few_shot(
   if not examples or shots < 0 or seed < 0:
     raise ConfigError('there are questions, and shots and seed are not negative, got '
                       f'{len(examples):,} questions, {shots} and {seed}')
-  normalize = normalize or task.normalize
 
   # Score all choices of all questions in one call.
   prompts, pairs = [], []
@@ -342,7 +338,7 @@ def evaluate_few_shot(
 
   # Score the choices without their questions, for calibration.
   unconditional: dict[str, ContinuationScore] = {}
-  if normalize == 'calibrated':
+  if task.normalize == 'calibrated':
     distinct = list(dict.fromkeys(
         itertools.chain.from_iterable(example.choices for example in examples)))
     alone = scorer.score([(ANSWER_CONTEXT, format_answer(choice)) for choice in distinct])
@@ -351,7 +347,7 @@ def evaluate_few_shot(
   predictions = []
   for example, prompt in zip(examples, prompts, strict=True):
     own = [next(scores) for _ in example.choices]
-    values = [normalize_score(normalize, score, choice, unconditional.get(choice))
+    values = [normalize_score(task.normalize, score, choice, unconditional.get(choice))
               for score, choice in zip(own, example.choices, strict=True)]
     chosen = int(np.argmax(values))
     greedy = all(score.greedy for score in own)

@@ -88,25 +88,17 @@ class PseudoScorer:
         None given: all tokens are predicted.
     """
     found = [np.zeros(len(text)) for text in ids]
-    devices = self.mesh.size
     # One row per token of a text: (text, position).
-    masked, sizes = [], []
-    for number, text in enumerate(ids):
-      places = range(firsts[number] if firsts else 0, len(text))
-      masked += [(number, place) for place in places]
-      sizes += [len(text) + self.specials] * len(places)
-    with progress.progress_bar('tokens', len(masked)) as done:
-      for length, rows, numbers in split_by_length(
-          sizes, self.length, self.tokens, devices, row_steps()):
-        own = [masked[row] for row in numbers]
-        batched = jax.device_put(
-            self.make_batch(ids, own, rows, length), batch_sharding(self.mesh))
-        with jax.set_mesh(self.mesh) if devices > 1 else contextlib.nullcontext():
-          scores = compute_target_logprobs(self.logits, self.params, *batched)
-        scores = check_finite(np.asarray(scores, np.float64)[:len(own)])
-        for (number, place), logprob in zip(own, scores, strict=True):
-          found[number][place] = logprob
-        done.update(len(own))
+    masked = [(number, place) for number, text in enumerate(ids)
+              for place in range(firsts[number] if firsts else 0, len(text))]
+    sizes = [len(ids[number]) + self.specials for number, _ in masked]
+    def make_batch(numbers, rows, length):
+      return self.make_batch(ids, [masked[number] for number in numbers], rows, length)
+    compute = functools.partial(compute_target_logprobs, self.logits, self.params)
+    scores = score_rows(
+        sizes, self.length, self.tokens, self.mesh, 'tokens', make_batch, compute)
+    for (number, place), logprob in zip(masked, scores, strict=True):
+      found[number][place] = logprob
     return found
 
   @property
@@ -164,6 +156,33 @@ class PseudoScorer:
       while end < len(text) and not self.tokenizer.starts_word[text[end]]:
         end += 1
     return end
+
+
+def score_rows(
+    sizes: Sequence[int], longest: int, tokens: int, mesh: Mesh, unit: str,
+    make_batch: Callable[[list[int], int, int], Any], compute: Callable[..., jax.Array]
+) -> np.ndarray:
+  """Compute a score of each row, float64 [rows]; rows of similar length are read together.
+
+  Args:
+    sizes: tokens of each row.
+    longest: maximum sequence length of the model; 0: no limit.
+    tokens: maximum number of tokens per device and call, padding included.
+    mesh: the devices of the parameters; they share the batch.
+    unit: what a progress bar counts.
+    make_batch: (numbers of rows, size of the batch, length) -> arrays of a batch.
+    compute: arrays of a batch -> scores [size].
+  """
+  scores = np.zeros(len(sizes))
+  with progress.progress_bar(unit, len(sizes)) as done:
+    for length, size, numbers in split_by_length(
+        sizes, longest, tokens, mesh.size, row_steps()):
+      batch = jax.device_put(make_batch(numbers, size, length), batch_sharding(mesh))
+      with jax.set_mesh(mesh) if mesh.size > 1 else contextlib.nullcontext():
+        found = compute(*batch)
+      scores[numbers] = check_finite(np.asarray(found, np.float64)[:len(numbers)])
+      done.update(len(numbers))
+  return scores
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -258,10 +258,8 @@ def split_list(
     others = [document for document in ranked if document not in set(positive)]
     for number, document in enumerate(positive):
       start = number * (size - 1)
-      compared = [document]
-      for place in range(start, start + min(size - 1, len(others))):
-        compared.append(others[place % len(others)])
-      add(compared)
+      places = range(start, start + min(size - 1, len(others)))
+      add([document, *(others[place % len(others)] for place in places)])
     return lists
   # Every list has documents from the whole range of relevance.
   count = -(-len(ranked) // size)
@@ -299,17 +297,13 @@ def add_random_documents(
     lists: Sequence[DocumentList], queries: dict[str, tuple[int, dict[str, float]]], number: int
 ) -> list[DocumentList]:
   """Add documents of other queries to each list, as irrelevant; never one that its query knows."""
-  distinct: dict[str, float] = {}
-  for _, known in queries.values():
-    distinct |= known
-  documents = list(distinct)
+  documents = list(dict.fromkeys(
+      itertools.chain.from_iterable(known for _, known in queries.values())))
   rng, grown = np.random.default_rng(0), []
   for one in lists:
     known = queries[one.query][1]
-    some: dict[str, None] = {}
-    for place in rng.permutation(len(documents))[:number + len(known)]:
-      if documents[place] not in known and len(some) < number:
-        some[documents[place]] = None
+    places = rng.permutation(len(documents))[:number + len(known)]
+    some = [documents[place] for place in places if documents[place] not in known][:number]
     grown.append(one._replace(
         documents=one.documents + tuple(some), relevance=one.relevance + (0.0,) * len(some)))
   return [one for one in grown if len(one.documents) > 1]

@@ -149,7 +149,8 @@ def test_evaluate_by_each_comparison():
   examples = [FewShotExample('Which', ('a', 'b', 'long long'), label, '') for label in (0, 1, 1, 2)]
   for normalize, chosen, accuracy in (('sum', 1, 0.5), ('token', 2, 0.25), ('byte', 2, 0.25),
                                       ('calibrated', 0, 0.25)):
-    result = few_shot.evaluate_few_shot(task, model, examples, normalize=normalize)
+    result = few_shot.evaluate_few_shot(
+        dataclasses.replace(task, normalize=normalize), model, examples)
     assert {x.predicted for x in result.predictions} == {chosen}
     assert result.accuracy == accuracy
   logprobs = [score.logprob for score in result.predictions[0].scores]
