@@ -13,7 +13,7 @@ from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.loading.loaded_model import TASK_HEADS, LoadedModel
 from plm_jax.sources.examples import Example
-from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement, gather_outputs
+from plm_jax.tasks.batches import BatchShape, FeatureBatches, delay_items, gather_outputs
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.training import run_metrics
@@ -120,9 +120,9 @@ def compute_outputs(
   """
   found: list[Any] = [None] * len(batches.features)
   sizes, losses = batches.features.tokens.lengths, []
-  pending: list[tuple[Any, Placement]] = []
-  def fetch():
-    (pairs, values), placement = pending.pop(0)
+  computed = ((outputs(params, put_on_mesh(windows, mesh)), placement)
+              for windows, placement in batches.iterate_sorted())
+  for (pairs, values), placement in delay_items(computed):
     losses.append(jax.device_get(pairs))
     if jax.process_count() > 1:
       values = multihost_utils.process_allgather(values, tiled=True)
@@ -133,12 +133,6 @@ def compute_outputs(
     for number, value in zip(numbers, own, strict=True):
       found[number] = check_finite(value)
     advance(len(numbers) // batches.features.group)
-  for windows, placement in batches.iterate_sorted():
-    pending.append((outputs(params, put_on_mesh(windows, mesh)), placement))
-    if len(pending) > 1:  # compute one batch while the previous one is fetched
-      fetch()
-  while pending:
-    fetch()
   return found, run_metrics.combine_metrics(losses)
 
 

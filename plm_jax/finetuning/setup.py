@@ -55,13 +55,11 @@ def resolve_run(config: FinetuneRun, tokenizer: Tokenizer) -> ResolvedRun:
   train = add_teacher_vectors(task, config.model, train)
   dev = read_dev_sets(config, task, tokenizer)
   note_repeated_texts(task, labeled, dev.values())
+  fitting = f'{name_field("objective.tune_thresholds")} and {name_field("objective.calibrate")}'
   if task.fits_development and not dev:
-    raise ConfigError(f'{name_field("objective.tune_thresholds")} and '
-                      f'{name_field("objective.calibrate")} need a development set: give '
-                      f'{name_field("dev")}')
+    raise ConfigError(f'{fitting} need a development set: give {name_field("dev")}')
   if task.fits_development and jax.process_count() > 1:
-    raise ConfigError(f'{name_field("objective.tune_thresholds")} and '
-                      f'{name_field("objective.calibrate")} are for runs on one host: without '
+    raise ConfigError(f'{fitting} are for runs on one host: without '
                       f'them, {name_field("objective.thresholds")} and '
                       f'{name_field("objective.temperature")} hold')
   loop, optim, model = config.train, config.optim, config.model

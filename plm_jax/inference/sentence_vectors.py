@@ -11,7 +11,7 @@ from plm_jax.inference.encode import split_rows
 from plm_jax.inference.prompts import pad_rows
 from plm_jax.layers.pooling import SentenceVector, VectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.progress import Progress
+from plm_jax.tasks.batches import delay_items
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
 from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tasks.input_formats import InputFormat, InputRow, get_input_format
@@ -73,23 +73,17 @@ def encode_sentences(
   config = trained.task.vector
   params = trained.device_params('backbone', 'heads_embedding')
   found: list[np.ndarray] = [np.zeros(0)] * len(rows)
-  pending: list[tuple[list[int], jax.Array]] = []
-  def fetch(done: Progress) -> None:
-    numbers, vectors = pending.pop(0)
-    for number, vector in zip(numbers, np.asarray(vectors), strict=False):
-      found[number] = check_finite(vector)
-    done.update(len(numbers))
   lengths = [len(row.tokens) for row in rows]
-  with progress.progress_bar('texts', len(rows)) as done:
+  def compute():
     for length, size, some in split_rows(lengths, trained.model, longest, tokens):
       batch = make_batch([rows[number] for number in some], size, length, max(vocab.pad, 0))
-      vectors = encode_batch(
+      yield some, encode_batch(
           trained.model, config, row_format, vocab, skip, params, jax.device_put(batch))
-      pending.append((some, vectors))
-      if len(pending) > 1:  # compute one batch while the next is laid out
-        fetch(done)
-    while pending:
-      fetch(done)
+  with progress.progress_bar('texts', len(rows)) as done:
+    for numbers, vectors in delay_items(compute()):
+      for number, vector in zip(numbers, np.asarray(vectors), strict=False):
+        found[number] = check_finite(vector)
+      done.update(len(numbers))
   if windows != 'off':
     found = combine_windows(found, np.array(documents), windows)
   return np.stack(found)

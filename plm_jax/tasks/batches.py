@@ -7,10 +7,10 @@ needs, in a few distinct lengths, so that few programs are compiled.
 Packed rows hold several examples, one segment each, which do not attend to each other: the same
 losses in fewer rows. Packing does not change which examples are in a batch.
 """
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from plm_jax.data.bucketing import bucket_length
 from plm_jax.data.window_rules import concat_ranges
 from plm_jax.tasks.features import Features, Ragged
 
+T = TypeVar('T')
 SORT_WINDOW = 64
 """batches whose examples are sorted by length together"""
 MIN_PACKED_TOKENS = 8
@@ -217,6 +218,16 @@ def round_up_rows(number: int) -> int:
   power = 1 << (max(1, number) - 1).bit_length()
   between = power * 3 // 4
   return between if power > 2 and number <= between else power
+
+
+def delay_items(items: Iterable[T]) -> Iterator[T]:
+  """Yield each item after the next one is made: a device computes one while another is fetched."""
+  pending: list[T] = []
+  for item in items:
+    pending.append(item)
+    if len(pending) > 1:
+      yield pending.pop(0)
+  yield from pending
 
 
 def gather_outputs(
