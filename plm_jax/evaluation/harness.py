@@ -74,10 +74,9 @@ class Harness(LM):
     Windows do not overlap, except that the last one is filled with context.
     """
     texts = [request.args[0] for request in requests]
-    windows = []
-    for ids in self.scorer.tokenizer.encode_batch(texts):
-      start = self.scorer.start_ids(0)
-      windows.append(rolling_spans([*start, *ids], self.scorer.length) if ids else [])
+    start = self.scorer.start_ids(0)
+    windows = [rolling_spans([*start, *ids], self.scorer.length) if ids else []
+               for ids in self.scorer.tokenizer.encode_batch(texts)]
     found = iter(self.scorer.predict(list(itertools.chain.from_iterable(windows))))
     return [sum(next(found)[0] for _ in spans) for spans in windows]
 

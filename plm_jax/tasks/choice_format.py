@@ -62,11 +62,10 @@ class Choices(ExampleFormat):
     found = {reading: [index_choice(reading, *label) for label in labels]
              for reading in CHOICE_READINGS}
     best = max(found, key=lambda reading: sum(index >= 0 for index in found[reading]))
-    others = []
-    for reading in CHOICE_READINGS[:-1]:  # all numbers could be numbers from 1
+    def differs(reading):
       pairs = zip(found[reading], found[best], strict=True)
-      if any(0 <= index != chosen for index, chosen in pairs):
-        others.append(reading)
+      return any(0 <= index != chosen for index, chosen in pairs)
+    others = list(filter(differs, CHOICE_READINGS[:-1]))  # all numbers could be numbers from 1
     if others or best == CHOICE_READINGS[-1]:
       also = f'; some could also be {" or ".join(others)}' if others else ''
       notes.append(f'{source}: labels are {best} of choices in all rows{also}')

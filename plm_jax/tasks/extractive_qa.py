@@ -273,9 +273,8 @@ class AnswerTask(Task):
     if self.unanswerable:
       logits.append(null)
     shares = softmax(np.array(logits)).tolist()
-    candidates = []
-    for ((start, end), score), share in zip(best, shares, strict=False):
-      candidates.append(Candidate(context[start:end], start, end, score, share))
+    candidates = [Candidate(context[start:end], start, end, score, share)
+                  for ((start, end), score), share in zip(best, shares, strict=False)]
     first = candidates[0]
     margin = null - first.score
     if self.unanswerable and margin > self.null_threshold:
@@ -293,16 +292,15 @@ class AnswerTask(Task):
 
     Raises ConfigError if there are none.
     """
-    golds, texts, nulls = [], [], []
-    for example, prediction in zip(examples, predictions, strict=True):
-      if example.answers is not None:
-        golds.append([answer.text for answer in example.answers])
-        texts.append(prediction.candidates[0].text)
-        nulls.append(prediction.null)
-    if not golds:
+    known = [pair for pair in zip(examples, predictions, strict=True)
+             if pair[0].answers is not None]
+    if not known:
       raise ConfigError('no question has an answer: there is nothing to evaluate')
+    golds = [[answer.text for answer in example.answers or ()] for example, _ in known]
+    texts = [prediction.candidates[0].text for _, prediction in known]
     if not self.unanswerable:
       return metrics.answer_metrics(golds, texts, self.script)
+    nulls = [prediction.null for _, prediction in known]
     return metrics.squad2_metrics(golds, texts, nulls, self.null_threshold, self.script)
 
 

@@ -291,10 +291,9 @@ def collect_rows(
   tokens = Ragged.concat(row.tokens for row in rows)
   types = Ragged.concat(row.token_types for row in rows)
   summaries = np.array([row.summary_position for row in rows], np.int32)
-  lost_tokens = {}  # of each row once
-  for row, number in zip(rows, example.tolist(), strict=True):
-    if row.lost:
-      lost_tokens[id(row)] = number, row.lost
+  lost_tokens = {  # of each row once
+      id(row): (number, row.lost)
+      for row, number in zip(rows, example.tolist(), strict=True) if row.lost}
   return Features(
       tokens, {'types': types}, {'stand': summaries, **values}, example, group=group,
       clipped=len({number for number, _ in lost_tokens.values()}),

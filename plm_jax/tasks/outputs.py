@@ -150,10 +150,9 @@ class StreamingMetrics:
     Returns:
       The predictions that are kept, from which `restore` adds the chunk again.
     """
-    kept = []
-    for example, prediction in zip(examples, predictions, strict=True):
-      if is_labeled(example):
-        kept.append(self.task.compact_prediction(prediction))
+    kept = [self.task.compact_prediction(prediction)
+            for example, prediction in zip(examples, predictions, strict=True)
+            if is_labeled(example)]
     self.restore(examples, kept)
     return kept
 

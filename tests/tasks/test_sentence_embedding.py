@@ -95,7 +95,7 @@ def test_a_development_set_may_be_searched(home):
   # every anchor lies where its positive does, of which several are one text
   vectors[0::3] = vectors[1::3]
   found = ready.config.objective.predict(some.examples, some.features, [*vectors])
-  assert found[0].label == pytest.approx(1.0) and found[0].vectors.shape == (3, 15)
+  assert found[0].value == pytest.approx(1.0) and found[0].vectors.shape == (3, 15)
   scores = ready.config.objective.scores(some.examples, found)
   assert scores['recall_10'] == 100.0 and tuple(scores) == ready.config.objective.metric_names
 
@@ -164,7 +164,7 @@ def test_search_compares_as_the_loss_does(loss, normalize, similarity):
   outputs, examples = np.array([[3.0, 4.0], [6.0, 8.0]]), [Example(('a', 'b'))]
   features = task.features(examples, labelled.tokenizer(), 16)
   prediction, = task.predict(examples, features, outputs)
-  assert prediction.label == pytest.approx(50.0 if similarity == 'dot' else 1.0)
+  assert prediction.value == pytest.approx(50.0 if similarity == 'dot' else 1.0)
 
 
 def test_scored_documents_are_examples(home):
