@@ -23,7 +23,7 @@ from plm_jax.validation import ValidatedConfig, intervals
 from plm_jax.word_vectors import fasttext_bin, losses
 from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel
 from plm_jax.word_vectors.subwords import END_OF_LINE, Subwords, word_hash
-from plm_jax.word_vectors.vocabulary import Vocabulary, huffman_paths
+from plm_jax.word_vectors.word_corpus import Vocabulary, huffman_paths
 
 LABEL_PREFIX = '__label__'
 NGRAM_FACTOR = 116049371

@@ -25,8 +25,7 @@ from plm_jax.validation import intervals
 from plm_jax.word_vectors import losses
 from plm_jax.word_vectors.contract import TableState, WordBatches, WordLearner, WordModel
 from plm_jax.word_vectors.vectors import WordVectors
-from plm_jax.word_vectors.vocabulary import Vocabulary, VocabularyError
-from plm_jax.word_vectors.word_corpus import Sentences, WordCorpus
+from plm_jax.word_vectors.word_corpus import Sentences, Vocabulary, VocabularyError, WordCorpus
 
 GRADIENT_CLIP = 100.0  # of each component of a gradient, before the rate (glove.c)
 PAIR_DTYPE = np.dtype([('word', '<i4'), ('context', '<i4'), ('count', '<f8')])

@@ -13,12 +13,17 @@ import numpy as np
 
 from plm_jax.validation import intervals
 from plm_jax.word_vectors import losses
-from plm_jax.word_vectors.blocks import BlockShape, TextLearner, cut_blocks
-from plm_jax.word_vectors.contract import TableState, WordBatches, WordModel
+from plm_jax.word_vectors.contract import (
+  BlockShape,
+  TableState,
+  TextLearner,
+  WordBatches,
+  WordModel,
+  cut_blocks,
+)
 from plm_jax.word_vectors.vectors import WordVectors
-from plm_jax.word_vectors.vocabulary import Vocabulary
 from plm_jax.word_vectors.word2vec import gather_windows
-from plm_jax.word_vectors.word_corpus import Sentences, WordCorpus
+from plm_jax.word_vectors.word_corpus import Sentences, Vocabulary, WordCorpus
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,14 +36,13 @@ from plm_jax.training.interrupts import catch_interrupts
 from plm_jax.training.run_metrics import MetricsWriter
 from plm_jax.training.train import TrainingError
 from plm_jax.validation import ValidatedConfig, intervals
-from plm_jax.word_vectors import vocabulary, word_corpus
+from plm_jax.word_vectors import word_corpus
 from plm_jax.word_vectors.contract import TableState, WordBatches, WordLearner
 from plm_jax.word_vectors.glove import GloVe
 from plm_jax.word_vectors.ranking import Ranking
 from plm_jax.word_vectors.vectors import WordVectors
-from plm_jax.word_vectors.vocabulary import Vocabulary
 from plm_jax.word_vectors.word2vec import Word2Vec
-from plm_jax.word_vectors.word_corpus import WordCorpus, WordsConfig
+from plm_jax.word_vectors.word_corpus import Vocabulary, WordCorpus, WordsConfig
 
 FREE_TO_CHANGE = {'output', 'data.path', 'data.heldout_path', 'train.log_every', 'train.eval_every',
                   'train.save_every', 'train.keep', 'train.changed_data'}
@@ -352,7 +351,7 @@ def load_run(folder: epath.PathLike) -> tuple[VectorRun, Vocabulary, dict[str, n
   run = serialization.from_json(storage.read_json(config), str(config))
   if not isinstance(run, VectorRun):
     raise ConfigError(f'{folder} is no run of word vectors: plm_jax.load reads other models')
-  words = vocabulary.read_vocabulary(path / 'vocabulary.txt')
+  words = word_corpus.read_vocabulary(path / 'vocabulary.txt')
   shapes = jax.eval_shape(lambda: run.model.init(jax.random.key(0), words))['params']
   params = restore_params(path / 'checkpoints', shapes)
   return run, words, {name: np.asarray(table) for name, table in params.items()}

@@ -16,14 +16,20 @@ import numpy as np
 
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.validation import intervals
-from plm_jax.word_vectors import fasttext_bin, losses, vocabulary
-from plm_jax.word_vectors.blocks import BlockShape, TextLearner, WordBlocks, cut_blocks
-from plm_jax.word_vectors.contract import TableState, WordBatches, WordModel
+from plm_jax.word_vectors import fasttext_bin, losses, word_corpus
+from plm_jax.word_vectors.contract import (
+  BlockShape,
+  TableState,
+  TextLearner,
+  WordBatches,
+  WordBlocks,
+  WordModel,
+  cut_blocks,
+)
 from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel
 from plm_jax.word_vectors.subwords import SubwordRows, Subwords, compose_vectors
 from plm_jax.word_vectors.vectors import WordVectors
-from plm_jax.word_vectors.vocabulary import Subsampling, Vocabulary
-from plm_jax.word_vectors.word_corpus import Sentences, WordCorpus
+from plm_jax.word_vectors.word_corpus import Sentences, Subsampling, Vocabulary, WordCorpus
 
 Batch = dict[str, jax.Array]
 
@@ -121,9 +127,9 @@ class Word2VecLearner(TextLearner):
     super().__init__(config, corpus, seed, shape)
     self.vocabulary = corpus.vocabulary
     counts = self.vocabulary.counts
-    self.keep_probability = vocabulary.keep_probability(
+    self.keep_probability = word_corpus.keep_probability(
         counts, config.threshold, config.subsampling)
-    self.cumulative_noise = np.cumsum(vocabulary.noise_distribution(counts, config.power))
+    self.cumulative_noise = np.cumsum(word_corpus.noise_distribution(counts, config.power))
     self.subword_rows = None
     if config.subwords:
       self.subword_rows = SubwordRows.build(self.vocabulary.words, config.subwords)
@@ -132,7 +138,7 @@ class Word2VecLearner(TextLearner):
     self.predicts_neighbors = (
         bool(config.subwords) and config.kind == 'skip-gram' and config.loss == 'negative')
     if config.loss == 'hierarchical':
-      paths = vocabulary.huffman_paths(counts)
+      paths = word_corpus.huffman_paths(counts)
       self.constants = {'nodes': jnp.asarray(paths.nodes), 'codes': jnp.asarray(paths.codes)}
 
   def sample_part(self, part: Sentences, random: np.random.Generator) -> WordBatches:
@@ -142,7 +148,7 @@ class Word2VecLearner(TextLearner):
     if self.config.loss == 'negative':
       noise = np.zeros((self.max_batches, self.shape.blocks, self.config.noise), np.int32)
       shape = noise[:blocks.count].shape
-      noise[:blocks.count] = vocabulary.sample_ids(self.cumulative_noise, random, shape)
+      noise[:blocks.count] = word_corpus.sample_ids(self.cumulative_noise, random, shape)
       arrays['noise'] = noise
     if self.subword_rows:
       arrays |= self.subword_arrays(self.subword_rows, blocks)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.word_vectors import losses, subwords, vocabulary, word_corpus
+from plm_jax.word_vectors import losses, subwords, word_corpus
 from plm_jax.word_vectors.glove import GloVe, count_pairs
 
 
@@ -35,10 +35,10 @@ def word2vec(case) -> dict[str, Any]:
       'sgns_loss': loss(losses.gather_rows(tables, rows)), 'cbow_ns_loss': cbow,
       'grad_W_in': tables['input'] - moved['input'],
       'grad_W_out': tables['output'] - moved['output'],
-      'unigram_075': vocabulary.noise_distribution(counts),
-      'keep_prob_word2vec_c': vocabulary.keep_probability(counts, 1e-3),
-      'keep_prob_fasttext': vocabulary.keep_probability(counts, 1e-3),
-      'keep_prob_paper': vocabulary.keep_probability(counts, 1e-3, 'paper'),
+      'unigram_075': word_corpus.noise_distribution(counts),
+      'keep_prob_word2vec_c': word_corpus.keep_probability(counts, 1e-3),
+      'keep_prob_fasttext': word_corpus.keep_probability(counts, 1e-3),
+      'keep_prob_paper': word_corpus.keep_probability(counts, 1e-3, 'paper'),
       'cw_hinge': losses.ranking_loss(given['cw_pos'], given['cw_neg']).mean()}
 
 

@@ -12,7 +12,7 @@ from plm_jax.sources.lines import SourceError
 from plm_jax.word_vectors import classifier, fasttext_bin
 from plm_jax.word_vectors.classifier import ClassifierConfig
 from plm_jax.word_vectors.subwords import Subwords
-from plm_jax.word_vectors.vocabulary import VocabularyError
+from plm_jax.word_vectors.word_corpus import VocabularyError
 
 # fasttext 0.9.2: train_supervised of the lines of TEXT three times, dim=2, epoch=25, lr=.5,
 # wordNgrams=2, bucket=11, minn=3, maxn=3; by zlib and base64.

@@ -12,8 +12,8 @@ from plm_jax.word_vectors import WordVectors, fasttext_bin, formats, load, save,
 from plm_jax.word_vectors.glove import GloVe
 from plm_jax.word_vectors.subwords import Subwords
 from plm_jax.word_vectors.train import VectorRun
-from plm_jax.word_vectors.vocabulary import Vocabulary
 from plm_jax.word_vectors.word2vec import Word2Vec
+from plm_jax.word_vectors.word_corpus import Vocabulary
 
 WORDS = 'the', 'naïve', '東京'
 MATRIX = np.array([[0.5, -1.25], [0.1, 3e-5], [2.0, 0.0]], np.float32)

@@ -8,12 +8,11 @@ import pytest
 
 from plm_jax.word_vectors import losses
 from plm_jax.word_vectors import word_corpus as corpora
-from plm_jax.word_vectors.blocks import BlockShape, cut_blocks, split_points
+from plm_jax.word_vectors.contract import BlockShape, cut_blocks, split_points
 from plm_jax.word_vectors.subwords import SubwordRows, Subwords
 from plm_jax.word_vectors.train import make_update
-from plm_jax.word_vectors.vocabulary import Vocabulary, huffman_paths
 from plm_jax.word_vectors.word2vec import Word2Vec
-from plm_jax.word_vectors.word_corpus import Sentences
+from plm_jax.word_vectors.word_corpus import Sentences, Vocabulary, huffman_paths
 
 TEXT = [['a', 'b', 'a', 'c', 'd', 'e'], ['b'], ['c', 'a', 'f', 'g', 'b', 'a', 'e', 'h'],
         ['a', 'h']] * 3

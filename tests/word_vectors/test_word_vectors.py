@@ -16,12 +16,11 @@ from plm_jax.cli import run as runs
 from plm_jax.config import serialization
 from plm_jax.errors import UserError
 from plm_jax.recipes import word_vectors
-from plm_jax.word_vectors import load, train, vocabulary
+from plm_jax.word_vectors import load, train, word_corpus
 from plm_jax.word_vectors import word_corpus as corpora
 from plm_jax.word_vectors.ranking import Ranking
-from plm_jax.word_vectors.vocabulary import VocabularyError
 from plm_jax.word_vectors.word2vec import Word2Vec
-from plm_jax.word_vectors.word_corpus import WordsConfig
+from plm_jax.word_vectors.word_corpus import VocabularyError, WordsConfig
 
 
 def lines(number: int = 300) -> list[str]:
@@ -63,7 +62,7 @@ def test_negatives_are_sampled_as_each_program_does():
             for name in ('word2vec', 'word2vec_cbow', 'fasttext')}
   assert powers == {'word2vec': 0.75, 'word2vec_cbow': 0.75, 'fasttext': 0.5}
   counts = np.array([16, 4, 1])
-  np.testing.assert_allclose(vocabulary.noise_distribution(counts, powers['fasttext']),
+  np.testing.assert_allclose(word_corpus.noise_distribution(counts, powers['fasttext']),
                              np.array([4, 2, 1]) / 7)
 
 
