@@ -13,8 +13,14 @@ from etils import epath
 from plm_jax.conversion.files import read_json
 from plm_jax.models.rules import ConvertError
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
-from plm_jax.tokenizers.contract import Vocab, abbreviate, read_config
+from plm_jax.tokenizers.contract import (
+  Vocab,
+  abbreviate,
+  boundary_ids,
+  delimiters,
+  end_of_text_id,
+  read_config,
+)
 
 FILE = 'generation_config.json'
 TextFrame = tuple[Sequence[int], Sequence[int], Sequence[int]]

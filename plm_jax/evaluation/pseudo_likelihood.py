@@ -31,7 +31,7 @@ from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
 from plm_jax.objectives.masked_diffusion import suppress_mask
 from plm_jax.sharding import batch_sharding
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import boundary_ids
+from plm_jax.tokenizers.contract import boundary_ids
 from plm_jax.validation import short_repr
 
 MaskingMode = Literal['pll', 'pll-word-l2r', 'causal']

@@ -39,7 +39,7 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import AXIS_RULES, MeshConfig, batch_sharding, make_mesh
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import boundary_ids
+from plm_jax.tokenizers.contract import boundary_ids
 
 
 class Span(NamedTuple):

@@ -24,7 +24,7 @@ from plm_jax.metrics import tasks as labels
 from plm_jax.sources import text_to_text_tasks as examples_lib
 from plm_jax.sources.lines import SourceError
 from plm_jax.sources.text_to_text_tasks import TextTask, TextToTextExample
-from plm_jax.tokenizers.boundaries import delimiters
+from plm_jax.tokenizers.contract import delimiters
 from plm_jax.validation import ValidatedConfig, intervals
 
 

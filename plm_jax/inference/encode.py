@@ -25,7 +25,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import delimiters
+from plm_jax.tokenizers.contract import delimiters
 from plm_jax.truncation import Truncation
 from plm_jax.validation import short_repr
 

@@ -27,7 +27,7 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.loading.loaded_model import LoadedModel, has_shifted_targets
 from plm_jax.objectives.masked_diffusion import suppress_mask
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import boundary_ids
+from plm_jax.tokenizers.contract import boundary_ids
 from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.seq2seq import SequenceToSequence
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
-from plm_jax.tokenizers.contract import Vocab
+from plm_jax.tokenizers.contract import Vocab, boundary_ids, delimiters, end_of_text_id
 from plm_jax.unicode_words import UNSPACED_LETTER
 
 REPLACEMENT_CHARACTER = '\ufffd'

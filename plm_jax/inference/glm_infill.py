@@ -23,8 +23,7 @@ from plm_jax.inference.search import OutputVocab
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import end_of_text_id
-from plm_jax.tokenizers.contract import GLM_TOKENS, Vocab
+from plm_jax.tokenizers.contract import GLM_TOKENS, Vocab, end_of_text_id
 
 Arrays = dict[str, jax.Array]
 

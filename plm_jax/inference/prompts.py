@@ -9,8 +9,7 @@ import numpy as np
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.tokenizers.boundaries import boundary_ids
-from plm_jax.tokenizers.contract import Vocab
+from plm_jax.tokenizers.contract import Vocab, boundary_ids
 from plm_jax.validation import find_text_problem, short_repr
 
 Prompt = str | Sequence[int]

@@ -10,7 +10,7 @@ from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import NextTokenHead
 from plm_jax.objectives import Objective, Requirements, TextLayout
 from plm_jax.objectives.mlm import classification_losses, compute_z_loss
-from plm_jax.tokenizers.boundaries import boundary_ids
+from plm_jax.tokenizers.contract import boundary_ids
 from plm_jax.validation import intervals
 
 

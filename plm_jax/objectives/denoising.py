@@ -24,7 +24,7 @@ from plm_jax.objectives.text_buffer import (
   text_mask,
   unit_starts,
 )
-from plm_jax.tokenizers.boundaries import boundary_ids
+from plm_jax.tokenizers.contract import boundary_ids
 from plm_jax.tokenizers.fairseq_sentencepiece import MBART50_LANGUAGES
 from plm_jax.validation import ValidatedConfig, intervals
 

@@ -12,7 +12,7 @@ from plm_jax.layers.heads import NextTokenHead
 from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.objectives.row_builders import FullSentences, Single
-from plm_jax.tokenizers.boundaries import end_of_text_id
+from plm_jax.tokenizers.contract import end_of_text_id
 from plm_jax.validation import intervals
 
 MULTIPLE = 8

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.objectives import TextLayout
 from plm_jax.objectives.seq2seq import SequenceToSequence, content_weights
-from plm_jax.tokenizers.boundaries import delimiters
+from plm_jax.tokenizers.contract import delimiters
 from plm_jax.validation import intervals
 
 

@@ -39,7 +39,7 @@ from plm_jax.tokenizers.contract import (
     read_option,
     reject_surrogates,
 )
-from plm_jax.tokenizers.word_cache import WordCache
+from plm_jax.tokenizers.long_text import WordCache
 
 # Names of special tokens, most likely first: those of RoBERTa and BART, of DeBERTa, GPT-2's only
 # one, those of LLaMA 3 and EuroBERT.

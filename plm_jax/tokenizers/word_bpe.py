@@ -28,7 +28,7 @@ from plm_jax.tokenizers.contract import (
     read_json,
     reject_surrogates,
 )
-from plm_jax.tokenizers.word_cache import WordCache
+from plm_jax.tokenizers.long_text import WordCache
 from plm_jax.tokenizers.wordpiece import ASCII_PARTS, CHINESE, CHINESE_WORDS, BertNormalization
 
 UNKNOWN_TOKEN, SUFFIX = '<unk>', '</w>'

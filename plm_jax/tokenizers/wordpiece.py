@@ -26,7 +26,7 @@ from plm_jax.tokenizers.contract import (
     read_option,
     reject_surrogates,
 )
-from plm_jax.tokenizers.word_cache import WordCache
+from plm_jax.tokenizers.long_text import WordCache
 
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 COVERAGE = 0.9999  # share of the characters of a text that get tokens

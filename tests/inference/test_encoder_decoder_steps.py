@@ -16,7 +16,7 @@ from plm_jax.layers.t5_relative_bias import Buckets
 from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tokenizers import Vocab
-from plm_jax.tokenizers.boundaries import delimiters
+from plm_jax.tokenizers.contract import delimiters
 
 VOCAB, LENGTH, NEW = 40, 9, 8
 KINDS = {

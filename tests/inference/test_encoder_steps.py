@@ -16,8 +16,8 @@ from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.models import gpt_bert
 from plm_jax.objectives.mntp import MaskedNextToken
-from plm_jax.tokenizers.boundaries import boundary_ids
 from plm_jax.tokenizers.byte_bpe import train_byte_bpe
+from plm_jax.tokenizers.contract import boundary_ids
 
 TEXTS = ['An array of numbers', 'né à 北京', 'An']
 

@@ -9,8 +9,7 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
-from plm_jax.tokenizers.boundaries import boundary_ids
-from plm_jax.tokenizers.contract import Vocab
+from plm_jax.tokenizers.contract import Vocab, boundary_ids
 
 ONE = Vocab(size=50, eos=1)  # GPT-2: one token ends a text and begins the next
 TWO = Vocab(size=50, pad=0, bos=2, eos=1)  # LLaMA

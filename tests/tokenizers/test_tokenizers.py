@@ -19,7 +19,7 @@ from tokenizer_kinds import KINDS, some_texts
 from plm_jax import tokenizers
 from plm_jax.conversion import ConvertError, tokenizer_files
 from plm_jax.preparation import word_segmentation
-from plm_jax.tokenizers import TokenizerError, word_cache
+from plm_jax.tokenizers import TokenizerError, long_text
 
 
 def by_category() -> dict[str, list[str]]:
@@ -195,7 +195,7 @@ def test_eight_threads_get_the_ids_of_one(tokenizer, switching):
 
 
 def test_a_full_cache_is_emptied_by_one_thread_at_a_time(monkeypatch, switching):
-  monkeypatch.setattr(word_cache, 'MAX_BYTES', 3000)
+  monkeypatch.setattr(long_text, 'MAX_BYTES', 3000)
   tokenizer = KINDS['wordpiece']()
   texts = [some_texts(60, seed) for seed in range(THREADS)]
   expected = [[tokenizer.encode(text) for text in some] for some in texts]

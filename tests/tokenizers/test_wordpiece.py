@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plm_jax import tokenizers
-from plm_jax.tokenizers import BertNormalization, TokenizerError, WordPiece, word_cache
+from plm_jax.tokenizers import BertNormalization, TokenizerError, WordPiece, long_text
 from plm_jax.tokenizers.wordpiece import assemble, remove_chinese_spaces
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -98,7 +98,7 @@ def test_encode_flat(trained):
 
 
 def test_memory_is_bounded(trained, monkeypatch):
-  monkeypatch.setattr(word_cache, 'MAX_BYTES', 1000)
+  monkeypatch.setattr(long_text, 'MAX_BYTES', 1000)
   tokenizer = WordPiece(trained.pieces)
   for text in ('the cat', 'sat on mat', 'dogs cats the', 'the ' + 'a' * 50) * 3:
     assert tokenizer.encode_batch([text]) == [trained.encode(text)]
