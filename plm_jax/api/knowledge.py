@@ -25,8 +25,7 @@ from plm_jax.evaluation.probing import ProbeConfig, ProbeResult, TaggedSentences
 from plm_jax.evaluation.pseudo_likelihood import MaskingMode
 from plm_jax.evaluation.token_losses import LossBin
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.sources.examples import Example
-from plm_jax.sources.row_readers import Columns
+from plm_jax.sources.row_readers import Columns, Example
 from plm_jax.tasks.sources import read_sources
 
 

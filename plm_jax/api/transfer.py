@@ -87,7 +87,7 @@ def predict(
     model: a fine-tuned model
     texts: texts, or pairs of texts as tuples; for multiple choice (context, [choices]) or (context,
       question, [choices]); for question answering (question, context); or
-      objects of `plm_jax.sources.examples.Example`
+      objects of `plm_jax.sources.row_readers.Example`
     batch: batch size
     pack: sequence packing: several short texts share a sequence without attending to each other
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from plm_jax.config.run import FinetuneRun
 from plm_jax.errors import ConfigError, name_field
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, Placement
 from plm_jax.tasks.features import Ragged
 from plm_jax.tasks.labeled_data import LabeledDataset

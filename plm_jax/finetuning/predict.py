@@ -12,7 +12,7 @@ from plm_jax import environment, progress, sharding, truncation
 from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.loading.loaded_model import TASK_HEADS, LoadedModel
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.batches import BatchShape, FeatureBatches, delay_items, gather_outputs
 from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH, OutputUnit, Task
 from plm_jax.tasks.objective import TaskObjective

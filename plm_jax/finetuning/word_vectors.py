@@ -10,7 +10,7 @@ import jax
 
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.recurrent_heads import ReaderConfig
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.elmo import RecurrentTask
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.whole_words import END_OF_LIST, SPECIALS, WordTokenizer

@@ -10,7 +10,7 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.errors import ConfigError, check_finite
 from plm_jax.inference import elmo, encode
 from plm_jax.loading.loaded_model import LoadedModel
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.input_formats import get_input_format
 from plm_jax.tasks.token_classification import split_sentences
 

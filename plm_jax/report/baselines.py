@@ -19,7 +19,7 @@ from plm_jax.loading.loaded_model import load_model, read_config
 from plm_jax.recipes import finetune
 from plm_jax.report.history import history
 from plm_jax.report.model_card import BASELINES_FILE
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks import baselines
 from plm_jax.tasks.baselines import Baseline
 from plm_jax.tasks.multilabel import MultiLabelTask

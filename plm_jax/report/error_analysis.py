@@ -8,7 +8,7 @@ import numpy as np
 from plm_jax.metrics.calibration import Bin, calibration_error
 from plm_jax.metrics.tasks import ClassScore
 from plm_jax.report.html import el, value_table
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import CalibratedTask, Task
 from plm_jax.tasks.example_formats import Predictions
 from plm_jax.tasks.outputs import find_entities

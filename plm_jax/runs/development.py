@@ -14,7 +14,7 @@ from plm_jax.loading import loaded_model
 from plm_jax.metrics.calibration import calibration_error
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse, is_constant
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import CalibratedTask, Task
 from plm_jax.tasks.example_formats import InputExample, Predictions
 from plm_jax.tasks.outputs import name_labels, prediction_fields

@@ -17,7 +17,7 @@ from plm_jax.models.families import own_pooling
 from plm_jax.recipes import finetune
 from plm_jax.report.environment import print_on_leader
 from plm_jax.runs.conclude import PreparedRun, report_finetuning
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.labeled_data import LabeledConfig
 from plm_jax.tasks.sources import read_sources

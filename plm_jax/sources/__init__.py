@@ -6,11 +6,11 @@
     lines              lines of files, compressed or not
     table_rows         rows of tables
     charsets           character encodings
-    mediawiki, warc, tfds, builtin_corpus, builtin_tasks
+    page_dumps, tfds, builtin_corpus, builtin_tasks
                        particular formats and sources
     labeled_files, conll, text_to_text_tasks
                        labeled rows of tasks, and tasks as text to text
-    examples, row_readers, class_names
+    row_readers, class_names
                        labeled examples, made of rows, and the classes of their labels
     sentence_splitting
                        sentences of paragraphs

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from plm_jax import storage
 from plm_jax.errors import add_advice, name_field
-from plm_jax.sources import mediawiki, warc
+from plm_jax.sources import page_dumps
 from plm_jax.sources.lines import (
   OnError,
   ReadStats,
@@ -92,10 +92,10 @@ def detect_reader(opened: TextFile, alone: bool) -> Reader:
     return json_documents
   if re.match(rb'<doc\s+id=', beginning):
     return wiki_documents
-  if warc.VERSION_LINE.match(beginning):
-    return functools.partial(page_documents, warc.read_pages)
+  if page_dumps.VERSION_LINE.match(beginning):
+    return functools.partial(page_documents, page_dumps.read_pages)
   if re.match(rb'(<\?xml[^>]*>\s*)?<mediawiki\b', beginning):
-    return functools.partial(page_documents, mediawiki.read_articles)
+    return functools.partial(page_documents, page_dumps.read_articles)
   if ending == '.json':
     if beginning.startswith(b'['):
       return list_documents

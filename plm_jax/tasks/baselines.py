@@ -22,7 +22,7 @@ from scipy import sparse
 
 from plm_jax.metrics.embeddings import RETRIEVAL_DEPTH, ranking_metrics
 from plm_jax.metrics.multilabel import DEFAULT_THRESHOLD
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.bm25 import Bm25, rank_bm25, split_words
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.multilabel import MultiLabelPrediction, indicate

@@ -7,9 +7,15 @@ from typing import Any, NamedTuple
 
 from plm_jax.sources import labeled_files, row_readers
 from plm_jax.sources.class_names import is_missing
-from plm_jax.sources.examples import Example, are_texts, input_parts
 from plm_jax.sources.labeled_files import LabeledRow
-from plm_jax.sources.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.sources.row_readers import (
+  Columns,
+  Example,
+  RawExample,
+  UnreadableRow,
+  are_texts,
+  input_parts,
+)
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.outputs import Choice
 

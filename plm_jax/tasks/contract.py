@@ -16,7 +16,7 @@ from plm_jax.architectures import Output
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.metrics.calibration import Bin, confidence_bins, fit_temperature
 from plm_jax.objectives import Arrays, Losses
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.input_formats import InputFormat, Truncation, get_input_format

@@ -16,7 +16,7 @@ from plm_jax.architectures.elmo import CachedWordLayers
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers import char_ids
 from plm_jax.layers.recurrent_heads import ReaderConfig, RecurrentClassifier, RecurrentTagger
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import PER_TOKEN, FeatureCache, Task
 from plm_jax.tasks.features import Features, Ragged, row_offsets
 from plm_jax.tasks.input_formats import truncated_lengths

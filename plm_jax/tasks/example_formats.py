@@ -20,9 +20,15 @@ from plm_jax.metrics.tasks import (
 from plm_jax.sources import row_readers
 from plm_jax.sources.class_names import WHOLE_NUMBER, Classes, format_label, name_classes
 from plm_jax.sources.conll import FileLayout
-from plm_jax.sources.examples import Example, are_texts, input_parts
 from plm_jax.sources.labeled_files import LabeledRow
-from plm_jax.sources.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.sources.row_readers import (
+  Columns,
+  Example,
+  RawExample,
+  UnreadableRow,
+  are_texts,
+  input_parts,
+)
 from plm_jax.tasks.outputs import Label, Value
 from plm_jax.validation import short_repr
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics import tasks as metrics
-from plm_jax.sources.examples import Example
-from plm_jax.sources.row_readers import find_nearest
+from plm_jax.sources.row_readers import Example, find_nearest
 from plm_jax.tasks.contract import Task, softmax
 from plm_jax.tasks.example_formats import ANSWERS
 from plm_jax.tasks.features import Features, Ragged, row_offsets

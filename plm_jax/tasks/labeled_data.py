@@ -4,7 +4,7 @@ import dataclasses
 import unicodedata
 
 from plm_jax.errors import ConfigError, add_advice, name_field
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.sources import (

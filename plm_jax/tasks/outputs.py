@@ -5,7 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from plm_jax.metrics.tag_schemes import find_chunks
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 
 
 class Label(NamedTuple):

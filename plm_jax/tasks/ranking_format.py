@@ -9,8 +9,14 @@ from plm_jax.errors import ConfigError
 from plm_jax.metrics.ranking import RANKING_METRICS
 from plm_jax.sources import row_readers
 from plm_jax.sources.class_names import is_missing
-from plm_jax.sources.examples import Example, are_texts, input_parts
-from plm_jax.sources.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.sources.row_readers import (
+  Columns,
+  Example,
+  RawExample,
+  UnreadableRow,
+  are_texts,
+  input_parts,
+)
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 

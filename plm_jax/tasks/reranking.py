@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax import conversion
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics.ranking import ranking_metrics
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.tasks.features import Features
 from plm_jax.tasks.grouped_rows import GroupedTask

@@ -15,7 +15,7 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
 from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
 from plm_jax.metrics.nearest import Similarity, compare_pairs
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.embedding_losses import (
   CosineRegression,
   ExampleGroup,

@@ -13,7 +13,7 @@ from plm_jax.errors import ConfigError, name_field
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tasks import METRICS
 from plm_jax.objectives.mlm import classification_losses
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import CalibratedTask, Decisions
 from plm_jax.tasks.document_windows import WindowPooling, combine_windows, window_starts
 from plm_jax.tasks.example_formats import CLASSIFICATION, REGRESSION

@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 from plm_jax.errors import ConfigError, add_advice, name_field
 from plm_jax.sources import builtin_tasks, charsets, labeled_files, row_readers, tfds
 from plm_jax.sources.class_names import Classes, get_classes, is_missing
-from plm_jax.sources.examples import Example
 from plm_jax.sources.labeled_files import LabeledRow
 from plm_jax.sources.lines import (
   OnError,
@@ -27,7 +26,7 @@ from plm_jax.sources.lines import (
   read_lines,
   report_problem,
 )
-from plm_jax.sources.row_readers import Columns, RawExample, UnreadableRow
+from plm_jax.sources.row_readers import Columns, Example, RawExample, UnreadableRow
 from plm_jax.sources.source_files import find_files
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.kinds import get_format

@@ -14,10 +14,9 @@ from plm_jax.preparation import tokenizer_fit
 from plm_jax.sources import row_readers
 from plm_jax.sources.class_names import format_label
 from plm_jax.sources.conll import FileLayout
-from plm_jax.sources.examples import Example, are_texts, input_parts
 from plm_jax.sources.labeled_files import is_valid_text
 from plm_jax.sources.lines import SourceError
-from plm_jax.sources.row_readers import Columns, RawExample
+from plm_jax.sources.row_readers import Columns, Example, RawExample, are_texts, input_parts
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 from plm_jax.tasks.outputs import Tags, find_entities
 

@@ -14,7 +14,7 @@ from plm_jax.metrics import tasks as metrics
 from plm_jax.metrics.calibration import log_probabilities
 from plm_jax.metrics.tag_schemes import find_invalid_tag
 from plm_jax.objectives.mlm import classification_losses
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import PER_TOKEN, CalibratedTask, Decisions
 from plm_jax.tasks.features import Features, Ragged, row_offsets
 from plm_jax.tasks.tagging_format import TAGGING

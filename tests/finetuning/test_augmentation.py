@@ -6,7 +6,7 @@ import pytest
 
 from plm_jax.config.run import ConfigError, FinetuneRun, Phase, TrainConfig, check
 from plm_jax.finetuning.augmentation import make_augmented_batches
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.batches import BatchShape
 from plm_jax.tasks.labeled_data import LabeledConfig, LabeledDataset
 from plm_jax.tasks.sequence_classification import SequenceTask

@@ -12,8 +12,8 @@ from plm_jax.cli import commands
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
 from plm_jax.metrics.tag_schemes import find_chunks
-from plm_jax.sources.examples import Answer, Example
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.row_readers import Answer, Example
 from plm_jax.tasks import sources, tagging_format
 from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.example_formats import CLASSIFICATION

@@ -38,7 +38,7 @@ from plm_jax.optim.tuning import TuningConfig
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import InitialModel
 from plm_jax.runs.run import run
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
 from plm_jax.tasks.extractive_qa import AnswerTask

@@ -6,7 +6,7 @@ import tuned
 from plm_jax.finetuning.predict import predict
 from plm_jax.report import error_analysis
 from plm_jax.report import html as report
-from plm_jax.sources.examples import Answer, Example
+from plm_jax.sources.row_readers import Answer, Example
 
 
 def document(kind, examples):

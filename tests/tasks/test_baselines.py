@@ -24,7 +24,7 @@ from plm_jax.report.baselines import (
   suggest_baseline,
   suggest_improvements,
 )
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks import baselines
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.multilabel import MultiLabelPrediction

@@ -13,7 +13,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
 from plm_jax.metrics.calibration import Bin, calibration_error, confidence_bins, fit_temperature
 from plm_jax.runs.development import write_errors
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import CalibratedTask, softmax
 from plm_jax.tasks.elmo import RecurrentTagging
 from plm_jax.tasks.multilabel import MultiLabelPrediction, MultiLabelTask

@@ -11,7 +11,7 @@ import plm_jax
 from plm_jax import truncation
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.document_windows import combine_windows, window_starts
 from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging
 from plm_jax.tasks.multilabel import MultiLabelTask

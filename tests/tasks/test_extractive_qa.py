@@ -7,7 +7,7 @@ import pytest
 
 from plm_jax import tokenizers
 from plm_jax.errors import ConfigError
-from plm_jax.sources.examples import Answer, Example
+from plm_jax.sources.row_readers import Answer, Example
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.extractive_qa import AnswerTask, best_spans, token_extents
 

@@ -16,9 +16,8 @@ from plm_jax.finetuning.predict import predict
 from plm_jax.loading import loaded_model
 from plm_jax.report import error_analysis
 from plm_jax.report.baselines import describe_collapse
-from plm_jax.sources.examples import Example
 from plm_jax.sources.lines import SourceError
-from plm_jax.sources.row_readers import Columns
+from plm_jax.sources.row_readers import Columns, Example
 from plm_jax.tasks import baselines
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelPrediction, MultiLabelTask

@@ -14,8 +14,8 @@ import plm_jax
 from plm_jax.errors import ConfigError
 from plm_jax.finetuning.predict import predict
 from plm_jax.report import error_analysis
-from plm_jax.sources.examples import Example
 from plm_jax.sources.lines import SourceError
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks import baselines, ranking_losses
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
 from plm_jax.tasks.outputs import Relevance, StreamingMetrics, name_labels

@@ -18,7 +18,7 @@ from plm_jax.loading import loaded_model
 from plm_jax.models import bert
 from plm_jax.recipes import finetune
 from plm_jax.runs.run import run
-from plm_jax.sources.examples import Example
+from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.embedding_losses import LOSSES, CosineRegression, InBatch, Triplet
 from plm_jax.tasks.labeled_data import read_examples
 from plm_jax.tasks.sentence_embedding import (

@@ -3,9 +3,8 @@ import json
 
 import pytest
 
-from plm_jax.sources.examples import Answer, Example
 from plm_jax.sources.lines import SourceError
-from plm_jax.sources.row_readers import Columns
+from plm_jax.sources.row_readers import Answer, Columns, Example
 from plm_jax.tasks.sources import ReadReport, SourceConfig, read_chunks, read_sources
 
 
