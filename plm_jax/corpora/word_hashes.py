@@ -22,12 +22,11 @@ import unicodedata
 import numpy as np
 
 from plm_jax import unicode_words
-from plm_jax.storage.digests import hash64
+from plm_jax.storage.digests import HASH_FACTOR, hash64, mix_bits
 
 UNSPACED_LETTER = unicode_words.UNSPACED_LETTER
 WORD = re.compile(unicode_words.word_pattern(divided=True))
 MAX_CACHED_WORDS = 1 << 18
-HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, with irregular bits: 2^64 over the golden ratio
 
 
 def split_words(text: str) -> list[str]:
@@ -63,16 +62,6 @@ def ngram_hashes(numbers: np.ndarray, n: int) -> np.ndarray:
   for place in range(min(n, len(numbers))):
     hashes = hashes * HASH_FACTOR + numbers[place:place + places]
   return mix_bits(hashes)
-
-
-def mix_bits(numbers: np.ndarray) -> np.ndarray:
-  """Spread each bit of 64-bit numbers over all bits, one to one.
-
-  The finalizer of SplitMix64 (Steele et al. 2014).
-  """
-  numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-  numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-  return numbers ^ (numbers >> np.uint64(31))
 
 
 class WordHashes(dict):

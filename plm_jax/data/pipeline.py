@@ -50,11 +50,13 @@ from plm_jax.data.mixtures import MixtureSchedule, MixtureShares
 from plm_jax.data.records import RecordsError
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.data.windows import Batch, Windows
+from plm_jax.storage.digests import HASH_FACTOR, mix_bits
 
 REVERSED_FIELDS = 'tokens', 'segments', 'index'  # that are also read from the end of the text
 READ_BYTES = 64 << 20  # of decoded windows, at most, per read of the stream (but at least one step)
 READ_STEPS = 16  # at least, as far as READ_BYTES allows: each read takes a millisecond by itself
 READERS = 2  # concurrent reads: one more than is in use hides the latency
+LAST_STEP = int(np.iinfo(np.int64).max)  # of a stream without an end
 MIN_BLOCKS = 1 << 12  # per epoch, unless windows are in the order of the text
 FEISTEL_ROUNDS = 6  # pairs of an addition to the left and to the right half
 
@@ -130,14 +132,11 @@ class Pipeline:
     # Windows of each corpus that each row has had in other mixtures, [corpora, B].
     self.earlier = np.zeros((len(corpora), self.order_batch_size), np.int64)
     self.length, self.ordered = corpora[0].length, ordered
-    if weights is None:
-      weights = [len(corpus) for corpus in corpora]
-    self.schedule = MixtureSchedule.from_weights(weights, len(corpora))
-    orders = []
-    for number, corpus in enumerate(corpora):
-      size = choose_block_size(len(corpus), self.order_batch_size, block, ordered)
-      orders.append(ReadingOrder(len(corpus), self.order_batch_size, size, seed, number, ordered))
-    self.orders = tuple(orders)
+    sizes, rows = list(map(len, corpora)), self.order_batch_size
+    self.schedule = MixtureSchedule.from_weights(sizes if weights is None else weights, len(sizes))
+    blocks = [choose_block_size(size, rows, block, ordered) for size in sizes]
+    self.orders = tuple(ReadingOrder(size, rows, length, seed, number, ordered)
+                        for number, (size, length) in enumerate(zip(sizes, blocks, strict=True)))
 
   def with_batch_size(self, batch: int, start: int) -> 'Pipeline':
     """Return a pipeline with the same order and another batch size, from position `start`."""
@@ -226,16 +225,14 @@ class Pipeline:
     block_steps = max(READ_STEPS, largest * self.order_batch_size // self.size)
     steps = max(1, min(block_steps, READ_BYTES // (row_bytes * max(1, count))))
 
-    def read(number: int) -> Batch:
-      start = max(start_step, number * steps)
-      stop = (number + 1) * steps
-      if stop_step is not None:
-        stop = min(stop, stop_step)
-      return self.read(start, stop, rows)
+    end = LAST_STEP if stop_step is None else stop_step
 
-    if stop_step is not None and stop_step <= start_step:
+    def read(number: int) -> Batch:
+      return self.read(max(start_step, number * steps), min((number + 1) * steps, end), rows)
+
+    if end <= start_step:
       return
-    last = None if stop_step is None else -(-stop_step // steps)
+    last = -(-end // steps)
     tf = import_tensorflow()
     if tf is None:
       groups = prefetch_with_threads(read, start_step // steps, last)
@@ -349,23 +346,15 @@ def permute(x: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
 
 
 def hash_pair(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
-  """Hash key and value to 64 bits, elementwise.
-
-  The finalizer of splitmix64 (Steele, Lea and Flood 2014).
-  """
+  """Hash key and value to 64 bits, elementwise."""
   with np.errstate(over='ignore'):
-    x = np.asarray(key, np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x = x + np.asarray(value).astype(np.uint64)
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = np.asarray(key, np.uint64) * HASH_FACTOR + np.asarray(value).astype(np.uint64)
+    return mix_bits(x + HASH_FACTOR)
 
 
-def prefetch_with_threads(read: Callable[[int], Batch], first: int, last: int | None
-                          ) -> Iterator[Batch]:
-  """Yield read(first), read(first + 1), ... up to `last` (None: no end), read ahead by threads."""
-  numbers = itertools.count(first) if last is None else iter(range(first, last))
+def prefetch_with_threads(read: Callable[[int], Batch], first: int, last: int) -> Iterator[Batch]:
+  """Yield read(first), read(first + 1), ... up to `last`, read ahead by threads."""
+  numbers = iter(range(first, last))
   pool = ThreadPoolExecutor(READERS)
   try:
     waiting = [pool.submit(read, number) for number in itertools.islice(numbers, READERS + 1)]
@@ -376,8 +365,8 @@ def prefetch_with_threads(read: Callable[[int], Batch], first: int, last: int | 
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def prefetch_with_tf_data(tf, count: int, read: Callable[[int], Batch], first: int, last: int | None
-                          ) -> Iterator[Batch]:
+def prefetch_with_tf_data(
+    tf, count: int, read: Callable[[int], Batch], first: int, last: int) -> Iterator[Batch]:
   """Yield the same as `prefetch_with_threads`, by tf.data in threads of its own.
 
   The arrays, `count` per batch, are read-only.
@@ -393,8 +382,6 @@ def prefetch_with_tf_data(tf, count: int, read: Callable[[int], Batch], first: i
     names[:] = batch
     return list(batch.values())
 
-  if last is None:
-    last = int(np.iinfo(np.int64).max)
   numbers = tf.data.Dataset.range(first, last)
   groups = numbers.map(lambda number: tf.numpy_function(load, [number], [tf.int32] * count),
                        num_parallel_calls=READERS, deterministic=True)

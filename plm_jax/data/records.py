@@ -94,7 +94,7 @@ class RecordsMeta:
 
   def shards(self, split: Split) -> tuple[Shard, ...]:
     """Return the shards of a split, in the order of their text."""
-    return self.train if split == 'train' else self.heldout
+    return getattr(self, split)
 
   @property
   def heldout_text(self) -> str:
@@ -184,14 +184,12 @@ def read_meta(folder: epath.PathLike) -> RecordsMeta:
 
 def parse_meta(fields: dict[str, Any], digest: str) -> RecordsMeta:
   """Check the fields of records.json. Raises ValueError or TypeError with the problem."""
-  check_type(fields.get('vocab'), int, 'vocab')
-  check_type(fields.get('tokenizer'), str, 'tokenizer')
-  check_type(fields.get('source'), str, 'source')
+  for name, kind in {'vocab': int, 'tokenizer': str, 'source': str}.items():
+    check_type(fields.get(name), kind, name)
   if not 0 < fields['vocab'] <= 1 << 31:
     raise ValueError(f'a vocabulary of {fields["vocab"]}')
-  check_type(fields.get('skipped', 0), int, 'skipped')
-  check_type(fields.get('heldout_path', ''), str, 'heldout_path')
-  check_type(fields.get('heldout_share', 0.0), float, 'heldout_share')
+  for name, kind in {'skipped': int, 'heldout_path': str, 'heldout_share': float}.items():
+    check_type(fields.get(name, kind()), kind, name)
   for split in SPLITS:
     fields[split] = tuple(map(parse_shard, check_type(fields.get(split), list, split)))
   return RecordsMeta(**fields, digest=digest)
@@ -254,7 +252,11 @@ def npy_bytes(array: np.ndarray) -> bytes:
 def read_sentences(folder: epath.PathLike, shard: Shard) -> np.ndarray:
   """Read and verify the sentences of a shard -> [S] of `SENTENCE_DTYPE`. Raises RecordsError."""
   path = f'{storage.resolve_path(folder)}/{shard.name}.sentences.npy'
-  content = read_file(path, SENTENCE_DTYPE, shard.sentences)
+  return parse_sentences(path, read_file(path, SENTENCE_DTYPE, shard.sentences), shard)
+
+
+def parse_sentences(path: str, content: bytes, shard: Shard) -> np.ndarray:
+  """Verify a file of sentences -> [S] of `SENTENCE_DTYPE`. Raises RecordsError."""
   if shard.sentences_crc != checksums.crc(content):
     raise damaged_error(path)
   return parse_array(path, content, SENTENCE_DTYPE, shard.sentences)

@@ -144,9 +144,7 @@ class Shards:
     else:
       path = copy if self.remote else path
       content = records.read_file(path, SENTENCE_DTYPE, entry.sentences)
-    if entry.sentences_crc != checksums.crc(content):
-      raise damaged_error(path)
-    sentences = records.parse_array(path, content, SENTENCE_DTYPE, entry.sentences)
+    sentences = records.parse_sentences(path, content, entry)
     records.check_sentences(path, entry, sentences)
     return sentences
 

@@ -9,12 +9,13 @@ sentences.
 What is counted is stored next to the records, for every later run and every host; where that cannot
 be written, in the cache (`Shards.homes`).
 """
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import contextlib
+import functools
 import logging
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
 import numpy as np
@@ -31,6 +32,9 @@ from plm_jax.storage import checksums
 from plm_jax.storage.lock import Lock
 
 LOCK_SENTENCES = 1 << 24  # from so many sentences on, one process counts and others wait for it
+PART = 1 << 24  # tokens that are counted at once, which limits memory
+TOKEN_COUNTS = 'token_counts.json'
+T = TypeVar('T')
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +80,12 @@ def load_or_count(shards: Shards, rules: Sequence[WindowRule]) -> list[WindowCou
 
 def load_all_counts(shards: Shards, rules: Sequence[WindowRule]) -> dict[WindowRule, WindowCounts]:
   """Return the counts under the rules that need no reading of records."""
-  found = {}
+  found, read = {}, functools.partial(read_counts, entries=shards.entries)
   for rule in dict.fromkeys(rules):
     if rule.assembly == 'packed':
       counts = WindowCounts([rule.count_packed(entry) for entry in shards.entries], 0)
     else:
-      counts = load_counts(shards, rule)
+      counts = load_stored(shards, f'{shards.split}-{rule}.json', read)
     if counts:
       found[rule] = counts
   return found
@@ -113,25 +117,27 @@ def sum_counts(pairs: Sequence[Sequence[int]]) -> WindowCounts:
 
 
 def store_counts(shards: Shards, rule: WindowRule, counts: WindowCounts) -> None:
-  """Write counts next to the records, else to the cache, else not at all."""
+  """Store the number of windows under a rule."""
+  store(shards, f'{shards.split}-{rule}.json', counts._asdict())
+
+
+def store(shards: Shards, name: str, fields: dict[str, Any]) -> None:
+  """Write a file next to the records, else to the cache, else not at all."""
   for home in shards.homes:
     with contextlib.suppress(UserError):  # read-only or full: try the next folder
-      path = home / f'{shards.split}-{rule}.json'
-      storage.write(path, checksums.seal_json(counts._asdict()))
+      storage.write(home / name, checksums.seal_json(fields))
       break
 
 
-def load_counts(shards: Shards, rule: WindowRule) -> WindowCounts | None:
-  """Read the stored counts of these records; None where there are none."""
+def load_stored(shards: Shards, name: str, read: Callable[[epath.Path], T]) -> T | None:
+  """Read a file of `store`; None where there is none, or where it is not of these records."""
   for home in shards.homes:
-    path = home / f'{shards.split}-{rule}.json'
     with contextlib.suppress(UserError, OSError):
-      if not path.exists():
-        continue
-      try:
-        return read_counts(path, shards.entries)
-      except UserError as error:
-        logger.warning('%s; it is made again', error)
+      if (home / name).exists():
+        try:
+          return read(home / name)
+        except UserError as error:
+          logger.warning('%s; it is made again', error)
   return None
 
 
@@ -141,16 +147,11 @@ def read_counts(path: epath.Path, entries: Sequence[Shard]) -> WindowCounts:
   windows: Any = found.get('windows')
   clipped: Any = found.get('clipped')
   valid = isinstance(windows, list) and len(windows) == len(entries) and type(clipped) is int
-  if valid:
-    for count, entry in zip(windows, entries, strict=True):
-      valid = valid and type(count) is int and bool(entry.tokens) <= count <= entry.tokens
-  if not valid:
+  if not valid or not all(
+      type(count) is int and bool(entry.tokens) <= count <= entry.tokens
+      for count, entry in zip(windows, entries, strict=True)):
     raise RecordsError(f'{path} does not count the windows of these records')
   return WindowCounts(windows, clipped)
-
-
-PART = 1 << 24
-"""tokens that are counted at once, which limits memory"""
 
 
 def frequency_ranks(folders: Sequence[epath.Path]) -> np.ndarray:
@@ -175,14 +176,10 @@ def load_token_counts(folder: epath.Path) -> np.ndarray:
     RecordsError: the records cannot be read.
   """
   shards = Shards(folder, read_meta(folder), 'train')
-  for home in shards.homes:
-    path = home / 'token_counts.json'
-    with contextlib.suppress(UserError, OSError):
-      if path.exists():
-        try:
-          return read_token_counts(path, shards)
-        except UserError as error:
-          logger.warning('%s; it is made again', error)
+  read = functools.partial(read_token_counts, shards=shards)
+  counts = load_stored(shards, TOKEN_COUNTS, read)
+  if counts is not None:
+    return counts
   counts = np.zeros(shards.vocab, np.int64)
   for entry in shards.entries:
     tokens = records.open_tokens(folder, entry)
@@ -190,14 +187,9 @@ def load_token_counts(folder: epath.Path) -> np.ndarray:
       ids = tokens['token'][begin:begin + PART]
       found = np.bincount(ids, minlength=shards.vocab)
       if len(found) > shards.vocab:
-        raise records.foreign_id_error(
-            shards.path(entry, ''), len(found) - 1, shards.vocab)
+        raise records.foreign_id_error(shards.path(entry, ''), len(found) - 1, shards.vocab)
       counts += found
-  for home in shards.homes:
-    with contextlib.suppress(UserError):  # read-only or full: try the next folder
-      storage.write(
-          home / 'token_counts.json', checksums.seal_json({'counts': counts.tolist()}))
-      break
+  store(shards, TOKEN_COUNTS, {'counts': counts.tolist()})
   return counts
 
 

@@ -86,7 +86,7 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.data import records, window_counts
 from plm_jax.data.records import RecordsError, Shard, Split
-from plm_jax.data.shards import REQUESTS, ShardFile, Shards
+from plm_jax.data.shards import CRC_DTYPE, REQUESTS, ShardFile, Shards
 from plm_jax.data.window_rules import (
   ASSEMBLIES,
   WINDOW_START,
@@ -225,9 +225,6 @@ def is_valid(window_starts: np.ndarray, crc: int, entry: Shard) -> bool:
   in_range = (starts[0] == sentences[0] == 0 and starts[-1] < entry.tokens
               and sentences[-1] < entry.sentences)
   return bool(in_range and (np.diff(starts) > 0).all() and (np.diff(sentences) >= 0).all())
-
-
-CRC_DTYPE = np.dtype('<u4')
 
 
 Batch = dict[str, np.ndarray]

@@ -48,7 +48,7 @@ class PrepareJournal:
 
   def shards(self, split: records.Split) -> list[records.Shard]:
     """Return the list of a split's shards, to which new ones are added."""
-    return self.train if split == 'train' else self.heldout
+    return getattr(self, split)
 
   def add_shard(self, split: records.Split, shard: records.Shard, sentences: np.ndarray,
                 rules: Sequence[WindowRule]) -> None:

@@ -1,11 +1,16 @@
 """Digests that identify content: of records, tokenizers, parameters and settings, and in the cache.
 
-They are SHA-256 in hexadecimal; `hash64` is a hash for tables of many texts.
+They are SHA-256 in hexadecimal; `hash64` is a hash for tables of many texts, `mix_bits`
+one for numbers.
 """
 import hashlib
 import json
 import os
 from typing import Any, Literal
+
+import numpy as np
+
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, with irregular bits: 2^64 over the golden ratio
 
 
 def start_digest() -> Any:
@@ -35,6 +40,16 @@ def digest_file(path: str | os.PathLike) -> str:
 def hash64(content: bytes, byteorder: Literal['little', 'big'] = 'little') -> int:
   """Compute a 64-bit hash."""
   return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), byteorder)
+
+
+def mix_bits(numbers: np.ndarray) -> np.ndarray:
+  """Spread each bit of 64-bit numbers over all bits, one to one.
+
+  The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+  """
+  numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return numbers ^ (numbers >> np.uint64(31))
 
 
 def start_hub_digest(checksum: str, size: int) -> Any:
