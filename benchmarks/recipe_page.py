@@ -82,7 +82,7 @@ family with `--size`:
 
     python -m plm_jax train bert_base --scale=laptop
     python -m plm_jax train bert --size=base --scale=laptop
-    python -m plm_jax show bert_base                          # options, layers and schedule
+    python -m plm_jax show bert_base                          # parameters, schedule, options
 
 {everywhere}
 

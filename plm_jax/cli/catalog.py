@@ -148,11 +148,13 @@ COMMANDS: dict[str, Command] = {
         notes='Without a recipe, only the machine is checked. The exit status is 1 if there is a '
         'fault.'),
     'show': Command(
-        FOLLOW, 'Show options, layers, parameters and schedule of a recipe.',
+        FOLLOW, 'Show parameters, schedule, options and layers of a recipe.',
         'RECIPE [options of train]',
         ('bert_base', 'gpt3_13b --scale=laptop --optim.peak=1e-3'),
         config='plm_jax.config.run.PretrainRun', main=('scale',), own=(
-            ('depth', 'INT', 'levels of modules in the table of layers (default: all)'),)),
+            ('all', '', 'also print the options at their defaults'),
+            ('layers', '', 'also print the table of layers'),
+            ('depth', 'INT', 'the same, with so many levels of modules'))),
     'watch': Command(
         FOLLOW, 'Show the curves of a run in the terminal while it runs.', 'RUN',
         ('runs/bert_base-laptop', 'gs://BUCKET/runs/bert_base --every 60'),

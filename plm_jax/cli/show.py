@@ -4,12 +4,14 @@
     python -m plm_jax show palm_540b --depth=3
     python -m plm_jax show gpt3 --size=13b --scale=laptop --optim.peak=1e-3
 
-The output has these parts: options that differ from their defaults, options at their defaults, the
-layer table, the number of parameters, the schedule, and the mesh. All options of `train` can be
-given. The command reads no text, writes no files and allocates no parameters.
+The output has these parts: the number of parameters, the schedule, the mesh, and the options that
+differ from their defaults. All options of `train` can be given. The command reads no text, writes no
+files and allocates no parameters.
 
-Option of `show` itself:
-    --depth=N    levels of modules in the layer table; all levels if not given
+Options of `show` itself:
+    --all        also print the options at their defaults
+    --layers     also print the table of layers
+    --depth=N    the same, with N levels of modules
 """
 from collections.abc import Iterator, Sequence
 import dataclasses
@@ -31,6 +33,7 @@ from plm_jax.layers.dense import count_parameters
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.recipes import Recipe, find_recipe, word_vectors
 from plm_jax.training.learner import make_learner, placeholder_vocab
+from plm_jax.training.step import Learner
 
 MIN_TABLE_WIDTH = 120
 """columns of the layer table in a narrower terminal"""
@@ -48,6 +51,8 @@ def start(args: Sequence[str]) -> None:
     if depth and not (depth.isascii() and depth.isdecimal() and int(depth) >= 1):
       raise ConfigError(
           f'--depth is a whole number, 1 or more, got {validation.short_repr(depth)}')
+    flags = {'--all', '--layers'} & {*rest}
+    rest = [arg for arg in rest if arg not in flags]
     if not rest or rest[0].startswith('-'):
       raise ConfigError('which recipe? `python -m plm_jax show RECIPE`; `python -m plm_jax train` '
                         'lists them')
@@ -59,33 +64,25 @@ def start(args: Sequence[str]) -> None:
     recipe = find_recipe(name, size)
     config = runs.parse(recipe, rest)
     config_lib.check(config)
-    for line in describe(recipe, config, int(depth) if depth else None):
+    for line in describe(recipe, config, '--all' in flags):
       print(line)
+    if depth or '--layers' in flags:
+      print('\nLayers: shapes for one sequence of the first phase, parameters with logical axes')
+      print(tabulate_layers(config, int(depth) if depth else None))
 
 
-def describe(recipe: Recipe, config: PretrainRun, depth: int | None = None) -> Iterator[str]:
+def describe(recipe: Recipe, config: PretrainRun, every_option: bool) -> Iterator[str]:
   """Yield the lines that describe a run.
 
   Args:
     recipe: the recipe that the run comes from, for its published parameter count and its TPU pod.
     config: the run.
-    depth: levels of modules in the layer table; None: all levels.
+    every_option: also list the options at their defaults.
   """
   rows = list(compare_options(config, type(config)(config.name)))
   yield f'{recipe.name}, scale {config.scale}'
-  yield '\nOptions that differ from the defaults'
-  for option, value, default in rows:
-    if value != default:
-      known = '' if default is MISSING else f'   (default {format_value(default)})'
-      yield f'  {option:{OPTION_WIDTH}} {format_value(value)}{known}'
-  yield '\nOptions at their defaults'
-  for option, value, default in rows:
-    if value == default:
-      yield f'  {option:{OPTION_WIDTH}} {format_value(value)}'
-  yield '\nLayers: shapes for one sequence of the first phase, parameters with their logical axes'
-  table, parameters, exported = tabulate_layers(config, depth)
-  yield table
-  yield 'Parameters'
+  parameters, exported = count_model_parameters(config)
+  yield '\nParameters'
   yield f'  in training{parameters:>26,}'
   yield f'  exported{exported:>29,}'
   if config.scale == 'paper':
@@ -94,6 +91,18 @@ def describe(recipe: Recipe, config: PretrainRun, depth: int | None = None) -> I
   yield from describe_schedule(config)
   yield '\nMesh'
   yield from describe_mesh(recipe, config)
+  yield '\nOptions that differ from the defaults'
+  for option, value, default in rows:
+    if value != default:
+      known = '' if default is MISSING else f'   (default {format_value(default)})'
+      yield f'  {option:{OPTION_WIDTH}} {format_value(value)}{known}'
+  if every_option:
+    yield '\nOptions at their defaults'
+    for option, value, default in rows:
+      if value == default:
+        yield f'  {option:{OPTION_WIDTH}} {format_value(value)}'
+  else:
+    yield '\n--all also prints the options at their defaults, --layers the table of layers'
 
 
 def compare_options(value: Any, default: Any, path: str = '') -> Iterator[tuple[str, Any, Any]]:
@@ -131,28 +140,33 @@ def format_value(value: Any) -> str:
   return value
 
 
-def tabulate_layers(config: PretrainRun, depth: int | None) -> tuple[str, int, int]:
-  """Tabulate the modules of a run's model by Flax, from shapes alone.
+def count_model_parameters(config: PretrainRun) -> tuple[int, int]:
+  """Count parameters in training, and those that are exported: without ELECTRA's generator."""
+  learner, batch = make_placeholders(config)
+  variables = jax.eval_shape(lambda: learner.model.init(learner.key('init'), batch))
+  params = nn.unbox(variables['params'])
+  exported = jax.eval_shape(config.training_objective.lifecycle.exported, params)
+  return count_parameters(params), count_parameters(exported)
 
-  Returns:
-    The table, the number of parameters in training, and the number that is exported: without
-    those that only training has, such as ELECTRA's generator.
-  """
+
+def tabulate_layers(config: PretrainRun, depth: int | None) -> str:
+  """Tabulate the modules of a run's model by Flax, from shapes alone."""
+  learner, batch = make_placeholders(config)
+  width = max(MIN_TABLE_WIDTH, shutil.get_terminal_size((120, 40)).columns)
+  console = {'width': width, 'force_terminal': False}
+  tabulate = summary.tabulate(
+      learner.model, learner.key('init'), depth=depth, console_kwargs=console)
+  return tabulate(batch).strip('\n')
+
+
+def make_placeholders(config: PretrainRun) -> tuple[Learner, Any]:
+  """Make a run's learner, and a batch of one sequence of zeros."""
   learner = make_learner(config, placeholder_vocab(config))
   objective = config.training_objective
   windows = objective.shapes(1, config.train.phases[0].length)
   batch = jax.eval_shape(
       lambda windows: objective.corrupt(learner.key('corruption'), windows, learner.vocab), windows)
-  batch = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
-  width = max(MIN_TABLE_WIDTH, shutil.get_terminal_size((120, 40)).columns)
-  console = {'width': width, 'force_terminal': False}
-  tabulate = summary.tabulate(
-      learner.model, learner.key('init'), depth=depth, console_kwargs=console)
-  table = tabulate(batch)
-  variables = jax.eval_shape(lambda: learner.model.init(learner.key('init'), batch))
-  params = nn.unbox(variables['params'])
-  exported = jax.eval_shape(objective.lifecycle.exported, params)
-  return table.strip('\n'), count_parameters(params), count_parameters(exported)
+  return learner, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
 
 
 def describe_schedule(config: PretrainRun) -> Iterator[str]:

@@ -11,17 +11,16 @@ from plm_jax.config.run import Phase, PretrainRun
 from plm_jax.models import gpt2
 
 
-def test_differences_come_before_defaults(monkeypatch, capsys):
-  monkeypatch.setattr('sys.argv', ['plm_jax', 'show', 'bert_base', '--depth=2',
+def test_counts_come_before_options_and_options_before_layers(monkeypatch, capsys):
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'show', 'bert_base', '--depth=2', '--all',
                                    '--optim.peak=3e-4'])
   commands.main()
   out = capsys.readouterr().out
-  parts = ['bert_base, scale paper', 'Options that differ from the defaults',
-           'Options at their defaults', 'Layers: ',
-           'Parameters\n', 'Schedule\n', 'Mesh\n']
+  parts = ['bert_base, scale paper', 'Parameters\n', 'Schedule\n', 'Mesh\n',
+           'Options that differ from the defaults', 'Options at their defaults', 'Layers: ']
   places = [out.index(part) for part in parts]
   assert places == sorted(places)
-  differ, same = out[places[1]:places[2]].split(), out[places[2]:places[3]].split()
+  differ, same = out[places[4]:places[5]].split(), out[places[5]:places[6]].split()
   assert differ[differ.index('--optim.peak') + 1:][:3] == ['0.0003', '(default', '0.0001)']
   assert '--optim.warmup' in same and '--optim.peak' not in same
   assert 'published                 110,106,428' in out
@@ -40,6 +39,13 @@ def test_the_largest_recipe_takes_no_memory(monkeypatch, capsys):
   assert f'published{largest.row.parameters:>28,}' in capsys.readouterr().out
   assert largest.row.parameters > 500e9
   assert sum(array.nbytes for array in jax.live_arrays()) - before < 1e6
+
+
+def test_defaults_and_layers_are_printed_only_on_request(capsys):
+  show.start(['bert_base', '--scale=test'])
+  out = capsys.readouterr().out
+  assert 'Options at their defaults' not in out and 'Layers: ' not in out
+  assert '--all also prints' in out
 
 
 def test_options_of_sections_of_another_class():
