@@ -73,8 +73,8 @@ def compare_with_baselines(
   kept = {name: scores[metric] for name, scores in found}
   path = storage.resolve_path(config.folder) / BASELINES_FILE
   storage.write(path, json.dumps({metric: kept}) + '\n')
-  return baseline_rows(found, metric), drop_given(
-      describe_gap(ready, result, found, metric), given)
+  rows = {f'Baseline, {name}': f'{score:.2f} {metric}' for name, score in kept.items()}
+  return rows, drop_given(describe_gap(ready, result, found, metric), given)
 
 
 def read_initial_score(folder: str, metric: str) -> float | None:
@@ -181,11 +181,6 @@ def is_constant(examples: Sequence[Example], predictions: Sequence[Any]) -> bool
 def drop_given(hints: Iterable[str], given: Container[str]) -> list[str]:
   """Leave out the hints that name a field that is given."""
   return [hint for hint in hints if not any(field in given for field in named_fields(hint))]
-
-
-def baseline_rows(found: list[Baseline], metric: str) -> dict[str, str]:
-  """Return the baselines as rows of the summary."""
-  return {f'Baseline, {name}': f'{scores[metric]:.2f} {metric}' for name, scores in found}
 
 
 def describe_gap(

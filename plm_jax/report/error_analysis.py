@@ -25,11 +25,8 @@ MAX_DOCUMENT = 400
 
 def labeled_pairs(examples: Sequence[Example], predictions: Sequence[Any]) -> Predictions:
   """Return the examples that have labels with their predictions."""
-  labeled = []
-  for one, prediction in zip(examples, predictions, strict=True):
-    if one.label is not None or one.answers is not None:
-      labeled.append((one, prediction))
-  return labeled
+  pairs = zip(examples, predictions, strict=True)
+  return [pair for pair in pairs if pair[0].label is not None or pair[0].answers is not None]
 
 
 def error_sections(task: Task, found: Predictions) -> list[Element]:

@@ -69,9 +69,7 @@ class TextFacts:
   @property
   def words(self) -> Mapping[str, str]:
     """Messages in the language of the text."""
-    if self.chinese:
-      return CHINESE
-    return ENGLISH
+    return CHINESE if self.chinese else ENGLISH
 
 
 def examine_text(folder: epath.PathLike, tokenizer: Tokenizer | None) -> TextFacts:

@@ -36,18 +36,13 @@ class History(NamedTuple):
   @property
   def step(self) -> int:
     """The last step with a metric; 0 without metrics."""
-    last = 0
-    for splits in self.curves.values():
-      for points in splits.values():
-        last = max(last, points[-1][0])
-    return last
+    steps = [points[-1][0] for splits in self.curves.values() for points in splits.values()]
+    return max(steps, default=0)
 
   def last(self, name: str, split: str = 'heldout') -> float | None:
     """Return the last finite value of a metric; None if there is none."""
     points = finite_points(self.curves.get(name, {}).get(split, ()))
-    if points:
-      return points[-1][1]
-    return None
+    return points[-1][1] if points else None
 
   def tokens(self, step: int) -> int:
     """Return the number of tokens read up to a step, padding included; 0 if it is unknown."""
@@ -77,11 +72,7 @@ def history(folder: epath.PathLike) -> History:
 
 def finite_points(points: Sequence[Point]) -> list[Point]:
   """Return the points with finite values."""
-  finite = []
-  for point in points:
-    if math.isfinite(point[1]):
-      finite.append(point)
-  return finite
+  return [point for point in points if math.isfinite(point[1])]
 
 
 def read_curves(path: epath.PathLike) -> tuple[Curves, list[LengthChange], int]:

@@ -72,9 +72,7 @@ def describe_metric(key: str, keys: Container[str]) -> Metric:
 def axis_top(values: Sequence[float]) -> float:
   """Return the top of the axis for sorted values: the highest one, without a few spikes."""
   top, most = values[-1], values[int(0.97 * (len(values) - 1))]
-  if 0 < 4 * most < top:
-    return 2 * most
-  return top
+  return 2 * most if 0 < 4 * most < top else top
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -84,10 +82,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
   """
   if high - low <= 1e-9 * abs(high):
     margin = abs(low) / 10
-    if low:
-      low, high = low - margin, low + margin
-    else:
-      low, high = 0, 1
+    low, high = (low - margin, low + margin) if low else (0, 1)
   power = 10.0 ** math.floor(math.log10((high - low) / count))
   step = next(
       power * m for m in (1, 2, 5, 10) if power * m * count * 1.0001 >= high - low)

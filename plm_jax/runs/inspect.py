@@ -9,12 +9,12 @@ import numpy as np
 from plm_jax import storage
 from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
 from plm_jax.config import run as config_lib
-from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, RunConfig
 from plm_jax.errors import name_field
 from plm_jax.finetuning.setup import resolve_run
 from plm_jax.objectives import batch_view
 from plm_jax.objectives.batch_view import BatchReader, BatchRow
+from plm_jax.runs import preflight
 from plm_jax.runs import run as runs
 from plm_jax.runs.finetune import load_or_train_tokenizer
 from plm_jax.runs.pretrain import prepare_corpora
@@ -39,8 +39,7 @@ class Inspection(NamedTuple):
 def inspect_run(config: RunConfig, rows: int, step: int) -> Inspection:
   """Build the first sequences of the batch of a step, as the run would, on one device."""
   config_lib.check(config)
-  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
-  bucket_check.check_reachable(dict.fromkeys(paths, 'read'))
+  bucket_check.check_reachable(preflight.bucket_uses(config, is_written=False))
   compilation_cache.use_compilation_cache()
   config = resolve_teacher(dataclasses.replace(config, mesh=MeshConfig(1)))
   if isinstance(config, FinetuneRun):

@@ -3,7 +3,7 @@ from collections.abc import Callable, Collection, Sequence
 import functools
 import math
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 import flax.linen as nn
@@ -14,6 +14,7 @@ import numpy as np
 from plm_jax import conversion, environment, recipes, storage
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_free_space
+from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun, RunConfig
 from plm_jax.data import records
 from plm_jax.data.records import read_meta
@@ -24,6 +25,7 @@ from plm_jax.objectives import CARRY
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
 from plm_jax.preparation.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.sharding import check_batch, make_mesh
+from plm_jax.storage import bucket_check
 from plm_jax.tokenizers import Tokenizer, load
 from plm_jax.training.feed import corpus_names
 from plm_jax.training.learner import make_learner, placeholder_vocab, state_shapes
@@ -33,6 +35,18 @@ from plm_jax.validation import short_repr
 FREE_TEXT_OPTIONS = {'kind', 'layout', 'tokenizer', 'workers'}
 """options of `prepare` that are accepted with finished records: the kind of tokenizer that they are
 expected to have, and what never changes records"""
+
+
+def bucket_uses(config: Any, is_written: bool = True) -> dict[str, bucket_check.BucketUse]:
+  """Return the folders in buckets that a configuration names, and the folder of the run.
+
+  Args:
+    config: the configuration, with the attribute `folder`.
+    is_written: whether the run writes to its folder.
+  """
+  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
+  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
+  return {**uses, config.folder: 'run'} if is_written else uses
 
 
 def load_run_tokenizer(config: RunConfig) -> Tokenizer:

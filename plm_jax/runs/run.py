@@ -66,11 +66,7 @@ def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller =
   environment.keep_memory()
 
   # Checks of buckets, of the machine, and of the agreement between processes.
-  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
-  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
-  if config.mode == 'train':
-    uses[config.folder] = 'run'
-  bucket_check.check_reachable(uses)
+  bucket_check.check_reachable(preflight.bucket_uses(config, config.mode == 'train'))
   computes, own = config.mode != 'prepare', machine.Machine()
   if computes:
     machine.check_tpu_usable(own)
@@ -208,8 +204,7 @@ def evaluate_folder(
                             'hosts': HostsConfig()}
   if isinstance(config, FinetuneRun):
     if texts:
-      data = dataclasses.replace(config.data, dev=tuple(texts))
-      config = dataclasses.replace(config, data=data)
+      config = validation.with_paths(config, {'data.dev': tuple(texts)})
     run(dataclasses.replace(config, **shared))
     return
   config = as_pretrain_run(config)
@@ -219,8 +214,7 @@ def evaluate_folder(
   own = any(config.data.heldout_path) or any(read_meta(folder).heldout_path for folder in records)
   if texts or batches or own:  # a held-out text of its own is evaluated as a whole
     eval_batches = (batches or ALL_BATCHES) * len(config.data.path)
-    train_config = dataclasses.replace(config.train, eval_batches=eval_batches)
-    config = dataclasses.replace(config, train=train_config)
+    config = validation.with_paths(config, {'train.eval_batches': eval_batches})
   run(dataclasses.replace(config, **shared, prompts=()))
 
 
@@ -232,16 +226,13 @@ def replace_texts(config: PretrainRun, texts: Sequence[str]) -> PretrainRun:
   Raises:
     ConfigError: the run needs as many texts as it has corpora.
   """
-  data, train_config = config.data, config.train
   needs_languages = getattr(config.objective, 'language_ids', False)
-  if needs_languages and len(texts) != len(data.path):
+  if needs_languages and len(texts) != len(config.data.path):
     raise ConfigError('tokens of this run have a language: give one text per corpus of the run, '
-                      f'in the order of {", ".join(data.path)}; got {len(texts)}')
-  text_config = dataclasses.replace(data.prepare, heldout=0.0)
-  data = dataclasses.replace(
-      data, path=tuple(texts), heldout_path=(), weights=(), cap=0, temperature=1.0,
-      unimax_epochs=0.0, prepare=text_config)
-  phases = tuple(dataclasses.replace(phase, weights=(), temperature=None, corpora=0)
-                 for phase in train_config.phases)
-  return dataclasses.replace(
-      config, data=data, train=dataclasses.replace(train_config, phases=phases))
+                      f'in the order of {", ".join(config.data.path)}; got {len(texts)}')
+  phases = [dataclasses.replace(phase, weights=(), temperature=None, corpora=0)
+            for phase in config.train.phases]
+  return validation.with_paths(config, {
+      'data.path': tuple(texts), 'data.heldout_path': (), 'data.weights': (), 'data.cap': 0,
+      'data.temperature': 1.0, 'data.unimax_epochs': 0.0, 'data.prepare.heldout': 0.0,
+      'train.phases': tuple(phases)})
