@@ -15,6 +15,7 @@ from plm_jax.cli import plots
 from plm_jax.cli.options import command
 from plm_jax.cli.plots import Curve
 from plm_jax.config import serialization
+from plm_jax.config.run import RunConfig
 from plm_jax.errors import ConfigError, UserError
 from plm_jax.report import html
 from plm_jax.report.history import History, finite_points, history
@@ -28,7 +29,6 @@ from plm_jax.report.metric_display import (
   lower_title,
   objective_title,
 )
-from plm_jax.storage import bucket_check
 
 COLORS = (36, 33, 35, 32, 34, 31, 37, 90)
 """SGR codes of the terminal colors of runs"""
@@ -55,7 +55,6 @@ def compare_command(
   """
   if not 2 <= len(runs) <= len(MARKS):
     raise ConfigError(f'compare needs 2 to {len(MARKS)} runs, got {len(runs)}')
-  bucket_check.check_reachable({page: 'file'})
   found = [history(run) for run in runs]
   names = run_names([one.folder for one in found])
   tables = {'Metrics': last_metrics(found), 'Options that differ': differing_options(found)}
@@ -92,15 +91,12 @@ def run_names(folders: Sequence[str]) -> list[str]:
   """Return the last part of each folder, or the whole folder where that is not unique."""
   last = [folder.rstrip('/').rpartition('/')[2] for folder in folders]
   pairs = zip(last, folders, strict=True)
-  names = [name if last.count(name) == 1 else folder for name, folder in pairs]
-  return names
+  return [name if last.count(name) == 1 else folder for name, folder in pairs]
 
 
 def metric_order(found: Sequence[History]) -> list[str]:
   """Return the names of all metrics: losses first, then accuracies, then others."""
-  names: dict[str, None] = {}
-  for one in found:
-    names |= dict.fromkeys(one.curves)
+  names = dict.fromkeys(name for one in found for name in one.curves)
   return sorted(names, key=lambda name: (describe_metric(name, names).rank, name))
 
 
@@ -133,33 +129,20 @@ def last_metrics(found: Sequence[History]) -> dict[str, list[str]]:
 
 def differing_options(found: Sequence[History]) -> dict[str, list[str]]:
   """Return the options that differ between runs, by name."""
-  each = []
-  names: dict[str, None] = {}
-  for one in found:
-    options = flatten_options(serialization.to_json(one.config)) if one.config else {}
-    each.append(options)
-    names |= dict.fromkeys(options)
+  each = [option_texts(one.config) if one.config else {} for one in found]
   table = {}
-  for name in names:
+  for name in dict.fromkeys(name for some in each for name in some):
     values = [some.get(name, '') for some in each]
     if len(set(values)) > 1 and name not in ('name', 'output', 'scale'):
       table[name] = values
   return table
 
 
-def flatten_options(value: Any, path: str = '') -> dict[str, str]:
-  """Flatten a configuration in JSON to {option: text}."""
-  items: Any = None
-  if isinstance(value, Mapping):
-    items = value.items()
-  elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-    items = enumerate(value)
-  if items is None:
-    return {path: ' '.join(map(str, value)) if isinstance(value, list) else str(value)}
-  found = {}
-  for key, one in items:
-    found |= flatten_options(one, f'{path}.{key}'.lstrip('.').replace('_', '-'))
-  return found
+def option_texts(config: RunConfig) -> dict[str, str]:
+  """Return the options of a run with their values as texts."""
+  values = serialization.flatten(serialization.to_json(config))
+  return {name.replace('_', '-'): ' '.join(map(str, value)) if isinstance(value, list)
+          else str(value) for name, value in values.items()}
 
 
 def answer_prompts(runs: Sequence[str], prompts: Sequence[str]) -> dict[str, list[str]]:

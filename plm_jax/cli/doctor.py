@@ -28,7 +28,6 @@ from plm_jax.cli import costs, options
 from plm_jax.cli import run as run_command
 from plm_jax.cli.flags import name_flags, normalize, write_flags
 from plm_jax.config import run as config_lib
-from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError, PretrainRun
 from plm_jax.data.records import read_meta, token_dtype
 from plm_jax.distributed import hosts, machine
@@ -130,9 +129,6 @@ def format_count(count: int, noun: str) -> str:
 
 def start(args: Sequence[str], own: Machine | None = None) -> None:
   """Check the run that the arguments name, or the machine alone; exit with status 1 on a fault."""
-  if {'-h', '--help'} & {*args}:
-    print(__doc__)
-    return
   with errors.exit_on_error(), name_flags(PATHS):
     found = examine(args, own or Machine())
     warnings = sum(finding.level == 'warning' for finding in found.findings)
@@ -154,8 +150,9 @@ def examine(args: Sequence[str], own: Machine) -> Examination:
     found.run_check('cache', check_cache, None, own)
     return found
   config = request.config
-  for path, use in bucket_uses(config).items():
-    found.run_check('bucket', check_bucket, path, use)
+  for path, use in preflight.bucket_uses(config).items():
+    if storage.is_remote(path):
+      found.run_check('bucket', check_bucket, path, use)
   met = None
   if free or not config.hosts.distributed:
     met = found.run_check('hosts', check_hosts, config, found)
@@ -238,15 +235,6 @@ def check_options(args: Sequence[str]) -> CheckResult:
   config = run.as_pretrain_run(resolve_teacher(config))
   return CheckResult(f'{config.name}, {config.train.steps:,} steps, output in {config.folder}',
                      value=DoctorRequest(recipe, config, step == 'True', topology))
-
-
-def bucket_uses(config: PretrainRun) -> dict[str, bucket_check.BucketUse]:
-  """Return the folders in buckets that a run uses, and how."""
-  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
-  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
-  if storage.is_remote(config.folder):
-    uses[config.folder] = 'run'
-  return uses
 
 
 def check_bucket(path: str, use: bucket_check.BucketUse) -> CheckResult:

@@ -18,7 +18,6 @@ from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig
 from plm_jax.sources.lines import SourceError
-from plm_jax.storage import bucket_check
 from plm_jax.tasks.document_windows import WindowPooling
 from plm_jax.validation import ValidatedConfig, intervals
 
@@ -68,16 +67,15 @@ def encode_command(
     settings: layer and pooling
     mesh: devices over which a large model is split
   """
-  bucket_check.check_reachable({output: 'file'})
-  writer = output_files.open_vectors(output, settings.pooling == 'none')
+  ragged = settings.pooling == 'none'
+  output_files.check_vector_output(output, ragged)
   trained = static_vectors.load(run) or load_on_mesh(run, mesh)
   work = work_identity.identify_work(output, [file], trained, settings=settings, mesh=mesh)
   count = skipped = 0
   is_loaded = isinstance(trained, LoadedModel)
   devices = models.mesh_context(trained) if is_loaded else contextlib.nullcontext()
-  ragged = settings.pooling == 'none'
   with (devices, progress.track('texts') as done,
-        partial_output.open_vectors(output, writer, ragged, work) as out):
+        partial_output.open_vectors(output, ragged, work) as out):
     texts = inputs.read_texts(file, settings.column)
     for chunk in output_files.split_chunks(texts, inputs.chunk_rows()):
       count += len(chunk)

@@ -11,7 +11,6 @@ from plm_jax.evaluation.few_shot import FewShotConfig
 from plm_jax.evaluation.scoring import make_scorer
 from plm_jax.runs import run as run_lib
 from plm_jax.sharding import MeshConfig
-from plm_jax.storage import bucket_check
 
 
 @command()
@@ -83,7 +82,6 @@ def few_shot_command(
     mesh: devices over which the batch, or a large model, is split
     settings: evaluation settings
   """
-  bucket_check.check_reachable({output: 'file'})
   examples, pool = settings.questions(task)
   trained = models.load(checkpoint, mesh)
   result = few_shot.evaluate_few_shot(

@@ -17,7 +17,6 @@ from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.metrics import generation as metrics
 from plm_jax.sharding import MeshConfig
-from plm_jax.storage import bucket_check
 
 
 @command(seed=options.SEED_LIMITS)
@@ -111,7 +110,6 @@ def text_to_text_command(
     reading: how examples are read
     settings: generation settings; the generation_config.json of a checkpoint overrides the defaults
   """
-  bucket_check.check_reachable({output: 'file'})
   trained = inputs.load_on_mesh(checkpoint, mesh)
 
   def write_predictions(predictions):

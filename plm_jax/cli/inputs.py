@@ -74,35 +74,24 @@ def looks_like_path(text: str) -> bool:
   return not re.search(r'\s', text) and re.search(r'[/\\]', text) is not None
 
 
-def read_text_arguments(given: Sequence[str], limit: int) -> list[str]:
-  """Return the texts of arguments: up to `limit` of a file or of standard input, others as they
-  are."""
-  found = []
+def read_text_arguments(given: Sequence[str], limit: int, by_line: bool = False) -> list[str]:
+  """Return the texts of arguments, or the lines of those that name files.
+
+  Args:
+    given: texts, files and - for the lines of standard input.
+    limit: largest number of texts or lines of a file or of standard input.
+    by_line: whether each line of a file is a text.
+  """
+  def read_source(source: str) -> Iterator[str]:
+    for text in text_sources.read_texts(source):
+      yield from filter(str.strip, text.splitlines()) if by_line else [text]
+
+  found: list[str] = []
   for one in given:
     if one == '-':
       found += itertools.islice(read_input_lines(), limit)
-    elif is_source(one):
-      found += itertools.islice(text_sources.read_texts(one), limit)
     else:
-      found.append(one)
-  return found
-
-
-def read_line_arguments(given: Sequence[str], limit: int) -> list[str]:
-  """Return the lines of arguments: up to `limit` of a file or of standard input, others as they
-  are."""
-  def nonempty_lines(file):
-    for text in text_sources.read_texts(file):
-      yield from filter(str.strip, text.splitlines())
-
-  found = []
-  for one in given:
-    if one == '-':
-      found += itertools.islice(read_input_lines(), limit)
-    elif is_source(one):
-      found += itertools.islice(nonempty_lines(one), limit)
-    else:
-      found.append(one)
+      found += itertools.islice(read_source(one), limit) if is_source(one) else [one]
   return found
 
 
@@ -117,10 +106,7 @@ def read_prompts(given: Sequence[str]) -> tuple[str, ...]:
   """Return prompts, with the lines of standard input in place of `-`."""
   found: list[str] = []
   for one in given:
-    if one == '-':
-      found += [line for _, line in read_text_lines('-')]
-    else:
-      found.append(one)
+    found += [line for _, line in read_text_lines('-')] if one == '-' else [one]
   return tuple(found)
 
 

@@ -23,7 +23,7 @@ from plm_jax import errors, storage, validation
 from plm_jax.cli import finetune, options
 from plm_jax.cli import run as runs
 from plm_jax.cli.flags import name_flags, write_flags
-from plm_jax.config.run import ConfigError, FinetuneRun, PretrainRun, RunConfig
+from plm_jax.config.run import FinetuneRun, PretrainRun, RunConfig
 from plm_jax.recipes import find_recipe
 from plm_jax.recipes.finetune import __doc__ as about_finetune
 from plm_jax.report import batch_drawing
@@ -36,16 +36,13 @@ OPTIONS = {'rows': ('2', 1), 'step': ('0', 0)}
 
 def start(args: Sequence[str]) -> None:
   """Show the inputs of the run that the arguments name; exit with status 1 on bad input."""
-  if not args or args[0] in ('-h', '--help'):
-    print(__doc__)
-    return
   is_finetuning = args[0] == 'finetune' or args[0].startswith('-')
   paths = validation.field_paths(FinetuneRun if is_finetuning else PretrainRun)
   with errors.exit_on_error(), name_flags(paths):
     numbers, rest = {}, list(args)
     for name, (default, least) in OPTIONS.items():
       given, rest = options.pop_option(f'--{name}', rest)
-      numbers[name] = parse_whole_number(name, given or default, least)
+      numbers[name] = options.parse_whole_number(name, given or default, least)
     page, rest = options.pop_option('--page', rest)
     bucket_check.check_reachable({page: 'file'})
     found = inspect_run(parse(rest), **numbers)
@@ -59,15 +56,6 @@ def start(args: Sequence[str]) -> None:
       title = f'{found.config.name}, step {numbers["step"]:,}'
       storage.write(page, batch_drawing.render_page(title, notes, found.rows))
       print(f'\npage: {page}')
-
-
-def parse_whole_number(name: str, given: str, least: int) -> int:
-  """Parse a whole number of at least `least`. Raises ConfigError."""
-  is_number = given.isascii() and given.isdecimal()
-  if not is_number or not least <= int(given) < 1 << 31:
-    raise ConfigError(f'--{name} is a whole number, {least} or more, got '
-                      f'{validation.short_repr(given)}')
-  return int(given)
 
 
 def parse(args: Sequence[str]) -> RunConfig:

@@ -12,7 +12,6 @@ from plm_jax.report import html
 from plm_jax.report.html import el
 from plm_jax.sharding import MeshConfig
 from plm_jax.sources import text_sources
-from plm_jax.storage import bucket_check
 
 
 @command(limit='[1, 16777216]')
@@ -31,7 +30,6 @@ def losses_command(
     page: also write the table, with bars, to this HTML file
     mesh: devices over which a large model is split
   """
-  bucket_check.check_reachable({page: 'file'})
   trained = inputs.load_on_mesh(run, mesh)
   counted: list[str] = []
   for source in corpus:
@@ -83,7 +81,7 @@ def neighbors_command(
     mesh: devices over which a large model is split
   """
   trained = inputs.load_on_mesh(run, mesh)
-  sentences = inputs.read_line_arguments(among, limit)
+  sentences = inputs.read_text_arguments(among, limit, by_line=True)
   alone, in_context = known.neighbors(trained, sentence, sentences, layer, top)
   print('by itself:' if alone else 'by itself: the model has no table of tokens')
   for token, cosine in alone:

@@ -65,10 +65,7 @@ def minimal_pairs_command(
     mesh: devices over which a large model is split
     settings: how pairs are scored
   """
-  uses: dict[str, bucket_check.BucketUse] = {output: 'file', page: 'file'}
-  for file in compare_with:
-    uses[file] = 'read'
-  bucket_check.check_reachable(uses)
+  bucket_check.check_reachable(dict.fromkeys(compare_with, 'read'))
   others = [pairing.read_judged_pairs(file) for file in compare_with]
   how = ''
   if run.endswith('.jsonl'):

@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 Run = TypeVar('Run')
 UNPREFIXED = 'settings', 'reading'
 """arguments of commands whose fields are options without a prefix"""
+FILES = 'output', 'page'
+"""arguments of commands that are files for results"""
 SEED_LIMITS = '[0, 4294967295]'
 """seeds that both jax.random.key and numpy accept"""
 
 
 def command(**limits: str) -> Callable[[Callable], Callable]:
   """Decorate a function as a subcommand whose arguments are checked before it runs.
+
+  Arguments in FILES must be files that can be written, unless the command writes a folder `out`.
 
   Args:
     **limits: intervals of numeric arguments, as in `validation.ValidatedConfig.limits`.
@@ -56,6 +60,8 @@ def command(**limits: str) -> Callable[[Callable], Callable]:
           if positional and value == '':
             raise ConfigError(f'{called} is empty, expected a path or a name')
           validation.check_value(value, kinds[name], limits.get(name), lambda path: path, called)
+        if 'out' not in given.arguments:
+          bucket_check.check_reachable({given.arguments.get(name, ''): 'file' for name in FILES})
         name = function.__name__.removesuffix('_command').replace('_', '-')
         with progress.command_scope(name), truncation.print_at_end():
           return function(*args, **kwargs)
@@ -130,6 +136,15 @@ def choose_kinds(config: Any, args: Sequence[str]) -> tuple[Any, list[str]]:
       config = validation.with_paths(
           config, {path: validation.choose_kind(choice, kind, option)})
   return config, rest
+
+
+def parse_whole_number(name: str, given: str, least: int) -> int:
+  """Parse the value of an option as a whole number of at least `least`. Raises ConfigError."""
+  is_number = given.isascii() and given.isdecimal()
+  if not is_number or not least <= int(given) < 1 << 31:
+    raise ConfigError(f'--{name} is a whole number, {least} or more, got '
+                      f'{validation.short_repr(given)}')
+  return int(given)
 
 
 def option_value(name: str, args: list[str]) -> str:

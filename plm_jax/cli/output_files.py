@@ -1,16 +1,13 @@
 """Write predictions and vectors to files in chunks; a file appears when it is complete."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
 import importlib.util
 import itertools
 import json
-import shutil
-import tempfile
 from typing import TYPE_CHECKING, Any, TypeVar
-import zipfile
 
 import numpy as np
 
@@ -24,7 +21,8 @@ if TYPE_CHECKING:
   from plm_jax.tasks.example_formats import ExampleFormat, InputExample
 
 X = TypeVar('X')
-Write = Callable[[Any], None]
+ROW_GROUP = 4096
+"""texts of a row group of .parquet files"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,118 +153,61 @@ def format_conll(task: Task, one: InputExample, prediction: Any) -> str:
   return ''.join('\t'.join(row) + '\n' for row in rows) + '\n'
 
 
-def open_vectors(output: str, ragged: bool) -> contextlib.AbstractContextManager[Write]:
-  """Open a file for vectors.
+def check_vector_output(output: str, ragged: bool) -> None:
+  """Check that a file can hold vectors.
 
   Args:
     output: a file .npy, .npz or .parquet.
-    ragged: whether chunks are lists of arrays [length, D], and not arrays [N, D].
+    ragged: whether texts have vectors in different numbers.
 
   Raises:
     ConfigError: an unknown ending, or a format that cannot hold the vectors.
   """
   ending = output.rpartition('.')[2].lower()
+  if ending not in ('npy', 'npz', 'parquet'):
+    raise ConfigError(f'--output is .npy, .npz or .parquet, got {output}')
   if ending == 'parquet' and importlib.util.find_spec('pyarrow') is None:
     raise ConfigError(f'--output={output}: .parquet is written by pyarrow, which is not installed: '
                       'pip install pyarrow')
   if ending == 'npy' and ragged:
     raise ConfigError('--pooling=none gives texts vectors in different numbers: write .npz or '
                       '.parquet')
-  if ending == 'npy':
-    return open_npy(output)
-  if ending == 'npz':
-    return open_npz(output, ragged)
-  if ending == 'parquet':
-    return open_parquet(output, ragged)
-  raise ConfigError(f'--output is .npy, .npz or .parquet, got {output}')
 
 
-@contextlib.contextmanager
-def open_npy(output: str) -> Iterator[Write]:
-  """Open a .npy file for chunks of an array [N, D]."""
-  with storage.atomic_writer(output) as file, npy_writer(file) as write:
-    yield write
+def write_vectors(output: str, vectors: np.ndarray, lengths: Sequence[int] | None) -> None:
+  """Write a file for vectors, piece by piece: they may be larger than the memory.
 
+  A .parquet file has the column `vector`. For token vectors the columns are `vectors`, a list with
+  one vector per token, and `length`, their number.
 
-@contextlib.contextmanager
-def open_npz(output: str, ragged: bool) -> Iterator[Write]:
-  """Open a .npz file for chunks of `vectors`.
-
-  They are written to a temporary file first, since an archive states the size of an entry before
-  its contents.
+  Args:
+    output: a file .npy, .npz or .parquet.
+    vectors: [N, D], memory-mapped.
+    lengths: number of vectors of each text; None: one.
   """
-  lengths: list[int] = []
-  with storage.atomic_writer(output) as file, tempfile.TemporaryFile() as draft:
-    with npy_writer(draft) as write:
-      def add(some: Any) -> None:
-        if ragged:
-          lengths.extend(map(len, some))
-          some = np.concatenate(some)
-        write(some)
-      yield add
-    with zipfile.ZipFile(file, 'w') as archive:
-      draft.seek(0)
-      with archive.open('vectors.npy', 'w', force_zip64=True) as entry:
-        shutil.copyfileobj(draft, entry)
-      if ragged:
-        with archive.open('lengths.npy', 'w') as entry:
-          np.lib.format.write_array(entry, np.array(lengths, np.int64))
+  ending = output.rpartition('.')[2].lower()
+  with storage.atomic_writer(output) as file:
+    if ending == 'parquet':
+      write_parquet(file, vectors, lengths)
+    elif ending == 'npy':
+      np.save(file, vectors)
+    elif lengths is None:
+      np.savez(file, vectors=vectors)
+    else:
+      np.savez(file, vectors=vectors, lengths=np.array(lengths, np.int64))
 
 
-@contextlib.contextmanager
-def npy_writer(file: Any) -> Iterator[Write]:
-  """Write an array [N, D] in numpy's format in chunks.
-
-  The header has room for any N, and is written again at the end.
-  """
-  shape = [0, 0]
-
-  def write_header() -> None:
-    file.seek(0)
-    header = {'descr': '<f4', 'fortran_order': False, 'shape': tuple(shape)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-  def write(some: np.ndarray) -> None:
-    if not shape[0]:
-      shape[1] = some.shape[1]
-      write_header()
-    shape[0] += len(some)
-    file.write(np.ascontiguousarray(some, '<f4').tobytes())
-
-  yield write
-  end = file.tell()
-  write_header()
-  file.seek(end)
-
-
-@contextlib.contextmanager
-def open_parquet(output: str, ragged: bool) -> Iterator[Write]:
-  """Open a .parquet file for vectors.
-
-  Its column is `vector`. For token vectors the columns are `vectors`, a list with one vector per
-  token, and `length`, their number.
-  """
+def write_parquet(file: Any, vectors: np.ndarray, lengths: Sequence[int] | None) -> None:
+  """Write vectors to a .parquet file; see `write_vectors`."""
   pa = importlib.import_module('pyarrow')
-  with storage.atomic_writer(output) as file, contextlib.ExitStack() as stack:
-    writer: Any = None
-
-    def write(some: Any) -> None:
-      nonlocal writer
-      flat = np.concatenate(some) if ragged else some
-      rows = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
-      table = {'vector': rows}
-      if ragged:
-        lengths = np.array([len(one) for one in some], np.int32)
-        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-        vectors = pa.ListArray.from_arrays(pa.array(ends), rows)
-        table = {'length': pa.array(lengths), 'vectors': vectors}
-      if writer is None:
-        schema = pa.table(table).schema
-        parquet = importlib.import_module('pyarrow.parquet')
-        writer = stack.enter_context(parquet.ParquetWriter(file, schema))
-      writer.write_table(pa.table(table))
-
-    yield write
+  rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+  table = {'vector': rows}
+  if lengths is not None:
+    ends = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
+    table = {'length': pa.array(np.array(lengths, np.int32)),
+             'vectors': pa.ListArray.from_arrays(ends, rows)}
+  parquet = importlib.import_module('pyarrow.parquet')
+  parquet.write_table(pa.table(table), file, row_group_size=ROW_GROUP)
 
 
 def split_chunks(items: Iterable[X], size: int) -> Iterator[list[X]]:

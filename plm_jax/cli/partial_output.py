@@ -4,11 +4,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import sys
+import tempfile
 from typing import Any
 
 import numpy as np
 
-from plm_jax import errors, storage
+from plm_jax import errors
 from plm_jax.cli import output_files
 from plm_jax.cli.work_identity import Work
 from plm_jax.errors import ConfigError
@@ -17,35 +18,33 @@ from plm_jax.storage.lock import LockError
 
 
 class VectorOutput(ChunkOutput):
-  """Vectors that grow in a partial output as float32 numbers; the journal holds their shapes."""
+  """Vectors that grow in another output as float32 numbers; its journal holds their shapes."""
 
-  def __init__(self, part: PartialFile, ragged: bool):
+  def __init__(self, part: ChunkOutput, ragged: bool):
     self.part, self.ragged = part, ragged
-    self.shape: list[Any] = []
+    self.shapes: list[Any] = []
 
   def skip_chunk(self, rows):
-    return self.part.skip_chunk(rows)
+    chunk = self.part.skip_chunk(rows)
+    if chunk:
+      self.shapes.append(chunk.record)
+    return chunk
 
   def write(self, content):
     """Append the vectors of a chunk: an array [N, D], or arrays [length, D] of N texts."""
-    flat, lengths = content, []
-    if self.ragged:
-      flat, lengths = np.concatenate(content), [len(one) for one in content]
+    flat = np.concatenate(content) if self.ragged else content
     self.part.write(np.ascontiguousarray(flat, '<f4').tobytes())
-    self.shape = [flat.shape[1], lengths]
+    self.shapes.append([flat.shape[1], [len(one) for one in content] if self.ragged else []])
 
   def finish_chunk(self, rows, record=None):
-    del record
-    self.part.finish_chunk(rows, self.shape)
+    self.part.finish_chunk(rows, record or self.shapes[-1])
 
-  def read_vectors(self) -> Iterator[Any]:
-    """Yield the vectors of each chunk, as they were written."""
-    self.part.data.flush()
-    with storage.io_errors_as(self.part.path, 'read'), open(self.part.path, 'rb') as file:
-      for chunk in self.part.chunks():
-        width, lengths = chunk.record
-        vectors = np.frombuffer(file.read(chunk.bytes - file.tell()), '<f4').reshape(-1, width)
-        yield np.split(vectors, np.cumsum(lengths)[:-1]) if self.ragged else vectors
+  def publish(self, output: str, draft: Any) -> None:
+    """Write the complete file from the numbers in a file `draft`."""
+    draft.flush()
+    vectors = np.memmap(draft, '<f4', 'r').reshape(-1, self.shapes[0][0])
+    lengths = [length for _, some in self.shapes for length in some]
+    output_files.write_vectors(output, vectors, lengths if self.ragged else None)
 
 
 @contextlib.contextmanager
@@ -89,25 +88,22 @@ def open_text(output: str, work: Work | None, unit: str = 'rows') -> Iterator[Ch
 
 
 @contextlib.contextmanager
-def open_vectors(
-    output: str, writer: contextlib.AbstractContextManager[output_files.Write], ragged: bool,
-    work: Work | None) -> Iterator[ChunkOutput]:
+def open_vectors(output: str, ragged: bool, work: Work | None) -> Iterator[ChunkOutput]:
   """Open an output for vectors.
 
   Args:
-    output: a file.
-    writer: writes the complete file, see `output_files.open_vectors`.
+    output: a file, see `output_files.check_vector_output`.
     ragged: whether chunks are lists of arrays [length, D], and not arrays [N, D].
     work: identifies the work (`work_identity.identify_work`); None: it cannot be resumed.
   """
   if work is None:
-    with writer as write:
-      yield ChunkOutput(write)
+    with tempfile.TemporaryFile() as draft:
+      vectors = VectorOutput(ChunkOutput(draft.write), ragged)
+      yield vectors
+      vectors.publish(output, draft)
     return
   with open_partial(output, work, 'texts') as part:
     vectors = VectorOutput(part, ragged)
     yield vectors
-    with writer as write:
-      for chunk in vectors.read_vectors():
-        write(chunk)
+    vectors.publish(output, part.data)
     part.remove()

@@ -28,7 +28,6 @@ from plm_jax.sharding import MeshConfig
 from plm_jax.sources import charsets, text_sources
 from plm_jax.sources.lines import OnError, ReadStats
 from plm_jax.sources.row_readers import Columns
-from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.example_formats import InputExample
@@ -80,7 +79,6 @@ def predict_command(
     settings: how rows are read and batched
     mesh: devices over which the batch, or a large model, is split
   """
-  bucket_check.check_reachable({output: 'file'})
   trained = load_on_mesh(run, mesh)
   task = require_task(trained)
   layout = output_files.prediction_format(
@@ -238,7 +236,6 @@ def tag_command(
   if not texts:
     raise ConfigError('there is no text: give one, a file, or - for standard input')
   are_sources = [text == '-' or is_source(text) for text in texts]
-  bucket_check.check_reachable({output: 'file'})
   trained = transfer.load_for_task(run, 'tagging', 'tag')
   task = require_task(trained)
   layout = (output_files.prediction_format(output, TAGGING) if output

@@ -21,7 +21,6 @@ from plm_jax.report.html import el
 from plm_jax.report.metric_display import Metric
 from plm_jax.sharding import MeshConfig
 from plm_jax.sources.row_readers import Columns
-from plm_jax.storage import bucket_check
 
 
 @command()
@@ -42,7 +41,6 @@ def probe_command(
     mesh: devices over which a large model is split
     settings: how probes are trained
   """
-  bucket_check.check_reachable({page: 'file'})
   trained = inputs.load_on_mesh(run, mesh)
   found = knowledge.probe(trained, train, test, columns, settings)
   seen, tested = found.words
@@ -78,9 +76,8 @@ def attention_command(
     limit: maximum number of lines per file
     mesh: devices over which a large model is split
   """
-  bucket_check.check_reachable({page: 'file'})
   trained = inputs.load_on_mesh(run, mesh)
-  sentences = inputs.read_line_arguments(texts, limit)
+  sentences = inputs.read_text_arguments(texts, limit, by_line=True)
   heads, drawn = knowledge.attention(trained, sentences, maps)
   names = ''.join(f'{name:>10}' for name in ATTENTION_TARGETS)
   print('share of the attention of words that goes to')

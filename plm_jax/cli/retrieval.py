@@ -10,7 +10,6 @@ from plm_jax.api.retrieval import MiningConfig
 from plm_jax.cli import inputs, output_files
 from plm_jax.cli.options import command
 from plm_jax.sources.lines import SourceError
-from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 
 
@@ -33,7 +32,6 @@ def mine_negatives_command(
       distillation
     settings: which documents become negatives
   """
-  bucket_check.check_reachable({output: 'file'})
   found = sources.read_sources('embedding', [pairs], use='predict')
   examples = found.examples
   for line in found.report.lines():
@@ -80,7 +78,6 @@ def evaluate_retrieval_command(
     output: file for the ranking, in TREC's format: query, Q0, document, rank, score, name
     batch: batch size of the cross-encoder in pairs
   """
-  bucket_check.check_reachable({output: 'file'})
   data = retrieval.read_beir(folder, split)
   print(f'{len(data.queries):,} queries, {len(data.documents):,} documents')
   if own := len(data.queries.keys() & data.documents.keys()):

@@ -43,14 +43,9 @@ MISSING = dataclasses.MISSING
 
 def start(args: Sequence[str]) -> None:
   """Print the recipe that the arguments name; exit with status 1 and one line on bad input."""
-  if not args or {'-h', '--help'} & {*args}:
-    print((__doc__ or '').strip())
-    return
   with errors.exit_on_error(), name_flags(validation.field_paths(PretrainRun)):
-    depth, rest = options.pop_option('--depth', args)
-    if depth and not (depth.isascii() and depth.isdecimal() and int(depth) >= 1):
-      raise ConfigError(
-          f'--depth is a whole number, 1 or more, got {validation.short_repr(depth)}')
+    given, rest = options.pop_option('--depth', args)
+    depth = options.parse_whole_number('depth', given, 1) if given else None
     flags = {'--all', '--layers'} & {*rest}
     rest = [arg for arg in rest if arg not in flags]
     if not rest or rest[0].startswith('-'):
@@ -68,7 +63,7 @@ def start(args: Sequence[str]) -> None:
       print(line)
     if depth or '--layers' in flags:
       print('\nLayers: shapes for one sequence of the first phase, parameters with logical axes')
-      print(tabulate_layers(config, int(depth) if depth else None))
+      print(tabulate_layers(config, depth))
 
 
 def describe(recipe: Recipe, config: PretrainRun, every_option: bool) -> Iterator[str]:

@@ -13,7 +13,6 @@ from plm_jax.cli import inputs, options, output_files, partial_output, work_iden
 from plm_jax.cli.options import command
 from plm_jax.errors import ConfigError
 from plm_jax.sources.lines import SourceError
-from plm_jax.storage import bucket_check
 from plm_jax.tasks import sources
 
 
@@ -29,7 +28,6 @@ def similar_command(
       (.tsv, .csv, .jsonl)
     output: file for the results, one per line. Default, or -: standard output
   """
-  bucket_check.check_reachable({output: 'file'})
   if len(texts) == 1:
     pairs = read_text_pairs(texts[0])
   else:
@@ -85,7 +83,6 @@ def search_command(
     tokens: maximum batch size in tokens, including padding; on a CPU at most 2,048, fewer of
       long texts
   """
-  bucket_check.check_reachable({output: 'file'})
   query_texts: list[str] = []
   for query in queries:
     if query == '-' or inputs.is_source(query):
@@ -139,7 +136,6 @@ def rerank_command(
     output: file for the results (.jsonl). Default, or -: standard output
     batch: batch size in pairs of a query and a document
   """
-  bucket_check.check_reachable({output: 'file'})
   query_texts, sources_read = [queries.strip()], [corpus]
   if queries == '-' or inputs.is_source(queries):
     query_texts = [text for text, _ in inputs.read_texts(queries, '')]

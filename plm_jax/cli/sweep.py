@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 
 from plm_jax import storage
-from plm_jax.cli import options, work_identity
+from plm_jax.cli import compare, options, work_identity
 from plm_jax.config import serialization
 from plm_jax.config.run import FinetuneRun
 from plm_jax.errors import ConfigError
@@ -155,14 +155,8 @@ def rank_results(
 def format_table(
     metric: str, ranked: Sequence[SweepResult], format_value: Callable[[float], str]) -> list[str]:
   """Return the lines of the table of combinations, the best first."""
-  rows = [('combination', *header(metric))]
-  rows += [(one.name, *cells(one, format_value)) for one in ranked]
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = []
-  for name, *values in rows:
-    padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
-    lines.append('  '.join([name.ljust(widths[0]), *padded]))
-  return lines
+  rows = {one.name: cells(one, format_value) for one in ranked}
+  return compare.format_table('combination', header(metric), rows)
 
 
 def header(metric: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from plm_jax.inference.samples import GenerationSample
 from plm_jax.recipes import word_vectors
 from plm_jax.report import html
 from plm_jax.report.environment import print_on_leader, run_environment
+from plm_jax.runs import preflight
 from plm_jax.runs.conclude import print_headline
 from plm_jax.sources.lines import ReadStats, read_lines
 from plm_jax.storage import bucket_check, compilation_cache
@@ -57,10 +58,7 @@ def parse(name: str, args: Sequence[str]) -> VectorRun:
 def train_vectors(config: VectorRun) -> VectorResult:
   """Train word vectors, from the text to the report."""
   validation.check(config)
-  paths = bucket_check.find_bucket_paths(serialization.to_json(config))
-  uses: dict[str, bucket_check.BucketUse] = dict.fromkeys(paths, 'read')
-  uses[config.folder] = 'run'
-  bucket_check.check_reachable(uses)
+  bucket_check.check_reachable(preflight.bucket_uses(config))
   compilation_cache.use_compilation_cache()
   print_on_leader(f'{config.name}: {config.train.epochs} epochs, output in {config.folder}')
   result = train(config)
