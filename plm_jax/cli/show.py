@@ -5,8 +5,8 @@
     python -m plm_jax show gpt3 --size=13b --scale=laptop --optim.peak=1e-3
 
 The output has these parts: the number of parameters, the schedule, the mesh, and the options that
-differ from their defaults. All options of `train` can be given. The command reads no text, writes no
-files and allocates no parameters.
+differ from their defaults. All options of `train` can be given. The command reads no text, writes
+no files and allocates no parameters.
 
 Options of `show` itself:
     --all        also print the options at their defaults

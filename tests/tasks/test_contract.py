@@ -26,7 +26,7 @@ from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.input_formats import collect_rows
 from plm_jax.tasks.kinds import KINDS, TaskKind
 from plm_jax.tasks.outputs import StreamingMetrics, Value, name_labels
-from plm_jax.training.early_stopping import BestCheckpoint
+from plm_jax.training.evaluate import BestCheckpoint
 from plm_jax.training.learner import make_learner, state_shapes
 from plm_jax.training.step import init_state, train_step
 from plm_jax.training.train import TrainingResult
