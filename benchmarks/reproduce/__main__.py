@@ -77,10 +77,13 @@ PUBLISHED = {
         'facebookresearch/fastText@1142dc4c, docs/supervised-tutorial.md:139-441; the questions of its archive are in '
         'sumanp/text-classification-fastText@fd43f36',
         {'plm_jax': 'benchmarks.reproduce.cooking:run', 'fastText': 'benchmarks.reproduce.cooking:run_fasttext'},
-        'Eight texts in a random order make an update, where fastText has 12 threads that go through the file. The tutorial '
-        'counts 14,598 words and 734 labels of questions that no longer are the ones of its archive (14,543 and 735, as in '
-        'its last section).',
-        'TODO', digits=3, options='--seeds=3', random=True),
+        'An update reads eight texts in a random order; in fastText, 12 threads read one text at a time in the order of the '
+        "file. The tutorial counts 14,598 words and 734 labels. fastText and plm_jax count 14,543 and 735 in the tutorial's own "
+        'archive, as the last section of the tutorial does, so its questions are not exactly the published ones.',
+        'Reached: of 3,000 questions, the standard error of the precision is 0.009, and fastText itself has the same precision '
+        'on the same questions. Without preprocessing both are 0.02 above the published 0.124. Found on the way: no command '
+        "scored a classifier (now `vectors test`, which computes what fastText's `test` does).",
+        digits=3, options='--seeds=3', random=True),
     'sick_r': Published(
         'MTEB, SICK-R, all-MiniLM-L6-v2', 0.7758245525469719, "cosine, Spearman's correlation",
         'embeddings-benchmark/results@319e81d6, results/sentence-transformers__all-MiniLM-L6-v2/'
