@@ -17,7 +17,7 @@ from plm_jax.tokenizers.contract import abbreviate
 FAMILIES = {
     'bert': 'plm_jax.models.bert',
     'roberta': 'plm_jax.models.roberta',
-    'xlm-roberta': 'plm_jax.models.xlm_roberta',
+    'xlm-roberta': 'plm_jax.models.roberta:XLM_ROBERTA',
     'mpnet': 'plm_jax.models.mpnet',
     'spanbert': 'plm_jax.models.spanbert',
     'modernbert': 'plm_jax.models.modernbert',
@@ -53,7 +53,8 @@ FAMILIES = {
     'marian': 'plm_jax.models.transformer',
     'elmo': 'plm_jax.models.elmo',
 }
-"""model_type -> the module with FAMILY, and ORIGINAL for checkpoints older than transformers"""
+"""model_type -> the module with FAMILY, or MODULE:NAME of the family; ORIGINAL of the module is for
+checkpoints older than transformers"""
 BATCH_FIELDS = (
     'tokens', 'segments', 'decoder_tokens', 'decoder_segments', 'left', 'right', 'offset')
 """fields of a batch that one model or head or another reads"""
@@ -67,8 +68,8 @@ def get_family(name: str, original: bool = False) -> Family:
   if not isinstance(name, str) or name not in FAMILIES:
     raise ConvertError(
         f'models of type {abbreviate(name)} are not known; known are {", ".join(FAMILIES)}')
-  module = importlib.import_module(FAMILIES[name])
-  return module.ORIGINAL if original else module.FAMILY
+  module, _, attribute = FAMILIES[name].partition(':')
+  return getattr(importlib.import_module(module), 'ORIGINAL' if original else attribute or 'FAMILY')
 
 
 def build_head(

@@ -3,7 +3,13 @@
 Parameters as published: base 125M, large 355M (table 10 names their sizes). The vocabulary is
 byte-level BPE, and there are no segment types. The first token of a text has the position after
 that of padding, as in the released code.
+
+XLM-R (Conneau et al. 2020, arXiv:1911.02116): RoBERTa for 100 languages, with 250,000 tokens.
+Parameters as published: base 270M, large 550M (table 5); the released checkpoints with their heads
+have 278,295,186 and 560,142,482. The ids are those of a SentencePiece model of 250,000, <pad> and
+<mask>.
 """
+from collections.abc import Callable
 import dataclasses
 import functools
 
@@ -19,11 +25,12 @@ from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert
 from plm_jax.models.bert import mlm_head_rules
 from plm_jax.models.rules import (
-    Attribute,
-    HeadSpec,
-    dense_rules,
-    join_rules,
-    rename_tensors,
+  Attribute,
+  HeadSpec,
+  dense_rules,
+  join_rules,
+  rename_tensors,
+  replace_defaults,
 )
 
 
@@ -94,4 +101,26 @@ FAMILY = dataclasses.replace(
     prefix='roberta.',
     aliases=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),
              (r'^(embeddings|encoder|pooler)\.', r'roberta.\1.')),
+)
+
+
+def make_xlm_r_config(
+    size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make an XLM-R of a size of RoBERTa."""
+  return dataclasses.replace(size(dtype), vocab=250_002)
+
+
+xlm_r_base = functools.partial(make_xlm_r_config, base)  # 278M parameters
+xlm_r_large = functools.partial(make_xlm_r_config, large)  # 560M parameters
+
+
+# transformers' XLMRoberta: RoBERTa's tensors, BERT's default vocabulary.
+XLM_ROBERTA = dataclasses.replace(
+    FAMILY,
+    name='xlm-roberta',
+    config=xlm_r_base(),
+    attributes=replace_defaults(FAMILY.attributes, {'vocab_size': 30522}),
+    classes={
+        name.replace('Roberta', 'XLMRoberta'): heads
+        for name, heads in FAMILY.classes.items()},
 )

@@ -2,7 +2,7 @@
 import dataclasses
 
 from plm_jax.config.run import DataConfig, PretrainRun
-from plm_jax.models import roberta, xlm_roberta
+from plm_jax.models import roberta
 from plm_jax.objectives.masking import Everywhere
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence
@@ -130,12 +130,12 @@ warmup, masking and optimizer of RoBERTa are an assumption.
 XLM_R_SIZES = {
     # Parameters of transformers' XLMRobertaForMaskedLM; published as 270M and 550M (table 5).
     'base': RoBERTaSize(
-        model=xlm_roberta.base, parameters=278_295_186, peak=6e-4, warmup=24_000, steps=1_500_000,
-        length=512, batch=8192, pod='v3:16x32', mesh=MeshConfig(fsdp=32),
+        model=roberta.xlm_r_base, parameters=278_295_186, peak=6e-4, warmup=24_000, steps=1_500_000,
+        batch=8192, pod='v3:16x32', mesh=MeshConfig(fsdp=32),
         published_hardware='500 V100'),
     'large': RoBERTaSize(
-        model=xlm_roberta.large, parameters=560_142_482, peak=4e-4, warmup=30_000, steps=1_500_000,
-        length=512, batch=8192, accumulate=2, pod='v3:16x32', published_hardware='500 V100')}
+        model=roberta.xlm_r_large, parameters=560_142_482, peak=4e-4, warmup=30_000,
+        steps=1_500_000, batch=8192, accumulate=2, pod='v3:16x32', published_hardware='500 V100')}
 
 
 def make_xlm_r_run(row: RoBERTaSize) -> PretrainRun:

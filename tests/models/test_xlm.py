@@ -14,7 +14,7 @@ from plm_jax.config.run import ConfigError, check
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.embeddings import init_sinusoids
 from plm_jax.layers.heads import ModelWithHeads
-from plm_jax.models import ernie, xlm, xlm_roberta
+from plm_jax.models import ernie, roberta, xlm
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.recipes import find_recipe
@@ -32,7 +32,7 @@ def params_of(config):
 
 
 @pytest.mark.parametrize(('config', 'number'), [
-    (xlm_roberta.base(), 278_295_186), (xlm_roberta.large(), 560_142_482),
+    (roberta.xlm_r_base(), 278_295_186), (roberta.xlm_r_large(), 560_142_482),
     (xlm.xlm_xnli15(), 249_071_384),
     (xlm.xlm_en(), 667_119_041), (xlm.xlm_100(), 571_696_960)],
     ids=['r_base', 'r_large', 'xnli15', 'english', '100'])
