@@ -5,12 +5,24 @@ large 774,030,080, xl 1,557,611,200; published as 117M, 345M, 762M and 1542M (ta
 normalization comes before sublayers, and once more after the last layer. Initial weights of output
 projections into the residual stream are divided by the square root of the number of residual layers
 (section 2.3), of which a layer has two.
+
+GPT-3 (Brown et al. 2020, arXiv:2005.14165): GPT-2 with alternating full and local attention.
+The eight sizes are those of table 2.1. Its XL and 13B do not add up to the parameters in table D.1,
+1,320 and 12,850 million. With heads that make up the hidden size (16 of 128, and 40 of 128 for a
+hidden size of 5,120) they do, and those are the sizes here. The paper does not state the size of
+the sliding window: 256 tokens here, the token itself included, as in GPT-Neo.
+
+GPT-Neo (Black et al. 2021, doi:10.5281/zenodo.5297715): alternating full and local attention.
+Local layers have a sliding window of 256 tokens. Parameters of the released checkpoints: 125M
+125,198,592, 1.3B 1,315,575,808, 2.7B 2,651,307,520. Attention logits are not divided by the square
+root of the head size, and of attention's projections only the output projection has a bias.
 """
 from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any
 
+from plm_jax import validation
 from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
@@ -23,15 +35,15 @@ from plm_jax.models import bert
 from plm_jax.models.bert import GELU_NEW_ACTIVATIONS
 from plm_jax.models.layouts import Linear, Same
 from plm_jax.models.rules import (
-    Attribute,
-    ConvertError,
-    Family,
-    HeadSpec,
-    Rule,
-    dense_rules,
-    join_rules,
-    norm_rules,
-    packed_rules,
+  Attribute,
+  ConvertError,
+  Family,
+  HeadSpec,
+  Rule,
+  dense_rules,
+  join_rules,
+  norm_rules,
+  packed_rules,
 )
 
 
@@ -218,4 +230,111 @@ FAMILY = Family(
     normalize_hf_config=normalize_hf_config,
     denormalize_hf_config=denormalize_hf_config,
     skip_patterns=(r'\.attn\.(masked_)?bias$',),
+)
+
+
+GPT3_WINDOW = 256
+
+
+def make_gpt3_config(
+    layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
+  """Make a GPT-3 with an MLP of 4 x hidden size and 2,048 positions."""
+  config = make_config(layers, width, dtype)
+  block = dataclasses.replace(config.block, heads=heads)
+  return dataclasses.replace(config, block=block, max_length=2048, windows=(0, GPT3_WINDOW))
+
+
+gpt3_small = functools.partial(make_gpt3_config, 12, 768, 12)  # 125M parameters
+gpt3_medium = functools.partial(make_gpt3_config, 24, 1024, 16)  # 356M parameters
+gpt3_large = functools.partial(make_gpt3_config, 24, 1536, 16)  # 760M parameters
+gpt3_xl = functools.partial(make_gpt3_config, 24, 2048, 16)  # 1.32B parameters
+gpt3_2_7b = functools.partial(make_gpt3_config, 32, 2560, 32)  # 2.65B parameters
+gpt3_6_7b = functools.partial(make_gpt3_config, 32, 4096, 32)  # 6.66B parameters
+gpt3_13b = functools.partial(make_gpt3_config, 40, 5120, 40)  # 12.85B parameters
+gpt3_175b = functools.partial(make_gpt3_config, 96, 12288, 96)  # 174.6B parameters
+
+
+# Names and layouts of GPT-2 under a model_type of its own, because transformers has no GPT-3.
+GPT3 = dataclasses.replace(
+    FAMILY, name='gpt3', config=gpt3_small(), classes={'GPT2LMHeadModel': ('lm',)})
+
+
+def make_gpt_neo_config(
+    layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
+  """Make a GPT-Neo with an MLP of 4 x hidden size and 2,048 positions.
+
+  It has no dropout, as released.
+  """
+  config = make_config(layers, width, dtype)
+  block = validation.with_paths(config.block, {
+      'heads': heads, 'attention.scale': 1.0, 'attention.bias': ('out',), 'init.out_std': None,
+      'dropout': 0.0, 'attention.dropout': 0.0})
+  return dataclasses.replace(config, block=block, max_length=2048, windows=(0, 256))
+
+
+gpt_neo_125m = functools.partial(make_gpt_neo_config, 12, 768, 12)  # 125M parameters
+gpt_neo_1_3b = functools.partial(make_gpt_neo_config, 24, 2048, 16)  # 1.32B parameters
+gpt_neo_2_7b = functools.partial(make_gpt_neo_config, 32, 2560, 20)  # 2.65B parameters
+
+
+def normalize_gpt_neo_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Set the width of the MLP and the sliding window of each layer."""
+  layers = hf_config.get('num_layers', 24)
+  inner = hf_config.get('intermediate_size') or 4 * hf_config.get('hidden_size', 2048)
+  return import_windows({
+      'attention_types': [[['global', 'local'], 12]], **hf_config, 'intermediate_size': inner},
+      layers)
+
+
+def denormalize_gpt_neo_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Reverse `normalize_hf_config`."""
+  hf_config = dict(hf_config)
+  layers = export_windows(hf_config.pop('windows'), hf_config['num_layers'], 'global')
+  if hf_config['intermediate_size'] == 4 * hf_config['hidden_size']:
+    hf_config['intermediate_size'] = None
+  types = [[[kind], 1] for kind in layers['attention_layers']]
+  return {**hf_config, **layers, 'attention_types': types}
+
+
+NEO_ATTENTION = f'{LAYER}.attn.attention'
+GPT_NEO = dataclasses.replace(
+    FAMILY,
+    name='gpt_neo',
+    config=gpt_neo_125m(),
+    attributes=(
+        Attribute('vocab_size', 'vocab', 50257),
+        Attribute('hidden_size', 'block.width', 2048),
+        Attribute('num_layers', 'stack.layers', 24),
+        Attribute('num_heads', 'block.heads', 16),
+        Attribute('intermediate_size', 'block.mlp_dim', 8192),
+        Attribute('max_position_embeddings', 'max_length', 2048),
+        Attribute('activation_function', 'block.mlp.activation', 'gelu_new', GELU_NEW_ACTIVATIONS),
+        Attribute('embed_dropout', 'block.dropout', 0.0),
+        Attribute('resid_dropout', 'block.dropout', 0.0),
+        Attribute('attention_dropout', 'block.attention.dropout', 0.0),
+        Attribute('initializer_range', 'block.init.std', 0.02),
+        Attribute('layer_norm_epsilon', 'block.norm.eps', 1e-5),
+        Attribute('tie_word_embeddings', 'tied', True),
+        Attribute('windows', 'windows', ()),
+    ),
+    ignored=frozenset({'summary_first_dropout'}),
+    rules=join_rules(
+        [rule for rule in FAMILY.rules
+         if f'{BLOCK}/attention/' not in rule.ours and '/mlp/' not in rule.ours],
+        Rule(f'{BLOCK}/attention/query/kernel', f'{NEO_ATTENTION}.q_proj.weight', Linear()),
+        Rule(f'{BLOCK}/attention/key/kernel', f'{NEO_ATTENTION}.k_proj.weight', Linear()),
+        Rule(f'{BLOCK}/attention/value/kernel', f'{NEO_ATTENTION}.v_proj.weight', Linear()),
+        dense_rules(f'{BLOCK}/attention/out', f'{NEO_ATTENTION}.out_proj', inputs=2),
+        dense_rules(f'{BLOCK}/mlp/up', f'{LAYER}.mlp.c_fc'),
+        dense_rules(f'{BLOCK}/mlp/down', f'{LAYER}.mlp.c_proj'),
+    ),
+    heads={'lm': LM_HEAD, **TASK_HEADS},
+    classes={
+        'GPTNeoForCausalLM': ('lm',), 'GPTNeoModel': (),
+        'GPTNeoForSequenceClassification': ('label',),
+        'GPTNeoForTokenClassification': ('tags',), 'GPTNeoForQuestionAnswering': ('span',),
+    },
+    normalize_hf_config=normalize_gpt_neo_config,
+    denormalize_hf_config=denormalize_gpt_neo_config,
+    skip_patterns=(r'\.attn\.attention\.(masked_)?bias$',),
 )

@@ -3,7 +3,7 @@ import dataclasses
 import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun, TrainConfig
-from plm_jax.models import gpt, gpt2, gpt3
+from plm_jax.models import gpt, gpt2
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
@@ -162,25 +162,25 @@ class GPT3Size(RecipeSize):
 # learning rates and batch sizes (0.5, 0.5, 0.5, 1, 1, 2, 2 and 3.2 million tokens): table 2.1.
 GPT3_SIZES = {
     'small': GPT3Size(
-        model=gpt3.small, parameters=125_226_240, peak=6e-4, batch=256, remat='none',
+        model=gpt2.gpt3_small, parameters=125_226_240, peak=6e-4, batch=256, remat='none',
         pod='v4:4x4x4'),
     'medium': GPT3Size(
-        model=gpt3.medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
+        model=gpt2.gpt3_medium, parameters=355_871_744, peak=3e-4, batch=256, pod='v5p:4x4x4'),
     'large': GPT3Size(
-        model=gpt3.large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
+        model=gpt2.gpt3_large, parameters=760_300_032, peak=2.5e-4, batch=256, pod='v4:4x4x4'),
     'xl': GPT3Size(
-        model=gpt3.xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
+        model=gpt2.gpt3_xl, parameters=1_315_723_264, peak=2e-4, batch=512, pod='v4:4x4x4'),
     '2b7': GPT3Size(
-        model=gpt3.gpt3_2_7b, parameters=2_651_553_280, peak=1.6e-4, batch=512,
+        model=gpt2.gpt3_2_7b, parameters=2_651_553_280, peak=1.6e-4, batch=512,
         ramp_tokens=6_000_000_000, remat='full', pod='v4:4x4x4', mesh=MeshConfig(fsdp=64)),
     '6b7': GPT3Size(
-        model=gpt3.gpt3_6_7b, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first_batch=128,
+        model=gpt2.gpt3_6_7b, parameters=6_658_404_352, peak=1.2e-4, batch=1024, first_batch=128,
         ramp_tokens=8_000_000_000, accumulate=2, pod='v5p:4x4x4', mesh=MeshConfig(fsdp=64)),
     '13b': GPT3Size(
-        model=gpt3.gpt3_13b, parameters=12_853_386_240, peak=1e-4, batch=1024, first_batch=128,
+        model=gpt2.gpt3_13b, parameters=12_853_386_240, peak=1e-4, batch=1024, first_batch=128,
         ramp_tokens=8_000_000_000, pod='v5p:4x4x8', mesh=MeshConfig(fsdp=64)),
     '175b': GPT3Size(
-        model=gpt3.gpt3_175b, parameters=174_604_259_328, peak=6e-5, batch=1536, first_batch=192,
+        model=gpt2.gpt3_175b, parameters=174_604_259_328, peak=6e-5, batch=1536, first_batch=192,
         ramp_tokens=12_000_000_000, remat='full', pod='v4:8x12x16',
         mesh=MeshConfig(fsdp=192, tensor=8))}
 

@@ -20,7 +20,6 @@ from plm_jax.models import (
   glm,
   gpt,
   gpt2,
-  gpt3,
   mbart,
   mosaicbert,
   palm,
@@ -50,7 +49,7 @@ FAMILIES = {
     'deberta': (deberta.base, NORMAL, NORMAL), 'deberta_v3': (deberta_v2.v3_base, NORMAL, NORMAL),
     'glm': (glm.base, NORMAL, NORMAL), 'gpt': (gpt.base, NORMAL, NORMAL),
     'gpt2': (gpt2.small, NORMAL, NORMAL),
-    'gpt3': (gpt3.small, NORMAL, NORMAL),
+    'gpt3': (gpt2.gpt3_small, NORMAL, NORMAL),
     # google-research/t5x, layers.py: variance_scaling(1, 'fan_in', 'truncated_normal'), tables
     # normal of 1.
     't5': (t5.base, (1.0, 'normal'), (768 ** -0.5, 'rescaled')),

@@ -15,7 +15,7 @@ from plm_jax.layers import sliding_window
 from plm_jax.layers.attention import Attention, AttentionMask
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.sliding_window import SlidingWindow
-from plm_jax.models import gpt3, modernbert
+from plm_jax.models import gpt2, modernbert
 
 
 def test_a_block_reads_its_neighbors():
@@ -112,7 +112,7 @@ def test_dropout_of_blocks_has_its_rate_and_differs_between_blocks():
 
 @pytest.mark.parametrize(('config', 'module'), [
     (modernbert.make_config(5, 32, 4, 48), Encoder),
-    (gpt3.make_config(5, 64, 4), Decoder)], ids=['ModernBERT', 'GPT-3'])
+    (gpt2.make_gpt3_config(5, 64, 4), Decoder)], ids=['ModernBERT', 'GPT-3'])
 def test_models_give_the_same_outputs_with_blocks(config, module, monkeypatch):
   config = dataclasses.replace(config, vocab=64, max_length=0 if module is Encoder else 512,
                                windows=(0, 9, 9) if module is Encoder else (0, 9))
@@ -156,7 +156,7 @@ def test_alternating_layers_in_a_loop(frozen):
 
 
 @pytest.mark.parametrize(('config', 'seen'), [
-    (modernbert.make_config(4, 32, 4, 48), 2 * 9 + 1), (gpt3.make_config(4, 64, 4), 9)],
+    (modernbert.make_config(4, 32, 4, 48), 2 * 9 + 1), (gpt2.make_gpt3_config(4, 64, 4), 9)],
     ids=['ModernBERT', 'GPT-3'])
 def test_flops_exclude_pairs_outside_the_window(config, seen):
   """Two products of width numbers, two operations each, for each of them, in two of four layers."""

@@ -12,7 +12,7 @@ import tiny
 from plm_jax import conversion
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.heads import ModelWithHeads
-from plm_jax.models import gpt, gpt2, gpt3, gpt_neo
+from plm_jax.models import gpt, gpt2
 
 BATCH = {'tokens': jnp.zeros((1, 8), jnp.int32), 'segments': jnp.ones((1, 8), jnp.int32)}
 
@@ -25,17 +25,17 @@ def parameters(config) -> int:
 @pytest.mark.parametrize(('config', 'number'), [
     (gpt.base(), 116_534_784), (gpt2.small(), 124_439_808), (gpt2.medium(), 354_823_168),
     (gpt2.large(), 774_030_080),
-    (gpt2.xl(), 1_557_611_200), (gpt_neo.gpt_neo_125m(), 125_198_592),
-    (gpt_neo.gpt_neo_1_3b(), 1_315_575_808),
-    (gpt_neo.gpt_neo_2_7b(), 2_651_307_520)])
+    (gpt2.xl(), 1_557_611_200), (gpt2.gpt_neo_125m(), 125_198_592),
+    (gpt2.gpt_neo_1_3b(), 1_315_575_808),
+    (gpt2.gpt_neo_2_7b(), 2_651_307_520)])
 def test_parameters_of_released_checkpoints(config, number):
   assert parameters(config) == number
 
 
 @pytest.mark.parametrize(('config', 'millions'), [
-    (gpt3.small(), 125), (gpt3.medium(), 356), (gpt3.large(), 760), (gpt3.xl(), 1_320),
-    (gpt3.gpt3_2_7b(), 2_650),
-    (gpt3.gpt3_6_7b(), 6_660), (gpt3.gpt3_13b(), 12_850), (gpt3.gpt3_175b(), 174_600)])
+    (gpt2.gpt3_small(), 125), (gpt2.gpt3_medium(), 356), (gpt2.gpt3_large(), 760), (gpt2.gpt3_xl(), 1_320),
+    (gpt2.gpt3_2_7b(), 2_650),
+    (gpt2.gpt3_6_7b(), 6_660), (gpt2.gpt3_13b(), 12_850), (gpt2.gpt3_175b(), 174_600)])
 def test_parameters_of_gpt3(config, millions):
   """Brown et al. 2020, table D.1, which has three digits, or four."""
   assert abs(parameters(config) / 1e6 / millions - 1) < 0.004
