@@ -2,6 +2,11 @@
 
 `mbart` has the multilingual model, with pre-layer normalization. Parameters of the released
 checkpoints: base 139,420,416, large 406,291,456, position embeddings included.
+
+mBART (Liu et al. 2020, arXiv:2001.08210): a multilingual BART with pre-layer normalization.
+Parameters of the released checkpoint of 25 languages: 610,851,840 (section 2.2: 680M, where
+embedding tables are counted separately). A text ends with the token of its language, and the
+decoder begins with that token, too.
 """
 from collections.abc import Container, Mapping
 import dataclasses
@@ -19,14 +24,14 @@ from plm_jax.models import bert
 from plm_jax.models.bert import ACTIVATIONS
 from plm_jax.models.layouts import Linear, RowVector
 from plm_jax.models.rules import (
-    Attribute,
-    ConvertError,
-    Family,
-    HeadSpec,
-    Rule,
-    dense_rules,
-    join_rules,
-    norm_rules,
+  Attribute,
+  ConvertError,
+  Family,
+  HeadSpec,
+  Rule,
+  dense_rules,
+  join_rules,
+  norm_rules,
 )
 
 
@@ -243,4 +248,37 @@ FAMILY = Family(
     denormalize_hf_config=denormalize_hf_config,
     skip_patterns=(r'(encoder|decoder)\.version$',),
     infer_from_tensors=infer_from_tensors,
+)
+
+
+def make_pre_norm(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+  """Move norms before sublayers, with one more after each side (Liu et al. 2020, section 2.2).
+
+  Token embeddings are multiplied by sqrt(D), as released.
+  """
+  block = dataclasses.replace(config.block, norm_at='pre')
+  return dataclasses.replace(config, block=block, embed_factor=config.block.width ** 0.5)
+
+
+def mbart_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Make mBART of 25 languages: 12 + 12 layers, hidden size 1024, 611M parameters.
+
+  The vocabulary has 250,000 tokens and those of the languages.
+  """
+  return dataclasses.replace(make_pre_norm(large(dtype)), vocab=250_027)
+
+
+def mbart_large_50(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
+  """Make mBART-50 (Tang et al. 2020, arXiv:2008.00401): 27 more language tokens, 611M."""
+  return dataclasses.replace(mbart_large(dtype), vocab=250_054)
+
+
+# transformers' MBart.
+MBART = dataclasses.replace(
+    FAMILY,
+    name='mbart',
+    config=mbart_large(),
+    fixed={**FAMILY.fixed, 'add_final_layer_norm': True, 'normalize_before': True},
+    classes={name.replace('Bart', 'MBart'): heads for name, heads in FAMILY.classes.items()},
+    export_defaults={'pad_token_id': 1, 'forced_eos_token_id': 2},
 )

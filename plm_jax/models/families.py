@@ -49,7 +49,7 @@ FAMILIES = {
     'mt5': 'plm_jax.models.mt5',
     'umt5': 'plm_jax.models.umt5',
     'bart': 'plm_jax.models.bart',
-    'mbart': 'plm_jax.models.mbart',
+    'mbart': 'plm_jax.models.bart:MBART',
     'marian': 'plm_jax.models.transformer',
     'elmo': 'plm_jax.models.elmo',
 }

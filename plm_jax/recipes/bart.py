@@ -4,7 +4,7 @@ import dataclasses
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.layers.common import Dtype
-from plm_jax.models import bart, mbart
+from plm_jax.models import bart
 from plm_jax.objectives.denoising import (
   DenoisingAutoencoder,
   SentencePermutation,
@@ -237,10 +237,10 @@ Its 500,000 steps, and the batch size and learning rate of mbart_large, are an a
 MBART_SIZES = {
     # Parameters of the released checkpoint, by transformers' MBartForConditionalGeneration.
     'large': RecipeSize(
-        model=mbart.large, parameters=610_851_840, peak=4e-4, steps=500_000, length=512, batch=8192,
-        pod='v4:8x8x8', published_hardware='256 V100'),
+        model=bart.mbart_large, parameters=610_851_840, peak=4e-4, steps=500_000, length=512,
+        batch=8192, pod='v4:8x8x8', published_hardware='256 V100'),
     '50': RecipeSize(
-        model=mbart.large_50, parameters=610_879_488, peak=4e-4, steps=500_000, length=512,
+        model=bart.mbart_large_50, parameters=610_879_488, peak=4e-4, steps=500_000, length=512,
         batch=8192, pod='v4:8x8x8')}
 
 

@@ -15,7 +15,6 @@ from plm_jax.models import (
     gpt,
     gpt2,
     llama,
-    mbart,
     modernbert,
     modernbert_decoder,
     mpnet,
@@ -40,7 +39,7 @@ PUBLISHED = {
     'glm': glm.base, 't5': t5.small,
     'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base,
     'bart': bart.base,
-    'mbart': mbart.large, 'marian': transformer.base,
+    'mbart': bart.mbart_large, 'marian': transformer.base,
     'modernbert-decoder': lambda: modernbert_decoder.FAMILY.config}
 
 

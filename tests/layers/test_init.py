@@ -20,7 +20,6 @@ from plm_jax.models import (
   glm,
   gpt,
   gpt2,
-  mbart,
   mosaicbert,
   palm,
   roberta,
@@ -44,7 +43,7 @@ FAMILIES = {
     # xlnet's --init=normal; fairseq's init_bert_params; DeBERTa's init_weights; openai's
     # random_normal_initializer.
     'xlnet': (xlnet.base, NORMAL, NORMAL), 'roberta': (roberta.base, NORMAL, NORMAL),
-    'bart': (bart.base, NORMAL, NORMAL), 'mbart': (mbart.large, NORMAL, NORMAL),
+    'bart': (bart.base, NORMAL, NORMAL), 'mbart': (bart.mbart_large, NORMAL, NORMAL),
     'spanbert': (spanbert.base, NORMAL, NORMAL),
     'deberta': (deberta.base, NORMAL, NORMAL), 'deberta_v3': (deberta_v2.v3_base, NORMAL, NORMAL),
     'glm': (glm.base, NORMAL, NORMAL), 'gpt': (gpt.base, NORMAL, NORMAL),

@@ -14,7 +14,7 @@ from plm_jax.conversion import ConvertError
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bart, families, mbart, mt5, t5, transformer, umt5
+from plm_jax.models import bart, families, mt5, t5, transformer, umt5
 
 SIZES = {
     't5': {
@@ -29,7 +29,7 @@ SIZES = {
         umt5.small: 306_601_984, umt5.base: 592_043_520, umt5.xl: 3_768_356_864,
         umt5.xxl: 12_972_531_712},
     'bart': {bart.base: 139_420_416, bart.large: 406_291_456},
-    'mbart': {mbart.large: 610_851_840},
+    'mbart': {bart.mbart_large: 610_851_840},
 }
 
 
@@ -75,7 +75,7 @@ KINDS = {
     'bart_sides': ('bart', dataclasses.replace(shrunk(bart.base()), decoder_heads=2,
                                                decoder_mlp_dim=40)),
     'bart_bias': ('bart', dataclasses.replace(shrunk(bart.base()), logit_bias=True)),
-    'mbart': ('mbart', shrunk(mbart.large())),
+    'mbart': ('mbart', shrunk(bart.mbart_large())),
 }
 
 
