@@ -2,29 +2,56 @@
 
 Parameters as published: base 110M, large 340M (section 3). The sizes below base are those of Turc
 et al. 2019 (arXiv:1908.08962).
+
+ERNIE (Sun et al. 2019, arXiv:1904.09223): a BERT that masks whole words, phrases and entities.
+From ERNIE 2.0 (Sun et al. 2020, arXiv:1907.12412) there is the table of task ids, which is added to
+the embeddings; the released ERNIE 1.0 has none. Parameters of the released ERNIE 1.0, a Chinese
+model: 18,000 tokens, 513 positions, relu, 99.9M parameters without heads.
+
+Megatron-LM's BERT (Shoeybi et al. 2020, arXiv:1909.08053, section 5.8): pre-layer normalization.
+One more norm follows the last layer, and embeddings are not normalized; otherwise it is a BERT. In
+this arrangement larger models train without diverging. Parameters of the released model, published
+as 345M: 334,723,458 with 29,056 cased tokens, 336,297,858 with 30,592 uncased tokens. Both
+vocabularies are padded to a multiple of 128.
+
+SpanBERT (Joshi et al. 2020, arXiv:1907.10529): BERT pre-trained with `objectives.sbo`.
+SBO is the span boundary objective. Parameters are those of BERT with 28,996 cased tokens, 108M and
+333M. There is no pooler, because no sentence-level objective is trained.
+The released models are BERT's in every file format. SPANBERT reads the files of the original
+pre-training code, which have the head of the span boundary objective. Exports are BERT's.
 """
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import re
+from typing import Any
 
 from plm_jax import validation
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
-from plm_jax.layers.heads import AnswerSpanHead, MaskedLMHead, PooledClassifier, TokenClassifier
+from plm_jax.layers.heads import (
+  AnswerSpanHead,
+  MaskedLMHead,
+  PooledClassifier,
+  SpanBoundaryHead,
+  TokenClassifier,
+)
+from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models.layouts import CountBuffer, Linear
 from plm_jax.models.rules import (
-    Attribute,
-    Family,
-    HeadSpec,
-    Rule,
-    block_rules,
-    dense_rules,
-    join_rules,
-    norm_rules,
-    replace_values,
+  Attribute,
+  Family,
+  HeadSpec,
+  Rule,
+  block_rules,
+  dense_rules,
+  join_rules,
+  norm_rules,
+  rename_tensors,
+  replace_defaults,
+  replace_values,
 )
 
 
@@ -264,4 +291,121 @@ ORIGINAL = dataclasses.replace(
     skip_patterns=(
         r'/(adam|lamb)_[mv]$',
         r'^(global_step|beta[12]_power|bad_steps|good_steps|loss_scale)$'),
+)
+
+
+def ernie_base(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make ERNIE 1.0: 12 layers, hidden size 768, relu, 18,000 tokens, texts of up to 513."""
+  config = validation.with_paths(
+      base(dtype), {'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5})
+  return dataclasses.replace(config, vocab=18_000, max_length=513)
+
+
+def normalize_ernie_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Set task_type_vocab_size to 0 where the model does not use task ids."""
+  size = hf_config.get('task_type_vocab_size', 3)
+  return {**hf_config, 'task_type_vocab_size': size if hf_config.get('use_task_id') else 0}
+
+
+def denormalize_ernie_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Reverse `normalize_ernie_config`."""
+  size = hf_config['task_type_vocab_size']
+  return {**hf_config, 'use_task_id': size > 0, 'task_type_vocab_size': size or 3}
+
+
+ERNIE = dataclasses.replace(
+    FAMILY,
+    name='ernie',
+    attributes=(*FAMILY.attributes, Attribute('task_type_vocab_size', 'embeddings.tasks', 0)),
+    fixed={'position_embedding_type': 'absolute'},
+    ignored=frozenset({'use_task_id'}),
+    rules=join_rules(
+        rename_tensors(FAMILY.rules, 'bert.', 'ernie.'),
+        Rule('backbone/embeddings/tasks', 'ernie.embeddings.task_type_embeddings.weight'),
+    ),
+    part_tensors={'pooler': 'ernie.pooler.dense.weight'},
+    classes={name.replace('Bert', 'Ernie'): heads for name, heads in FAMILY.classes.items()},
+    prefix='ernie.',
+    aliases=((r'LayerNorm\.gamma$', 'LayerNorm.weight'), (r'LayerNorm\.beta$', 'LayerNorm.bias'),
+             (r'^(embeddings|encoder|pooler)\.', r'ernie.\1.')),
+    normalize_hf_config=normalize_ernie_config,
+    denormalize_hf_config=denormalize_ernie_config,
+)
+
+
+def megatron_345m(dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make Megatron's BERT of 345M: 24 layers, hidden size 1024, 29,056 cased tokens."""
+  return validation.with_paths(large(dtype), {'vocab': 29_056, 'block.norm_at': 'pre'})
+
+
+# BERT's names of norms -> theirs.
+MEGATRON_NORM_NAMES = {
+    f'{LAYER}.attention.output.LayerNorm': f'{LAYER}.attention.ln',
+    f'{LAYER}.output.LayerNorm': f'{LAYER}.ln'}
+
+
+def rename_norm(rule: Rule) -> Rule:
+  """Rename the parameter of a norm; other rules do not change."""
+  module, _, leaf = rule.theirs.rpartition('.')
+  return dataclasses.replace(rule, theirs=f'{MEGATRON_NORM_NAMES.get(module, module)}.{leaf}')
+
+
+MEGATRON_DEFAULTS = {
+    'vocab_size': 29_056, 'hidden_size': 1024, 'num_hidden_layers': 24, 'num_attention_heads': 16,
+    'intermediate_size': 4096}
+# transformers' MegatronBERT.
+MEGATRON_BERT = dataclasses.replace(
+    FAMILY,
+    name='megatron-bert',
+    config=megatron_345m(),
+    attributes=replace_defaults(FAMILY.attributes, MEGATRON_DEFAULTS),
+    fixed={'position_embedding_type': 'absolute'},
+    ignored=frozenset(),
+    rules=join_rules(
+        [rename_norm(rule) for rule in FAMILY.rules
+         if not rule.ours.startswith('backbone/embeddings/norm')],
+        norm_rules('backbone/stack/norm', 'bert.encoder.ln'),
+    ),
+    classes={f'Megatron{name}': heads for name, heads in FAMILY.classes.items()},
+    aliases=((r'^(embeddings|encoder|pooler)\.', r'bert.\1.'),),
+)
+
+
+def make_spanbert_config(
+    size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make a SpanBERT of a size of BERT: cased, without pooler, initial weights as in fairseq."""
+  config = size(dtype)
+  return dataclasses.replace(
+      config, vocab=28996, pooler=False, block=dataclasses.replace(config.block, init=NORMAL_INIT))
+
+
+spanbert_base = functools.partial(make_spanbert_config, base)  # 108M parameters
+spanbert_large = functools.partial(make_spanbert_config, large)  # 333M parameters
+
+
+BOUNDARY = 'cls.pair_target_predictions'
+# facebookresearch/SpanBERT, pretraining/fairseq/models/pair_bert.py.
+SPANBERT = dataclasses.replace(
+    FAMILY,
+    fixed={**FAMILY.fixed, 'pair_target_layer': -1},
+    ignored=FAMILY.ignored | {
+        'max_pair_targets', 'pair_positional_embedding_size', 'no_nsp', 'pair_loss_weight'},
+    heads={
+        **FAMILY.heads,
+        'sbo': HeadSpec(
+            lambda config, classes, max_pair_targets, pair_positional_embedding_size: (
+                SpanBoundaryHead(config.block, max_pair_targets, pair_positional_embedding_size)),
+            join_rules(
+                Rule('heads_sbo/offsets', f'{BOUNDARY}.position_embeddings.weight'),
+                dense_rules('heads_sbo/dense_0', f'{BOUNDARY}.mlp_layer_norm.linear1'),
+                norm_rules('heads_sbo/norm_0', f'{BOUNDARY}.mlp_layer_norm.layer_norm1'),
+                dense_rules('heads_sbo/dense_1', f'{BOUNDARY}.mlp_layer_norm.linear2'),
+                norm_rules('heads_sbo/norm_1', f'{BOUNDARY}.mlp_layer_norm.layer_norm2'),
+                Rule('heads_sbo/bias', f'{BOUNDARY}.bias'),
+                Rule('backbone/embeddings/tokens', f'{BOUNDARY}.decoder.weight', copy=True)),
+            sizes={'max_pair_targets': 20, 'pair_positional_embedding_size': 200}),
+    },
+    aliases=(*FAMILY.aliases, (r'layer_norm([12])\.gamma$', r'layer_norm\1.weight'),
+             (r'layer_norm([12])\.beta$', r'layer_norm\1.bias')),
+    marker_attributes=frozenset({'pair_target_layer', 'max_pair_targets'}),
 )

@@ -287,7 +287,7 @@ def normalize_gpt_neo_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def denormalize_gpt_neo_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-  """Reverse `normalize_hf_config`."""
+  """Reverse `normalize_gpt_neo_config`."""
   hf_config = dict(hf_config)
   layers = export_windows(hf_config.pop('windows'), hf_config['num_layers'], 'global')
   if hf_config['intermediate_size'] == 4 * hf_config['hidden_size']:

@@ -5,7 +5,7 @@ import functools
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
-from plm_jax.models import bert, ernie, spanbert
+from plm_jax.models import bert
 from plm_jax.objectives.masking import Distinct
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, NextSentence, SentenceOrder
@@ -221,7 +221,7 @@ steps nor the learning rate: those of BERT are an assumption.
 ERNIE_SIZES = {
     # Parameters of transformers' ErnieForPreTraining.
     'base': BERTSize(
-        model=ernie.base, parameters=100_477_778, pod='v3:4x4', mesh=MeshConfig(fsdp=32),
+        model=bert.ernie_base, parameters=100_477_778, pod='v3:4x4', mesh=MeshConfig(fsdp=32),
         laptop_vocab=8000)}
 
 
@@ -259,10 +259,10 @@ text, and weight decay applies to all parameters.
 SPANBERT_SIZES = {
     # Parameters of the released PairBERT: BertForPreTraining without NSP, and the SBO head.
     'base': RecipeSize(
-        model=spanbert.base, parameters=110_301_480, peak=1e-4, steps=2_400_000, length=512,
+        model=bert.spanbert_base, parameters=110_301_480, peak=1e-4, steps=2_400_000, length=512,
         batch=384, pod='v3:4x4'),
     'large': RecipeSize(
-        model=spanbert.large, parameters=336_999_976, peak=1e-4, steps=2_400_000, length=512,
+        model=bert.spanbert_large, parameters=336_999_976, peak=1e-4, steps=2_400_000, length=512,
         batch=384, pod='v3:8x8', published_hardware='32 V100, 15 days')}
 
 

@@ -11,7 +11,7 @@ import test_torch_pickle as pickles
 
 from plm_jax import conversion
 from plm_jax.conversion import ConvertError
-from plm_jax.models import families, megatron_bert
+from plm_jax.models import bert, families
 
 library = pytest.importorskip('safetensors.numpy')
 torch = pickles.torch  # the fixture
@@ -165,7 +165,7 @@ def test_parts_of_a_model_are_refused(tmp_path, torch):
 
 def test_the_released_one_has_its_parameters():
   """MegatronBertForPreTraining of transformers' default configuration."""
-  config = megatron_bert.megatron_345m()
-  heads = {name: megatron_bert.FAMILY.heads[name].make(config, 2) for name in ('mlm', 'nsp')}
-  shapes = families.parameter_shapes(megatron_bert.FAMILY, config, heads)
+  config = bert.megatron_345m()
+  heads = {name: bert.MEGATRON_BERT.heads[name].make(config, 2) for name in ('mlm', 'nsp')}
+  shapes = families.parameter_shapes(bert.MEGATRON_BERT, config, heads)
   assert sum(int(np.prod(shape)) for shape in shapes.values()) == 334_723_458

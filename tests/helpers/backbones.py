@@ -21,7 +21,6 @@ from plm_jax.models import (
     mt5,
     palm,
     roberta,
-    spanbert,
     t5,
     transformer,
     umt5,
@@ -31,7 +30,7 @@ from plm_jax.models import (
 PUBLISHED = {
     'bert': bert.tiny, 'roberta': roberta.base, 'albert': albert.base,
     'distilbert': distilbert.base,
-    'spanbert': spanbert.base, 'electra': electra.small, 'deberta': deberta.base,
+    'spanbert': bert.spanbert_base, 'electra': electra.small, 'deberta': deberta.base,
     'deberta-v2': deberta_v2.xlarge,
     'v3': deberta_v2.v3_small, 'xlnet': xlnet.base, 'openai-gpt': gpt.base, 'gpt2': gpt2.small,
     'gpt3': gpt2.gpt3_small,

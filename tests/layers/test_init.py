@@ -23,7 +23,6 @@ from plm_jax.models import (
   mosaicbert,
   palm,
   roberta,
-  spanbert,
   t5,
   transformer,
   xlm,
@@ -44,7 +43,7 @@ FAMILIES = {
     # random_normal_initializer.
     'xlnet': (xlnet.base, NORMAL, NORMAL), 'roberta': (roberta.base, NORMAL, NORMAL),
     'bart': (bart.base, NORMAL, NORMAL), 'mbart': (bart.mbart_large, NORMAL, NORMAL),
-    'spanbert': (spanbert.base, NORMAL, NORMAL),
+    'spanbert': (bert.spanbert_base, NORMAL, NORMAL),
     'deberta': (deberta.base, NORMAL, NORMAL), 'deberta_v3': (deberta_v2.v3_base, NORMAL, NORMAL),
     'glm': (glm.base, NORMAL, NORMAL), 'gpt': (gpt.base, NORMAL, NORMAL),
     'gpt2': (gpt2.small, NORMAL, NORMAL),

@@ -14,7 +14,7 @@ from plm_jax.config.run import ConfigError, check
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.embeddings import init_sinusoids
 from plm_jax.layers.heads import ModelWithHeads
-from plm_jax.models import ernie, roberta, xlm
+from plm_jax.models import bert, roberta, xlm
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.recipes import find_recipe
@@ -44,7 +44,7 @@ def test_parameters_with_the_head_of_masked_tokens(config, number):
 
 def test_parameters_of_ernie():
   """Those of transformers' ErnieModel."""
-  assert count_parameters(params_of(ernie.base())['backbone']) == 99_866_112
+  assert count_parameters(params_of(bert.ernie_base())['backbone']) == 99_866_112
 
 
 def test_a_language_moves_a_token_and_padding_is_cleared():
