@@ -21,7 +21,7 @@ FAMILIES = {
     'mpnet': 'plm_jax.models.mpnet',
     'spanbert': 'plm_jax.models.bert:SPANBERT',
     'modernbert': 'plm_jax.models.modernbert',
-    'modernbert-decoder': 'plm_jax.models.modernbert_decoder',
+    'modernbert-decoder': 'plm_jax.models.modernbert:DECODER',
     'neobert': 'plm_jax.models.neobert',
     'eurobert': 'plm_jax.models.eurobert',
     'mosaicbert': 'plm_jax.models.mosaicbert',

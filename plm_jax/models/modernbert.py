@@ -6,6 +6,10 @@ Layer normalization comes before sublayers, without biases; only the logits have
 embeddings are normalized, so the first layer's attention has no norm of its own. Two layers of
 three have a sliding window of 64 tokens to either side and another rope base than the layers with
 full attention.
+
+ModernBERT's decoders: those of Ettin (Weller et al. 2025, arXiv:2507.11412).
+They have the sizes and layers of Ettin's encoders, with causal attention. A sliding window is of 64
+tokens, the token itself included. The LM head has the hidden layer of the encoders' masked-LM head.
 """
 from collections.abc import Mapping
 import dataclasses
@@ -13,30 +17,38 @@ import functools
 from typing import Any
 
 from plm_jax import validation
+from plm_jax.architectures.decoder import Decoder, DecoderConfig
 from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.layers.attention import AttentionConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
 from plm_jax.layers.embeddings import EmbeddingConfig
-from plm_jax.layers.heads import HeadConfig, MaskedLMHead, PoolingClassifier
+from plm_jax.layers.heads import (
+  HeadConfig,
+  MaskedLMHead,
+  NextTokenConfig,
+  NextTokenHead,
+  PoolingClassifier,
+)
 from plm_jax.layers.init import InitConfig
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
 from plm_jax.layers.rope import DynamicScaling, Rope, TwoRopes
 from plm_jax.layers.stack import StackConfig
+from plm_jax.models import bert, gpt2
 from plm_jax.models.bert import ACTIVATIONS, mlm_head_rules
 from plm_jax.models.gpt2 import shortest_period
 from plm_jax.models.llama import BIAS_VALUES, PROJECTIONS, export_scaling, parse_scaling
 from plm_jax.models.rules import (
-    Attribute,
-    ConvertError,
-    Family,
-    HeadSpec,
-    Rule,
-    dense_rules,
-    join_rules,
-    norm_rules,
-    packed_rules,
+  Attribute,
+  ConvertError,
+  Family,
+  HeadSpec,
+  Rule,
+  dense_rules,
+  join_rules,
+  norm_rules,
+  packed_rules,
 )
 
 VOCAB = 50_368
@@ -258,4 +270,69 @@ FAMILY = Family(
     aliases=((r'^(embeddings|layers|final_norm)\.', r'model.\1.'),),
     normalize_hf_config=normalize_hf_config,
     denormalize_hf_config=denormalize_hf_config,
+)
+
+
+DECODER_FIELDS = {
+    'head.bias': 'lm_head.bias', 'head.activation': 'lm_head.activation',
+    'head.output_bias': 'lm_head.output_bias'}
+"""fields of the encoders' configuration that have another name in that of the decoders"""
+
+
+def make_decoder_config(
+    layers: int, width: int, heads: int, mlp_dim: int, dtype: Dtype = 'float32',
+) -> DecoderConfig:
+  """Make a decoder in a size of the encoders, for texts of up to 8,192 tokens."""
+  encoder = make_config(layers, width, heads, mlp_dim, dtype)
+  return DecoderConfig(
+      vocab=encoder.vocab, block=encoder.block, stack=encoder.stack, max_length=encoder.max_length,
+      absolute='none', windows=encoder.windows, embed_norm=True,
+      lm_head=NextTokenConfig(hidden=True, activation='gelu', output_bias=True))
+
+
+def normalize_decoder_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Read windows and ropes as the encoders do; sliding_window repeats half of local_attention."""
+  hf_config = normalize_hf_config(hf_config)
+  hf_config.pop('sliding_window', None)
+  return hf_config
+
+
+def make_decoder_classifier(config: DecoderConfig, classes: int) -> PoolingClassifier:
+  """Make the classification head, which has the hidden layer of the LM head."""
+  layer = config.lm_head
+  head = HeadConfig(bias=layer.bias, activation=layer.activation, pooling=config.head.pooling)
+  return PoolingClassifier(config.block, head, classes, bias=layer.bias)
+
+
+LM_RULES = tuple(
+    dataclasses.replace(rule, ours=rule.ours.replace('heads_mlm', 'heads_lm'))
+    for rule in bert.mlm_head_rules('lm_head.dense', 'lm_head.norm', 'decoder', 'decoder.bias'))
+
+# transformers' ModernBertDecoder.
+DECODER = dataclasses.replace(
+    FAMILY,
+    name='modernbert-decoder',
+    backbone=lambda config: Decoder(config),
+    config=make_decoder_config(22, 768, 12, 1152),
+    attributes=tuple(
+        dataclasses.replace(attribute, ours=DECODER_FIELDS.get(attribute.ours, attribute.ours))
+        for attribute in FAMILY.attributes if attribute.ours != 'head.pooling'),
+    ignored=FAMILY.ignored | {'classifier_pooling', 'causal_mask', 'is_causal'},
+    rules=join_rules(
+        [rule for rule in FAMILY.rules if 'Wqkv' not in rule.theirs],
+        *(dense_rules(f'{BLOCK}/attention/{ours}', f'{LAYER}.attn.{theirs}_proj')
+          for ours, theirs in (('query', 'q'), ('key', 'k'), ('value', 'v')))),
+    heads={
+        'lm': HeadSpec(
+            lambda config, classes: NextTokenHead(
+                config.block, config.vocab, config.tied, config.logit_factor, head=config.lm_head),
+            LM_RULES),
+        **gpt2.TASK_HEADS,
+        'label': dataclasses.replace(task_head('label'), make=make_decoder_classifier),
+    },
+    classes={
+        'ModernBertDecoderModel': (), 'ModernBertDecoderForCausalLM': ('lm',),
+        'ModernBertDecoderForSequenceClassification': ('label',),
+    },
+    normalize_hf_config=normalize_decoder_config,
 )

@@ -16,7 +16,6 @@ from plm_jax.models import (
     gpt2,
     llama,
     modernbert,
-    modernbert_decoder,
     mpnet,
     mt5,
     palm,
@@ -39,7 +38,7 @@ PUBLISHED = {
     'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base,
     'bart': bart.base,
     'mbart': bart.mbart_large, 'marian': transformer.base,
-    'modernbert-decoder': lambda: modernbert_decoder.FAMILY.config}
+    'modernbert-decoder': lambda: modernbert.DECODER.config}
 
 
 def family(name: str) -> str:
