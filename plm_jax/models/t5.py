@@ -1,16 +1,25 @@
-"""T5 (Raffel et al. 2020, arXiv:1910.10683), T5 v1.1, ByT5 and UL2.
+"""T5 (Raffel et al. 2020, arXiv:1910.10683), T5 v1.1, ByT5, UL2, mT5 and umT5.
 
-ByT5 is by Xue et al. 2022 (arXiv:2105.13626), UL2 by Tay et al. 2023 (arXiv:2205.05131); `mt5` has
-the multilingual model. Parameters of the released checkpoints: small 60,506,624, base 222,903,552,
-large 737,668,096, 3B 2,851,598,336, 11B 11,307,321,344 (the paper: 60M, 220M, 770M, 3B, 11B). v1.1:
-small 76,961,152, base 247,577,856, large 783,150,080, xl 2,849,757,184, xxl 11,135,332,352. UL2:
-19,459,613,696 (20B). ByT5: 300M, 582M, 1.23B, 3.74B and 12.9B (its table 1).
+ByT5 is by Xue et al. 2022 (arXiv:2105.13626), UL2 by Tay et al. 2023 (arXiv:2205.05131).
+Parameters of the released checkpoints: small 60,506,624, base 222,903,552, large 737,668,096, 3B
+2,851,598,336, 11B 11,307,321,344 (the paper: 60M, 220M, 770M, 3B, 11B). v1.1: small 76,961,152, base
+247,577,856, large 783,150,080, xl 2,849,757,184, xxl 11,135,332,352. UL2: 19,459,613,696 (20B).
+ByT5: 300M, 582M, 1.23B, 3.74B and 12.9B (its table 1).
 
 Attention logits are not scaled; queries have smaller initial weights instead, as released.
 Embeddings are tied, and logits are divided by sqrt(D). From v1.1 on embeddings are untied, logits
 are not divided, the MLP is gated, and pre-training has no dropout.
+
+mT5 (Xue et al. 2021, arXiv:2010.11934): T5 v1.1 with a vocabulary for a hundred languages.
+Parameters of the released checkpoints: small 300,176,768, base 582,401,280, large 1,229,581,312, xl
+3,742,619,648, xxl 12,921,057,280 (section 3.2: 300M, 580M, 1.2B, 3.7B, 13B).
+
+umT5 (Chung et al. 2023, arXiv:2304.09151): mT5 whose layers have position biases of their own.
+Its vocabulary has 256,000 tokens and 300 sentinels. Parameters of transformers'
+UMT5ForConditionalGeneration with untied embeddings: small 306,601,984, base 592,043,520,
+xl 3,768,356,864, xxl 12,972,531,712.
 """
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -274,4 +283,106 @@ FAMILY = Family(
     infer_from_tensors=infer_from_tensors,
     # A table of cross-attention that the first files have and nothing uses.
     skip_patterns=(r'EncDecAttention\.relative_attention_bias\.weight$',),
+)
+
+
+def make_mt5_config(
+    size: Callable[..., EncoderDecoderConfig], dtype: Dtype = 'float32',
+) -> EncoderDecoderConfig:
+  """Make an mT5 of a size of T5: 250,000 tokens with sentinels, in a table of 250,112 rows."""
+  return dataclasses.replace(size(dtype), vocab=250_112)
+
+
+mt5_small = functools.partial(make_mt5_config, v1_1_small)  # 300M parameters
+mt5_base = functools.partial(make_mt5_config, v1_1_base)  # 582M parameters
+mt5_large = functools.partial(make_mt5_config, v1_1_large)  # 1.23B parameters
+mt5_xl = functools.partial(make_mt5_config, v1_1_xl)  # 3.74B parameters
+mt5_xxl = functools.partial(make_mt5_config, v1_1_xxl)  # 12.9B parameters
+MT5_DEFAULTS = {
+    'vocab_size': 250_112, 'd_ff': 1024, 'num_layers': 8, 'num_heads': 6,
+    'feed_forward_proj': 'gated-gelu'}
+
+
+def normalize_mt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Do the same as T5's; logits are never scaled, whether embeddings are tied or not."""
+  classes = [name.removeprefix('M') for name in hf_config.get('architectures') or ()]
+  normalized = normalize_hf_config({
+      **MT5_DEFAULTS, **hf_config, 'architectures': classes, 'scale_decoder_outputs': False})
+  if 'architectures' in hf_config:
+    normalized['architectures'] = hf_config['architectures']
+  return normalized
+
+
+def denormalize_mt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Reverse `normalize_mt5_config`. Raises ConvertError for logits that are scaled."""
+  if hf_config['logit_factor'] != 1:
+    raise ConvertError(f'mT5 does not scale logits, got a factor of {hf_config["logit_factor"]}')
+  hf_config = denormalize_hf_config(hf_config)
+  if not hf_config['is_encoder_decoder']:
+    hf_config['architectures'] = ['MT5EncoderModel']
+  return hf_config
+
+
+# transformers' MT5.
+MT5 = dataclasses.replace(
+    FAMILY,
+    name='mt5',
+    config=mt5_small(),
+    classes={f'M{name}': heads for name, heads in FAMILY.classes.items()},
+    class_prefixes={f'M{name}': prefix for name, prefix in FAMILY.class_prefixes.items()},
+    normalize_hf_config=normalize_mt5_config,
+    denormalize_hf_config=denormalize_mt5_config,
+)
+
+
+UMT5_VOCAB = 256_384
+"""rows of the table of tokens"""
+
+
+def make_umt5_config(
+    size: Callable[..., EncoderDecoderConfig], dtype: Dtype = 'float32',
+) -> EncoderDecoderConfig:
+  """Make a umT5 of a size of T5: its own vocabulary, and position biases of each layer."""
+  config = size(dtype)
+  block = validation.with_paths(config.block, {'attention.position.shared': False})
+  return dataclasses.replace(config, vocab=UMT5_VOCAB, block=block)
+
+
+umt5_small = functools.partial(make_umt5_config, v1_1_small)  # 307M parameters
+umt5_base = functools.partial(make_umt5_config, v1_1_base)  # 592M parameters
+umt5_xl = functools.partial(make_umt5_config, v1_1_xl)  # 3.77B parameters
+umt5_xxl = functools.partial(make_umt5_config, v1_1_xxl)  # 13.0B parameters
+
+
+def normalize_umt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Do the same as T5's, with umT5's classes and defaults."""
+  classes = [name.removeprefix('UM') for name in hf_config.get('architectures') or ()]
+  normalized = normalize_hf_config({**MT5_DEFAULTS, **hf_config, 'architectures': classes})
+  if 'architectures' in hf_config:
+    normalized['architectures'] = hf_config['architectures']
+  return normalized
+
+
+def denormalize_umt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Reverse `normalize_umt5_config`."""
+  hf_config = denormalize_hf_config(hf_config)
+  if not hf_config['is_encoder_decoder']:
+    hf_config['architectures'] = ['UMT5EncoderModel']
+  return hf_config
+
+
+# transformers' UMT5.
+UMT5 = dataclasses.replace(
+    FAMILY,
+    name='umt5',
+    config=umt5_small(),
+    ignored=FAMILY.ignored | {'scalable_attention'},
+    rules=join_rules(
+        Rule('backbone/tokens', 'shared.weight'),
+        side_rules('encoder', shared=False),
+        side_rules('decoder', shared=False)),
+    classes={f'UM{name}': heads for name, heads in FAMILY.classes.items()},
+    class_prefixes={f'UM{name}': prefix for name, prefix in FAMILY.class_prefixes.items()},
+    normalize_hf_config=normalize_umt5_config,
+    denormalize_hf_config=denormalize_umt5_config,
 )

@@ -3,7 +3,7 @@ import dataclasses
 import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun
-from plm_jax.models import mt5, t5
+from plm_jax.models import t5
 from plm_jax.objectives.span_corruption import (
   UL2_DENOISERS,
   MixtureOfDenoisers,
@@ -209,13 +209,13 @@ MT5Size = functools.partial(RecipeSize, peak=0.01, steps=1_000_000, length=1024,
 MT5_SIZES = {
     # Parameters of transformers' MT5ForConditionalGeneration; published as 300M, 580M, 1.2B, 3.7B,
     # 13B (section 3.2).
-    'small': MT5Size(model=mt5.small, parameters=300_176_768, pod='v3:16x16'),
-    'base': MT5Size(model=mt5.base, parameters=582_401_280, pod='v3:16x32'),
-    'large': MT5Size(model=mt5.large, parameters=1_229_581_312, pod='v4:8x8x8'),
+    'small': MT5Size(model=t5.mt5_small, parameters=300_176_768, pod='v3:16x16'),
+    'base': MT5Size(model=t5.mt5_base, parameters=582_401_280, pod='v3:16x32'),
+    'large': MT5Size(model=t5.mt5_large, parameters=1_229_581_312, pod='v4:8x8x8'),
     'xl': MT5Size(
-        model=mt5.xl, parameters=3_742_619_648, pod='v4:8x8x8', mesh=MeshConfig(fsdp=32)),
+        model=t5.mt5_xl, parameters=3_742_619_648, pod='v4:8x8x8', mesh=MeshConfig(fsdp=32)),
     'xxl': MT5Size(
-        model=mt5.xxl, parameters=12_921_057_280, pod='v4:8x8x16',
+        model=t5.mt5_xxl, parameters=12_921_057_280, pod='v4:8x8x16',
         mesh=MeshConfig(fsdp=32, tensor=4))}
 
 

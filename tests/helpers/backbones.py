@@ -17,12 +17,10 @@ from plm_jax.models import (
     llama,
     modernbert,
     mpnet,
-    mt5,
     palm,
     roberta,
     t5,
     transformer,
-    umt5,
     xlnet,
 )
 
@@ -35,7 +33,7 @@ PUBLISHED = {
     'gpt3': gpt2.gpt3_small,
     'gpt_neo': gpt2.gpt_neo_125m, 'llama': llama.llama_7b, 'cohere': palm.palm_8b,
     'glm': glm.base, 't5': t5.small,
-    'mt5': mt5.small, 'umt5': umt5.small, 'mpnet': mpnet.base, 'modernbert': modernbert.base,
+    'mt5': t5.mt5_small, 'umt5': t5.umt5_small, 'mpnet': mpnet.base, 'modernbert': modernbert.base,
     'bart': bart.base,
     'mbart': bart.mbart_large, 'marian': transformer.base,
     'modernbert-decoder': lambda: modernbert.DECODER.config}

@@ -14,7 +14,7 @@ from plm_jax.conversion import ConvertError
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import bart, families, mt5, t5, transformer, umt5
+from plm_jax.models import bart, families, t5, transformer
 
 SIZES = {
     't5': {
@@ -23,11 +23,11 @@ SIZES = {
         t5.v1_1_large: 783_150_080,
         t5.v1_1_xl: 2_849_757_184, t5.v1_1_xxl: 11_135_332_352, t5.ul2_20b: 19_459_613_696,
         t5.byt5_small: 299_637_760, t5.byt5_xxl: 12_906_899_328},
-    'mt5': {mt5.small: 300_176_768, mt5.base: 582_401_280, mt5.large: 1_229_581_312,
-            mt5.xxl: 12_921_057_280},
+    'mt5': {t5.mt5_small: 300_176_768, t5.mt5_base: 582_401_280, t5.mt5_large: 1_229_581_312,
+            t5.mt5_xxl: 12_921_057_280},
     'umt5': {
-        umt5.small: 306_601_984, umt5.base: 592_043_520, umt5.xl: 3_768_356_864,
-        umt5.xxl: 12_972_531_712},
+        t5.umt5_small: 306_601_984, t5.umt5_base: 592_043_520, t5.umt5_xl: 3_768_356_864,
+        t5.umt5_xxl: 12_972_531_712},
     'bart': {bart.base: 139_420_416, bart.large: 406_291_456},
     'mbart': {bart.mbart_large: 610_851_840},
 }
@@ -69,8 +69,8 @@ def shrunk(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 KINDS = {
     't5': ('t5', shrunk(t5.small())),
     'v1.1': ('t5', shrunk(t5.v1_1_small())),
-    'mt5': ('mt5', shrunk(mt5.small())),
-    'umt5': ('umt5', shrunk(umt5.small())),
+    'mt5': ('mt5', shrunk(t5.mt5_small())),
+    'umt5': ('umt5', shrunk(t5.umt5_small())),
     'bart': ('bart', shrunk(bart.base())),
     'bart_sides': ('bart', dataclasses.replace(shrunk(bart.base()), decoder_heads=2,
                                                decoder_mlp_dim=40)),
