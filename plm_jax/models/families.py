@@ -31,7 +31,7 @@ FAMILIES = {
     'albert': 'plm_jax.models.albert',
     'distilbert': 'plm_jax.models.distilbert',
     'xlnet': 'plm_jax.models.xlnet',
-    'deberta-v2': 'plm_jax.models.deberta_v2',
+    'deberta-v2': 'plm_jax.models.deberta:V2',
     'deberta': 'plm_jax.models.deberta',
     'electra': 'plm_jax.models.electra',
     'openai-gpt': 'plm_jax.models.gpt',

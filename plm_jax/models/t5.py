@@ -1,10 +1,10 @@
 """T5 (Raffel et al. 2020, arXiv:1910.10683), T5 v1.1, ByT5, UL2, mT5 and umT5.
 
 ByT5 is by Xue et al. 2022 (arXiv:2105.13626), UL2 by Tay et al. 2023 (arXiv:2205.05131).
-Parameters of the released checkpoints: small 60,506,624, base 222,903,552, large 737,668,096, 3B
-2,851,598,336, 11B 11,307,321,344 (the paper: 60M, 220M, 770M, 3B, 11B). v1.1: small 76,961,152, base
-247,577,856, large 783,150,080, xl 2,849,757,184, xxl 11,135,332,352. UL2: 19,459,613,696 (20B).
-ByT5: 300M, 582M, 1.23B, 3.74B and 12.9B (its table 1).
+Parameters of the released checkpoints: small 60,506,624, base 222,903,552, large 737,668,096,
+3B 2,851,598,336, 11B 11,307,321,344 (the paper: 60M, 220M, 770M, 3B, 11B). v1.1: small 76,961,152,
+base 247,577,856, large 783,150,080, xl 2,849,757,184, xxl 11,135,332,352. UL2: 19,459,613,696
+(20B). ByT5: 300M, 582M, 1.23B, 3.74B and 12.9B (its table 1).
 
 Attention logits are not scaled; queries have smaller initial weights instead, as released.
 Embeddings are tied, and logits are divided by sqrt(D). From v1.1 on embeddings are untied, logits

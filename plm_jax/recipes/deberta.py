@@ -3,7 +3,7 @@ import dataclasses
 import functools
 
 from plm_jax.config.run import DataConfig, PretrainRun
-from plm_jax.models import deberta, deberta_v2
+from plm_jax.models import deberta
 from plm_jax.objectives.masking import Windowed
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
@@ -69,10 +69,10 @@ and CC-News, 160 GB. Masking and packing follow version 1.
 DEBERTA_V2_SIZES = {
     # Parameters of transformers' DebertaV2Model, without a head; published as 900M and 1.5B.
     'xlarge': RecipeSize(
-        model=deberta_v2.xlarge, parameters=884_593_152, peak=1.5e-4, steps=1_000_000, length=512,
+        model=deberta.v2_xlarge, parameters=884_593_152, peak=1.5e-4, steps=1_000_000, length=512,
         batch=2048, accumulate=4, pod='v4:4x4x8'),
     'xxlarge': RecipeSize(
-        model=deberta_v2.xxlarge, parameters=1_564_549_632, peak=1.5e-4, steps=1_000_000,
+        model=deberta.v2_xxlarge, parameters=1_564_549_632, peak=1.5e-4, steps=1_000_000,
         length=512, batch=2048, accumulate=2, pod='v4:4x8x8',
         published_hardware='256 V100, 30 days')}
 # Shared with version 3.
@@ -125,15 +125,15 @@ DEBERTA_V3_SIZES = {
     # as 22M, 44M, 86M, 304M, and the embeddings as 48M, 98M, 98M, 131M (README of
     # microsoft/DeBERTa).
     'xsmall': V3Size(
-        model=deberta_v2.v3_xsmall, parameters=70_682_112, accumulate=4, pod='v3:8x8'),
+        model=deberta.v3_xsmall, parameters=70_682_112, accumulate=4, pod='v3:8x8'),
     'small': V3Size(
-        model=deberta_v2.v3_small, parameters=141_304_320, accumulate=4, pod='v3:8x8'),
-    'base': V3Size(model=deberta_v2.v3_base, parameters=183_831_552, pod='v3:16x16'),
+        model=deberta.v3_small, parameters=141_304_320, accumulate=4, pod='v3:8x8'),
+    'base': V3Size(model=deberta.v3_base, parameters=183_831_552, pod='v3:16x16'),
     'large': V3Size(
-        model=deberta_v2.v3_large, parameters=434_012_160, peak=3e-4, accumulate=4, pod='v4:4x8x8'),
+        model=deberta.v3_large, parameters=434_012_160, peak=3e-4, accumulate=4, pod='v4:4x8x8'),
     # Published as 86M without the 190M of the token embeddings.
     'multilingual': V3Size(
-        name='mdeberta_v3_base', model=deberta_v2.mdeberta_v3_base, parameters=278_218_752,
+        name='mdeberta_v3_base', model=deberta.mdeberta_v3_base, parameters=278_218_752,
         accumulate=2, pod='v4:4x8x8')}
 V3_MASKS = MaskedLM(pair=Single(), masking=Windowed(), mask_share=1.0, random_share=0.0)
 V3_OBJECTIVE = ReplacedTokenDetection(

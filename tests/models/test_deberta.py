@@ -19,7 +19,7 @@ from plm_jax.layers.heads import MaskedLMHead, ModelWithHeads, ReplacedTokenHead
 from plm_jax.layers.init import NORMAL_INIT
 from plm_jax.layers.masks import padding_mask
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import deberta, deberta_v2
+from plm_jax.models import deberta
 from plm_jax.models.rules import ConvertError
 
 LENGTH = 16
@@ -207,12 +207,12 @@ def test_rows_longer_than_the_position_table():
 
 SIZES = {
     'v1 base': (deberta.base(), 138_601_728), 'v1 large': (deberta.large(), 405_163_008),
-    'v1 xlarge': (deberta.xlarge(), 757_804_032), 'v2 xlarge': (deberta_v2.xlarge(), 884_593_152),
-    'v2 xxlarge': (deberta_v2.xxlarge(), 1_564_549_632),
-    'v3 xsmall': (deberta_v2.v3_xsmall(), 70_682_112),
-    'v3 small': (deberta_v2.v3_small(), 141_304_320),
-    'v3 base': (deberta_v2.v3_base(), 183_831_552),
-    'v3 large': (deberta_v2.v3_large(), 434_012_160)}
+    'v1 xlarge': (deberta.xlarge(), 757_804_032), 'v2 xlarge': (deberta.v2_xlarge(), 884_593_152),
+    'v2 xxlarge': (deberta.v2_xxlarge(), 1_564_549_632),
+    'v3 xsmall': (deberta.v3_xsmall(), 70_682_112),
+    'v3 small': (deberta.v3_small(), 141_304_320),
+    'v3 base': (deberta.v3_base(), 183_831_552),
+    'v3 large': (deberta.v3_large(), 434_012_160)}
 PUBLISHED = {'v1 base': 100, 'v1 large': 350, 'v1 xlarge': 700, 'v2 xlarge': 710,
              'v2 xxlarge': 1320, 'v3 xsmall': 22,
              'v3 small': 44, 'v3 base': 86, 'v3 large': 304}
@@ -264,13 +264,13 @@ def test_many_spellings_are_one(said):
                                  {'block.init': NORMAL_INIT})
   cfg = read(deberta.FAMILY, deberta.normalize_hf_config(released))
   assert cfg == dataclasses.replace(deberta.base(), biased_input=False)
-  v2 = read(deberta_v2.FAMILY, deberta_v2.normalize_hf_config({
+  v2 = read(deberta.V2, deberta.normalize_v2_config({
       **released, 'position_buckets': 256, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True,
       'conv_kernel_size': 3,
       'conv_act': 'gelu', 'attention_head_size': 64, 'pooler_hidden_size': 1536,
       'hidden_size': 1536,
       'num_attention_heads': 24}))
-  assert v2 == deberta_v2.xlarge()
+  assert v2 == deberta.v2_xlarge()
 
 
 def test_unsupported_attributes_of_deberta_are_refused():

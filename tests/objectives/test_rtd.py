@@ -14,7 +14,7 @@ from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.stack import StackConfig
-from plm_jax.models import deberta_v2, electra
+from plm_jax.models import deberta, electra
 from plm_jax.objectives import corruption
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.rtd import ReplacedTokenDetection, fill_masks, sample_ids
@@ -248,10 +248,10 @@ def test_generators_are_those_of_the_papers():
            for g in (small, base, large)]
   assert found == [
       (64, 1, 256, 12, 128), (256, 4, 1024, 12, 768), (256, 4, 1024, 24, 1024)]
-  v3 = deberta_v2.v3_base().generator(1.0, 0.5)
+  v3 = deberta.v3_base().generator(1.0, 0.5)
   assert (v3.block.width, v3.stack.layers, v3.decoder) == (768, 6, True)
   with pytest.raises(ValueError, match='as wide as itself'):
-    deberta_v2.v3_base().generator(0.25, 1.0)
+    deberta.v3_base().generator(0.25, 1.0)
 
 
 def test_questions_about_pairs_are_refused():

@@ -18,7 +18,7 @@ from plm_jax.cli import signatures
 from plm_jax.cli.run import parse
 from plm_jax.config import serialization
 from plm_jax.errors import ConfigError
-from plm_jax.models import bart, deberta_v2, gpt2, llama, t5, xlnet
+from plm_jax.models import bart, deberta, gpt2, llama, t5, xlnet
 from plm_jax.optim.directions import decay_mask
 from plm_jax.optim.optimizers import (
   OPTIMIZERS,
@@ -258,7 +258,7 @@ def test_which_parameters_of_bert_decay(params):
 
 
 @pytest.mark.parametrize(('config', 'kinds'), [
-    (deberta_v2.xlarge(), {'kernel', 'tokens', 'positions', 'relative'}),
+    (deberta.v2_xlarge(), {'kernel', 'tokens', 'positions', 'relative'}),
     (xlnet.base(), {'kernel', 'tokens', 'mask', 'types', 'content_bias', 'position_bias',
                     'type_bias'}),
     (gpt2.small(), {'kernel', 'tokens', 'positions'}), (llama.llama_7b(), {'kernel', 'tokens'}),

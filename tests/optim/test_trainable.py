@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
-from plm_jax.models import bart, deberta_v2, xlnet
+from plm_jax.models import bart, deberta, xlnet
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.optim.optimizers import AdamW, make_schedule
 from plm_jax.optim.trainable import (
@@ -83,7 +83,7 @@ def test_depths_of_an_encoder_decoder_continue_from_encoder_to_decoder():
   assert got['backbone/tokens'] == 6
 
 
-@pytest.mark.parametrize('model', [deberta_v2.v3_small, xlnet.base])
+@pytest.mark.parametrize('model', [deberta.v3_small, xlnet.base])
 def test_layers_are_found_in_every_wiring(model):
   model = model()
   model = dataclasses.replace(model, stack=dataclasses.replace(model.stack, layers=3), vocab=96)

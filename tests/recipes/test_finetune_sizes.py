@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from plm_jax import recipes
-from plm_jax.models import albert, bert, deberta, deberta_v2, electra, roberta
+from plm_jax.models import albert, bert, deberta, electra, roberta
 from plm_jax.recipes import finetune
 from plm_jax.recipes.finetune import InitialModel, choose_scale, recipe
 from plm_jax.validation import with_paths
@@ -76,7 +76,7 @@ def test_rates_fall_with_the_width():
 
 def test_sizes_that_were_published_keep_their_settings():
   assert recipe('rte', InitialModel('x', 'electra', electra.small()), **FILES).optim.peak == 1e-4
-  assert recipe('mnli', InitialModel('x', 'deberta-v2', deberta_v2.v3_xsmall()),
+  assert recipe('mnli', InitialModel('x', 'deberta-v2', deberta.v3_xsmall()),
                 **FILES).optim.peak == 4.5e-5
   albert_base = recipe('rte', InitialModel('x', 'albert', albert.base()), **FILES)
   assert (albert_base.optim.peak, albert_base.train.phases[0].steps,
@@ -84,7 +84,7 @@ def test_sizes_that_were_published_keep_their_settings():
   xlarge = recipe('mrpc', InitialModel('x', 'deberta', deberta.xlarge()), **FILES)
   assert (xlarge.optim.peak, xlarge.objective.head_dropout) == (7e-6, 0.3)
   assert (
-    recipe('conll2003', InitialModel('x', 'deberta-v2', deberta_v2.v3_base()),
+    recipe('conll2003', InitialModel('x', 'deberta-v2', deberta.v3_base()),
            **FILES).objective.head_dropout == 0.0
   )
 
@@ -114,9 +114,9 @@ def test_a_start_from_another_task_is_named():
   assert not finetune.intermediate_task_hint('sst2', InitialModel('x/deberta-base', 'deberta',
                                                                   model))
   assert not finetune.intermediate_task_hint('rte', InitialModel('x', 'deberta-v2',
-                                                                 deberta_v2.v3_large()))
+                                                                 deberta.v3_large()))
   assert finetune.intermediate_task_hint('rte', InitialModel('x', 'deberta-v2',
-                                                             deberta_v2.xlarge()))
+                                                             deberta.v2_xlarge()))
 
 
 def test_a_fresh_small_model_learns_as_before():

@@ -14,7 +14,7 @@ from plm_jax import conversion
 from plm_jax.errors import ConfigError
 from plm_jax.inference import glm_infill
 from plm_jax.layers.heads import ModelWithHeads
-from plm_jax.models import deberta_v2, families, glm, xlm
+from plm_jax.models import deberta, families, glm, xlm
 from plm_jax.tasks.input_formats import INPUT_FORMATS, get_input_format
 from plm_jax.tokenizers.contract import Vocab
 
@@ -116,10 +116,10 @@ def test_a_word_for_each_class():
 
 def test_a_head_that_does_not_fit_the_backbone():
   with pytest.raises(conversion.ConvertError, match='give it pooler=True'):
-    conversion.build_head('deberta-v2', 'label', deberta_v2.v3_small(), 2)
-  assert conversion.enable_required_parts('deberta-v2', 'label', deberta_v2.v3_small()).pooler
+    conversion.build_head('deberta-v2', 'label', deberta.v3_small(), 2)
+  assert conversion.enable_required_parts('deberta-v2', 'label', deberta.v3_small()).pooler
   assert conversion.enable_required_parts('deberta-v2', 'tags',
-                                          deberta_v2.v3_small()) == deberta_v2.v3_small()
+                                          deberta.v3_small()) == deberta.v3_small()
 
 
 @pytest.mark.parametrize('family', sorted({*INPUT_FORMATS} & {*backbones.PUBLISHED} | {'xlm'}))
