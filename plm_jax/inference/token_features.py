@@ -44,9 +44,10 @@ def build_rows(trained: LoadedModel, sentences: Sequence[Sentence]) -> list[Word
     raise CheckpointError('the model has no tokenizer: sentences cannot be read without it')
   form, vocab = get_input_format(trained.family), trained.tokenizer.vocab
   longest = trained.model.max_length or MAX_ROW_LENGTH
-  examples = [
-      Example(tuple(word[:MAX_WORD_LENGTH] for word in words), where=f'sentence {number}')
-      for number, words in enumerate(sentences, 1)]
+  examples = []
+  for number, words in enumerate(sentences, 1):
+    shortened = tuple(word[:MAX_WORD_LENGTH] for word in words)
+    examples.append(Example(shortened, where=f'sentence {number}'))
   rows = []
   room = longest - form.count_special(vocab, 1)
   for piece in split_sentences(examples, trained.tokenizer, room)[0]:

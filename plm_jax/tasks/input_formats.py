@@ -13,7 +13,8 @@ import numpy as np
 
 from plm_jax.errors import ConfigError
 from plm_jax.tasks.features import Features, Ragged
-from plm_jax.tokenizers.contract import Vocab, boundary_ids, delimiters, end_of_text_id
+from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
+from plm_jax.tokenizers.contract import Vocab
 
 Truncation = Literal['longest', 'first', 'second', 'none']
 """text that is truncated if a row is too long: the longer one; the first or the second, then the
@@ -290,9 +291,8 @@ def collect_rows(
   tokens = Ragged.concat(row.tokens for row in rows)
   types = Ragged.concat(row.token_types for row in rows)
   summaries = np.array([row.summary_position for row in rows], np.int32)
-  lost_tokens = {  # of each row once
-      id(row): (number, row.lost)
-      for row, number in zip(rows, example.tolist(), strict=True) if row.lost}
+  pairs = zip(rows, example.tolist(), strict=True)
+  lost_tokens = {id(row): (number, row.lost) for row, number in pairs if row.lost}  # each row once
   return Features(
       tokens, {'types': types}, {'stand': summaries, **values}, example, group=group,
       clipped=len({number for number, _ in lost_tokens.values()}),

@@ -150,9 +150,8 @@ class StreamingMetrics:
     Returns:
       The predictions that are kept, from which `restore` adds the chunk again.
     """
-    kept = [self.task.compact_prediction(prediction)
-            for example, prediction in zip(examples, predictions, strict=True)
-            if is_labeled(example)]
+    pairs = zip(examples, predictions, strict=True)
+    kept = [self.task.compact_prediction(found) for one, found in pairs if is_labeled(one)]
     self.restore(examples, kept)
     return kept
 
