@@ -50,8 +50,8 @@ def predict(
     pack: pack several short examples into a row, separated by the attention mask.
 
   Returns:
-    The task's predictions: `tasks.sequence_classification.ClassPrediction`,
-    `tasks.token_classification.TagPrediction` or `tasks.extractive_qa.AnswerPrediction`.
+    The task's predictions, such as `tasks.sequence_classification.ClassPrediction` or
+    `tasks.outputs.Value`.
 
   Raises:
     ConfigError: the model has no task or no tokenizer, or an example does not fit the task.

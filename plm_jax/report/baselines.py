@@ -23,7 +23,7 @@ from plm_jax.sources.row_readers import Example
 from plm_jax.tasks import baselines
 from plm_jax.tasks.baselines import Baseline
 from plm_jax.tasks.multilabel import MultiLabelTask
-from plm_jax.tasks.outputs import Relevance
+from plm_jax.tasks.outputs import Choice, Relevance
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.tasks.token_classification import TagPrediction
@@ -157,6 +157,9 @@ def is_constant(examples: Sequence[Example], predictions: Sequence[Any]) -> bool
   for prediction in predictions:
     if isinstance(prediction, Relevance):
       outputs += list(np.array(prediction.scores))
+      continue
+    if isinstance(prediction, Choice):
+      outputs.append(np.array(prediction.probabilities))
       continue
     for field in ('all_probabilities', 'probabilities'):
       rows = getattr(prediction, field, None)

@@ -17,7 +17,6 @@ from plm_jax.sources.row_readers import (
   input_parts,
 )
 from plm_jax.tasks.example_formats import ExampleFormat, InputExample
-from plm_jax.tasks.outputs import Choice
 
 # Names of columns with a choice each: a prefix, and the numbers or letters that follow it.
 CHOICE_PREFIXES = ('ending', 'answer', 'sol', 'choice', 'option', '')
@@ -109,11 +108,6 @@ class Choices(ExampleFormat):
 
   def sample_input(self, text):
     return text, [text.split()[0]] * 2
-
-  def name_prediction(self, task, example, prediction, text, starts):
-    number = prediction.label
-    probabilities = [float(share) for share in prediction.probabilities]
-    return Choice(example.choices[number], number, probabilities[number], probabilities)
 
   def input_fields(self, example):
     return dict(zip(('context', 'question'), example.texts, strict=True))

@@ -173,12 +173,8 @@ class ExampleFormat:
 
   def name_prediction(
       self, task: Any, example: Example, prediction: Any, text: str, starts: Sequence[int]) -> Any:
-    """Convert a prediction to label names; arguments as in `outputs.name_labels`."""
-    probabilities = [float(share) for share in prediction.probabilities]
-    names = task.labels or tuple(map(str, range(len(probabilities))))
-    number = prediction.label
-    by_name = dict(zip(names, probabilities, strict=True))
-    return Label(names[number], probabilities[number], by_name)
+    """Convert a prediction to label names, if it has indices; arguments as in `name_labels`."""
+    return prediction
 
   def name_truth(self, task: Any, example: Example) -> Any:
     """Return the label of an example by name; None if it has none."""
@@ -284,6 +280,13 @@ class Classification(SequenceFormat):
         notes.append('labels are numbers: ' + ', '.join(pairs))
         return
 
+  def name_prediction(self, task, example, prediction, text, starts) -> Any:
+    probabilities = [float(share) for share in prediction.probabilities]
+    names = task.labels or tuple(map(str, range(len(probabilities))))
+    number = prediction.label
+    by_name = dict(zip(names, probabilities, strict=True))
+    return Label(names[number], probabilities[number], by_name)
+
   def name_truth(self, task, example):
     return None if example.label is None else task.labels[int(example.label)]  # pyright: ignore
 
@@ -344,9 +347,6 @@ class Answers(ExampleFormat):
 
   def parse_label(self, item, classes):
     """Return None: the example has the answers."""
-
-  def name_prediction(self, task, example, prediction, text, starts):
-    return prediction
 
   def name_truth(self, task, example):
     return None if example.answers is None else [answer.text for answer in example.answers]

@@ -11,12 +11,11 @@ from plm_jax.tasks.choice_format import CHOICE
 from plm_jax.tasks.contract import softmax
 from plm_jax.tasks.grouped_rows import GroupedTask
 from plm_jax.tasks.input_formats import Truncation
+from plm_jax.tasks.outputs import Choice
 from plm_jax.tasks.sequence_classification import (
-  ClassPrediction,
   compute_label_metrics,
   encode_texts,
   label_array,
-  label_prediction,
   label_weights,
 )
 
@@ -73,11 +72,15 @@ class ChoiceTask(GroupedTask):
   def predict(self, examples, features, outputs):
     """Return the most likely choice of each question; outputs: score of each row."""
     scores = np.asarray(outputs, np.float64).reshape(len(examples), -1)
-    own = [row[:len(example.choices)] for row, example in zip(scores, examples, strict=True)]
-    return [ClassPrediction(int(np.argmax(row)), softmax(row)) for row in own]
+    predictions = []
+    for row, example in zip(scores, examples, strict=True):
+      shares = softmax(row[:len(example.choices)]).tolist()
+      number = int(np.argmax(shares))
+      predictions.append(Choice(example.choices[number], number, shares[number], shares))
+    return predictions
 
   def compact_prediction(self, prediction):
-    return label_prediction(prediction.label)
+    return prediction._replace(choice='', probabilities=[])
 
   def scores(self, examples, predictions):
     return compute_label_metrics(['accuracy'], examples, [found.label for found in predictions])

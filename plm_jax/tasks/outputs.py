@@ -50,6 +50,11 @@ class Choice(NamedTuple):
   probabilities: list[float]
   """of each choice"""
 
+  @property
+  def label(self) -> int:
+    """Index of the choice, which metrics read."""
+    return self.number
+
 
 class Entity(NamedTuple):
   """The words of a predicted chunk: text[start:end]."""

@@ -86,9 +86,6 @@ class QueryDocuments(ExampleFormat):
   def sample_input(self, text):
     return text, text
 
-  def name_prediction(self, task, example, prediction, text, starts):
-    return prediction
-
   def name_truth(self, task, example):
     label: Any = example.label
     return None if label is None else list(label)

@@ -29,7 +29,7 @@ from plm_jax.tasks import baselines
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.multilabel import MultiLabelPrediction
 from plm_jax.tasks.multiple_choice import ChoiceTask
-from plm_jax.tasks.outputs import Relevance, Value
+from plm_jax.tasks.outputs import Choice, Relevance, Value
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tasks.sequence_classification import ClassPrediction, SequenceTask
 from plm_jax.tasks.token_classification import TaggingTask, TagPrediction
@@ -250,7 +250,8 @@ def test_constant_outputs_are_named():
     ([Value(2.5), Value(2.6)], False),
     ([Relevance([0.3, 0.3]), Relevance([0.3, 0.3, 0.3])], True),
     ([Relevance([0.3, 0.4]), Relevance([0.3, 0.4])], False),
-    ([ClassPrediction(0, np.array([0.25] * 4)), ClassPrediction(1, np.array([0.5] * 2))], True),
+    ([Choice('a', 0, 0.25, [0.25] * 4), Choice('b', 1, 0.5, [0.5] * 2)], True),
+    ([Choice('a', 0, 0.6, [0.6, 0.4]), Choice('b', 1, 0.5, [0.5] * 2)], False),
     ([MultiLabelPrediction((), np.array([0.1, 0.3]))] * 3, True),
     ([TagPrediction([0, 0], [0.6, 0.6], np.array([[0.6, 0.4]] * 2)),
       TagPrediction([0], [0.6], np.array([[0.6, 0.4]]))],

@@ -51,9 +51,6 @@ class Lengths(ExampleFormat):
   def parse_label(self, item, classes):
     return int(item.label)
 
-  def name_prediction(self, task, example, prediction, text, starts):
-    return prediction
-
 
 LENGTHS = Lengths()
 
