@@ -12,7 +12,7 @@ from plm_jax import storage
 from plm_jax.errors import parse_errors_as
 from plm_jax.storage import hub
 from plm_jax.tokenizers import raw_bytes
-from plm_jax.tokenizers.byte_bpe import ByteBPE, is_tokenizer_json, train_byte_bpe
+from plm_jax.tokenizers.byte_bpe import ByteBPE, train_byte_bpe
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     MissingTokenizerError,
@@ -96,7 +96,7 @@ def load_file(file: epath.Path, text: BertNormalization | None) -> Tokenizer:
     return CONFIGURED.get(read_tokenizer_class(file.parent), ByteTokenizer.load)(file)
   if file.suffix == '.json':
     content = read_json(file)
-    if is_tokenizer_json(content):
+    if isinstance(content.get('model'), dict):  # no vocab.json, which may have a token 'model'
       return load_tokenizer_json(file, text)
     check_class(file.parent, 'vocab.json')
     # A byte-level vocabulary has a token for every byte, also for the space, 'Ġ'. It may have
@@ -130,9 +130,8 @@ def find_vocabulary(folder: epath.Path) -> epath.Path:
       continue
     models = sorted(place.glob('*.model'))
     if len(models) > 1:
-      names = [model.name for model in models]
       raise TokenizerError(f'{place} holds several SentencePiece models: '
-                           f'{names}. Name one of them.')
+                           f'{[model.name for model in models]}. Name one of them.')
     if models and (place / 'vocab.txt').exists() and not read_tokenizer_class(place):
       raise TokenizerError(f'{place} holds {models[0].name} and vocab.txt, which may number the '
                            'tokens in two ways. Name one of them.')

@@ -27,7 +27,6 @@ from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
-    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -39,7 +38,7 @@ from plm_jax.tokenizers.contract import (
     read_option,
     reject_surrogates,
 )
-from plm_jax.tokenizers.long_text import WordCache
+from plm_jax.tokenizers.long_text import LibraryTokenizer, WordCache
 
 # Names of special tokens, most likely first: those of RoBERTa and BART, of DeBERTa, GPT-2's only
 # one, those of LLaMA 3 and EuroBERT.
@@ -59,8 +58,12 @@ MAX_UNMERGED = 16  # tokens without a merge that a vocabulary of any size may ha
 FIRST_TOKENS, LAST_TOKEN = ('<s>', '<pad>', '</s>', '<unk>'), '<mask>'
 
 
-class ByteBPE(Tokenizer):
-  """Byte-level BPE: tokens are byte strings, merged pair by pair."""
+class ByteBPE(LibraryTokenizer):
+  """Byte-level BPE: tokens are byte strings, merged pair by pair.
+
+  With `specials`, a mask absorbs the space before it, unless its files state otherwise: ' word' is
+  one token, so one token is masked.
+  """
 
   kind = 'byte_bpe'
   keeps_leading_space = True
@@ -89,6 +92,8 @@ class ByteBPE(Tokenizer):
           'expressions of GPT-2, GPT-4, LLaMA 3 and Qwen')
     self.ids, self.merges = ids, [tuple(merge) for merge in merges]
     self.prefix, self.split = prefix, split
+    # With a space before every text, a long one can be cut only at spaces.
+    self._border = long_text.SPACE_BORDERS if prefix else long_text.BYTE_BPE_BORDERS
     self.ignore_merges, self.mask_lstrip = ignore_merges, mask_lstrip
     check_vocabulary(ids, self.merges)
     self.names = {}
@@ -120,19 +125,6 @@ class ByteBPE(Tokenizer):
       return cls(content, merges, prefix, *own)
 
   @reject_surrogates
-  def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Encode a text; with `specials`, '<mask>' and other names become special tokens.
-
-    A mask absorbs the space before it, unless its files state otherwise: ' word' is one token, so
-    one token is masked.
-    """
-    library = self._with_specials if specials else self._plain
-    ids = []
-    for part in long_text.split_text(text, self._border):
-      ids += library.encode(part).ids
-    return ids
-
-  @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode N texts into flat arrays: ids [T] uint32, ids per text [N].
 
@@ -140,16 +132,11 @@ class ByteBPE(Tokenizer):
     Texts with another split expression are encoded without the cache.
     """
     if self.split:
-      return long_text.encode_in_parts(self._plain.encode_batch_fast, texts, self._border)[:2]
+      return super().encode_flat(texts)
     if self.prefix:
       texts = [f' {text}' if text and not text.startswith(' ') else text for text in texts]
-    return self._cache.lookup_texts([self._split_words(text) for text in texts])
-
-  @reject_surrogates
-  def encode_with_offsets(
-      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
-    return long_text.encode_in_parts(self._plain.encode_batch, texts, self._border, places=True)
+    return self._cache.lookup_texts(
+        [self._split_long(text, WORD_PATTERN.findall(text)) for text in texts])
 
   def decode(self, ids: Iterable[int]) -> str:
     r"""Decode ids into text; a character with missing bytes becomes '\ufffd'."""
@@ -185,28 +172,7 @@ class ByteBPE(Tokenizer):
     for name, default in OWN_OPTIONS:
       if getattr(self, name) != default:
         config[name] = getattr(self, name)
-    vocab = dict(sorted(self.ids.items(), key=lambda item: item[1]))
-    merges = ''.join(f'{left} {right}\n' for left, right in self.merges)
-    return {'vocab.json': json.dumps(vocab, ensure_ascii=False).encode(),
-            'merges.txt': f'#version: 0.2\n{merges}'.encode(),
-            CONFIG_FILE: config_bytes(config, ensure_ascii=False)}
-
-  @property
-  def _border(self) -> re.Pattern:
-    """Where a long text can be cut; with a space before every text, only at spaces."""
-    if self.prefix:
-      return long_text.SPACE_BORDERS
-    return long_text.BYTE_BPE_BORDERS
-
-  def _split_words(self, text: str) -> list[str]:
-    """Split a text into words with their spaces, and words that are too long into parts."""
-    words = WORD_PATTERN.findall(text)
-    if len(text) <= long_text.MAX_PART:
-      return words
-    parts = []
-    for word in words:
-      parts += long_text.split_text(word, self._border)
-    return parts
+    return bpe_files(self.ids, self.merges, config)
 
   def _encode_words(self, words: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in self._words.encode_batch_fast(words)]
@@ -220,13 +186,9 @@ class ByteBPE(Tokenizer):
   def _with_specials(self) -> tokenizers.Tokenizer:
     return add_special_tokens(self.assemble(), self)
 
-  def __getstate__(self):
-    """Return the constructor arguments: worker processes build the library's tokenizers again."""
-    return (self.ids, self.merges, self.prefix, self.split, self.ignore_merges,
-            self.mask_lstrip)
-
-  def __setstate__(self, state):
-    self.__init__(*state)
+  @property
+  def _arguments(self):
+    return (self.ids, self.merges, self.prefix, self.split, self.ignore_merges, self.mask_lstrip)
 
 
 def train_byte_bpe(
@@ -294,11 +256,6 @@ def add_special_tokens(tokenizer: tokenizers.Tokenizer, of: ByteBPE) -> tokenize
   return tokenizer
 
 
-def is_tokenizer_json(content: dict[str, Any]) -> bool:
-  """Return whether this is a tokenizer.json, not a vocab.json, which may have a token 'model'."""
-  return isinstance(content.get('model'), dict)
-
-
 def parse_tokenizer_json(
     content: Mapping[str, Any],
 ) -> tuple[dict[str, int], list[tuple[str, ...]], bool, str, bool] | None:
@@ -333,6 +290,17 @@ def parse_added_tokens(content: Mapping[str, Any]) -> dict[str, int]:
   return {token['content']: token['id'] for token in content.get('added_tokens') or []}
 
 
+def bpe_files(
+    ids: Mapping[str, int], merges: Sequence[tuple[str, ...]], config: Mapping[str, Any]
+) -> dict[str, bytes]:
+  """Return the contents of a BPE's files: the vocabulary, the merges and the configuration."""
+  vocab = dict(sorted(ids.items(), key=lambda item: item[1]))
+  lines = ''.join(f'{left} {right}\n' for left, right in merges)
+  return {'vocab.json': json.dumps(vocab, ensure_ascii=False).encode(),
+          'merges.txt': f'#version: 0.2\n{lines}'.encode(),
+          CONFIG_FILE: config_bytes(config, ensure_ascii=False)}
+
+
 def read_merges_file(file: epath.Path, ids: Mapping[str, int]) -> list[tuple[str, ...]]:
   """Read the merges.txt next to a vocab.json, one merge per line.
 
@@ -349,11 +317,9 @@ def read_merges_file(file: epath.Path, ids: Mapping[str, int]) -> list[tuple[str
     lines = lines[1:]
   merges = [tuple(line.split(' ')) for line in lines if line]
   merged = {''.join(merge) for merge in merges}
-  unmerged = []
-  for token in ids:
-    is_single = len(token.removesuffix('</w>')) <= 1
-    if not is_single and token not in merged and not SPECIAL_PATTERN.fullmatch(token):
-      unmerged.append(token)
+  unmerged = [
+      token for token in ids if len(token.removesuffix('</w>')) > 1 and token not in merged
+      and not SPECIAL_PATTERN.fullmatch(token)]
   if len(unmerged) > max(MAX_UNMERGED, len(ids) // 100):
     raise TokenizerError(
         f'{path.name} has no merge for {len(unmerged):,} of the {len(ids):,} tokens of '
@@ -364,12 +330,7 @@ def read_merges_file(file: epath.Path, ids: Mapping[str, int]) -> list[tuple[str
 
 def parse_merges(merges: Sequence[Any]) -> list[tuple[str, ...]]:
   """Return merges as pairs; older files have two tokens in one string."""
-  found = []
-  for merge in merges:
-    if isinstance(merge, str):
-      merge = merge.split(' ')
-    found.append(tuple(merge))
-  return found
+  return [tuple(merge.split(' ') if isinstance(merge, str) else merge) for merge in merges]
 
 
 def check_vocabulary(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
@@ -384,10 +345,8 @@ def check_vocabulary(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> 
 
 def check_merges(ids: dict[str, int], merges: Sequence[tuple[str, ...]]) -> None:
   """Raise TokenizerError for merges that do not merge two tokens into a third."""
-  wrong = []
-  for merge in merges:
-    if len(merge) != 2 or ''.join(merge) not in ids or not set(merge) <= ids.keys():
-      wrong.append(merge)
+  wrong = [merge for merge in merges
+           if len(merge) != 2 or ''.join(merge) not in ids or not set(merge) <= ids.keys()]
   if wrong:
     raise TokenizerError(
         f'{len(wrong)} merges are not of two tokens to a third: {abbreviate(wrong[:3])}.')
@@ -403,9 +362,7 @@ def token_bytes(token: str) -> bytes:
 def display_token(content: bytes) -> str:
   """Format a token for display; a space before a word becomes '▁', as in SentencePiece."""
   text = content.decode(errors='backslashreplace')
-  if text.startswith(' '):
-    return f'▁{text[1:]}'
-  return text
+  return f'▁{text[1:]}' if text.startswith(' ') else text
 
 
 def starts_word(content: bytes) -> bool:

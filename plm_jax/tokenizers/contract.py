@@ -121,12 +121,17 @@ class Tokenizer(abc.ABC):
       specials: whether the names of special tokens in it, such as '[MASK]', become those tokens. By
         default they are ordinary text.
     """
-    if not specials or not self.vocab.specials:
+    ids = self._special_ids
+    if not specials or not ids:
       return self.encode_flat([text])[0].tolist()
-    ids = {self.pieces[i]: i for i in self.vocab.specials}
     parts = re.split(f'({"|".join(map(re.escape, ids))})', text)
     encoded = [[ids[part]] if part in ids else self.encode(part) for part in parts]
     return [*itertools.chain.from_iterable(encoded)]
+
+  @functools.cached_property
+  def _special_ids(self) -> dict[str, int]:
+    """Ids of special tokens by their spelling in text."""
+    return {self.pieces[i]: i for i in self.vocab.specials}
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Encode texts as `encode` does without `specials`, faster."""
@@ -154,8 +159,10 @@ class Tokenizer(abc.ABC):
 
   @property
   def hash(self) -> str:
-    """sha256 of the saved files, as hex: text normalization and other options count."""
-    return hash_files(self._files())
+    """sha256 of the saved files with their names, as hex: text normalization and options count."""
+    return compute_digest(*(
+        f'{name} {len(content)}\n'.encode() + content
+        for name, content in sorted(self._files().items())))
 
   def save(self, folder: epath.PathLike) -> None:
     """Write the files that `load` reads to a folder.
@@ -177,9 +184,7 @@ def read_json(file: epath.PathLike) -> dict[str, Any]:
 def read_config(folder: epath.Path) -> dict[str, Any]:
   """Read the `tokenizer_config.json` of a folder; {} where there is none."""
   file = folder / CONFIG_FILE
-  if file.exists():
-    return read_json(file)
-  return {}
+  return read_json(file) if file.exists() else {}
 
 
 def config_bytes(config: Mapping[str, Any], ensure_ascii: bool = True) -> bytes:
@@ -207,12 +212,9 @@ def read_option(values: Mapping[str, Any], name: str, default: Any, most: int = 
     return default
   if type(value) is type(default) and (not most or 0 <= value <= most):
     return value
+  expected = 'true or false' if default in (True, False) else 'a text'
   if most:
     expected = f'a number from 0 to {most:,}'
-  elif default in (True, False):
-    expected = 'true or false'
-  else:
-    expected = 'a text'
   raise TokenizerError(f'{name} is {abbreviate(value)}, expected {expected}')
 
 
@@ -247,15 +249,7 @@ def reject_surrogates(method: Callable) -> Callable:
 def abbreviate(value: Any) -> str:
   """Format a value for a message: one line of about 100 characters at most."""
   text = repr(value)
-  if len(text) <= 100:
-    return text
-  return f'{text[:100]}...'
-
-
-def hash_files(files: dict[str, bytes]) -> str:
-  """Return the sha256 of names, sizes and contents of files in the order of their names, as hex."""
-  return compute_digest(*(
-      f'{name} {len(content)}\n'.encode() + content for name, content in sorted(files.items())))
+  return text if len(text) <= 100 else f'{text[:100]}...'
 
 
 def boundary_ids(vocab) -> tuple[int, int]:

@@ -4,8 +4,6 @@ Liu et al. 2020, section 2; Conneau et al. 2020, section 3. mBART has a token fo
 XLM-R has none.
 """
 from collections.abc import Iterable, Sequence
-import functools
-import re
 from typing import Any, Literal, get_args
 
 from etils import epath
@@ -72,9 +70,7 @@ class FairseqSentencePiece(Tokenizer):
     """
     languages = LANGUAGES_BY_LAYOUT[layout]
     self.model, self.layout, self.languages = model, layout, languages
-    self.source = self.target = ''
-    if languages:
-      self.source, self.target = source, target or source
+    self.source, self.target = (source, target or source) if languages else ('', '')
     self._plain = SentencePiece(model)
     front, size = self._plain.pieces[:3], len(self._plain.pieces)
     if front != ['<unk>', '<s>', '</s>']:
@@ -89,16 +85,16 @@ class FairseqSentencePiece(Tokenizer):
     self._model_ids = {int(own_id): i for i, own_id in enumerate(self._own_ids)}
     added = list(languages) + [MASK_TOKEN]
     self.pieces = list(FIRST_TOKENS) + self._plain.pieces[3:] + added
-    self._ids = {token: self.pieces.index(token) for token in FIRST_TOKENS}
+    self._special_ids = {token: self.pieces.index(token) for token in FIRST_TOKENS}
     # The model may have tokens with these names, too: they are plain text.
-    self._ids |= {token: self.pieces.index(token, size) for token in added}
+    self._special_ids |= {token: self.pieces.index(token, size) for token in added}
     if languages:
-      roles = {'source': self._ids[self.source], 'target': self._ids[self.target],
-               'language': self._ids[languages[0]]}
+      roles = {'source': self._special_ids[self.source], 'target': self._special_ids[self.target],
+               'language': self._special_ids[languages[0]]}
     else:
       roles = {'cls': 0, 'sep': 2}
     self.vocab = Vocab(
-        len(self.pieces), bos=0, pad=1, eos=2, unk=3, mask=self._ids[MASK_TOKEN], **roles)
+        len(self.pieces), bos=0, pad=1, eos=2, unk=3, mask=self._special_ids[MASK_TOKEN], **roles)
     self.starts_word = np.concatenate([
         np.ones(4, bool), self._plain.starts_word[3:], np.ones(len(languages) + 1, bool)])
 
@@ -118,18 +114,6 @@ class FairseqSentencePiece(Tokenizer):
       model = storage.read_bytes(file, error=TokenizerError)
       source = read_option(content, 'src_lang', '') or 'en_XX'
       return cls(model, source, read_option(content, 'tgt_lang', ''), layout)
-
-  def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Encode a text; with `specials`, names such as '<mask>' and 'en_XX' become special tokens."""
-    if not specials:
-      return self.encode_flat([text])[0].tolist()
-    ids = []
-    for i, part in enumerate(self._special_pattern.split(text)):  # text, special, text, ...
-      if i % 2:
-        ids.append(self._ids[part])
-      else:
-        ids += self.encode(part)
-    return ids
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode N texts into flat arrays: fairseq's ids [T] uint32, ids per text [N]."""
@@ -155,17 +139,13 @@ class FairseqSentencePiece(Tokenizer):
   @property
   def specials(self) -> tuple[int, ...]:
     """Ids of special tokens, including the languages."""
-    return tuple(sorted(self._ids.values()))
+    return tuple(sorted(self._special_ids.values()))
 
   def unigram_model(self) -> tuple[list[str], list[float], bytes]:
     """Return `SentencePiece.unigram_model`, by the ids here."""
     _, scores, charsmap = self._plain.unigram_model()
     added = len(self.languages) + 1
     return self.pieces, [0.0] * 4 + scores[3:] + [0.0] * added, charsmap
-
-  @functools.cached_property
-  def _special_pattern(self) -> re.Pattern:
-    return re.compile(f'({"|".join(self._ids)})')
 
   def _files(self) -> dict[str, bytes]:
     config: dict[str, Any] = {'kind': self.kind}
@@ -198,9 +178,7 @@ def read_layout(file: epath.Path) -> FairseqLayout | None:
   if not model_config.exists():
     return 'mbart'
   family = storage.read_json(model_config, error=TokenizerError).get('model_type')
-  if family == 'xlm-roberta':
-    return 'xlm-r'
-  return 'mbart'
+  return 'xlm-r' if family == 'xlm-roberta' else 'mbart'
 
 
 def train_fairseq_sentencepiece(

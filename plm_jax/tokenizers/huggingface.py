@@ -89,11 +89,8 @@ def read_tokenizer_class(folder: epath.Path) -> str:
   model_config = folder / 'config.json'
   if name is None and model_config.exists():
     name = storage.read_json(model_config, error=TokenizerError).get('tokenizer_class')
-  if name is None:
-    return ''
-  if name in GENERIC_CLASSES:
-    return str(name)
-  return str(name).removesuffix('Fast')
+  name = '' if name is None else str(name)
+  return name if name in GENERIC_CLASSES else name.removesuffix('Fast')
 
 
 def check_class(folder: epath.Path, file: str) -> None:
@@ -113,7 +110,9 @@ def check_class(folder: epath.Path, file: str) -> None:
   short = name.removesuffix('Tokenizer')
   known = [f'{class_name}Tokenizer' for class_name in CLASSES_BY_FILE.get(file, ())]
   if file == TOKENIZER_FILE:
-    supported = name in GENERIC_CLASSES or name in supported_classes()
+    supported = name in GENERIC_CLASSES or any(
+        f'{class_name}Tokenizer' == name
+        for class_name in itertools.chain.from_iterable(CLASSES_BY_FILE.values()))
     wrong = short in PYTHON_CLASSES or ('auto_map' in content and not supported)
   else:
     wrong = bool(name) and name not in GENERIC_CLASSES and name not in known
@@ -132,12 +131,6 @@ def check_class(folder: epath.Path, file: str) -> None:
     if (value := content.get(option)) is not None and value not in values:
       raise TokenizerError(
           f'{folder / CONFIG_FILE}: {option} is {abbreviate(value)}, which is not implemented here')
-
-
-def supported_classes() -> list[str]:
-  """Return the names of all classes whose vocabulary files are read."""
-  names = itertools.chain.from_iterable(CLASSES_BY_FILE.values())
-  return [f'{name}Tokenizer' for name in names]
 
 
 def read_declared_tokens(
@@ -166,9 +159,7 @@ def read_declared_tokens(
         flagged.add(token.content)
     role = key.removesuffix('_token')
     if key.endswith('_token') and role in SPECIAL_ROLES:
-      roles[role] = ''
-      if entries:
-        roles[role] = make_added_token(entries[0]).content
+      roles[role] = make_added_token(entries[0]).content if entries else ''
   tokens: dict[str, tuple[int | None, AddedToken]] = {}
   numbered = list((decoder or {}).items())
   numbered += [(token['id'], token) for token in (content or {}).get('added_tokens') or []]
@@ -359,13 +350,9 @@ def missing_tokens(base: Tokenizer, declared: DeclaredTokens) -> list[str]:
       missing.append(name)
       continue
     own_id, lstrip = own[name]
-    flagged = name in declared.flagged
-    differs = number not in (None, own_id) or token.single_word
-    if flagged and not token.special:
-      differs = True
-    if flagged and lstrip is not None and (token.lstrip, token.rstrip) != (lstrip, False):
-      differs = True
-    if differs:
+    strips = lstrip is not None and (token.lstrip, token.rstrip) != (lstrip, False)
+    flags_differ = name in declared.flagged and (strips or not token.special)
+    if number not in (None, own_id) or token.single_word or flags_differ:
       missing.append(name)
   return missing
 
@@ -385,10 +372,7 @@ def special_flags(base: Tokenizer) -> dict[str, tuple[int, bool | None]]:
     ids = base.specials
   else:
     ids = base.vocab.specials
-  tokens = {}
-  for i in ids:
-    tokens[base.pieces[i]] = i, None  # spaces next to a token are no tokens
-  return tokens
+  return {base.pieces[i]: (i, None) for i in ids}  # spaces next to a token are no tokens
 
 
 def add_tokens(

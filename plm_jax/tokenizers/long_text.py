@@ -8,8 +8,10 @@ are left out of tokenizer training.
 Most words of a text occurred before, and a lookup is far faster than encoding. `WordCache` is for
 tokenizers that encode the words of a text independently of each other.
 """
+import abc
 import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
 import itertools
 import re
 import threading
@@ -20,6 +22,7 @@ import tokenizers
 
 from plm_jax import unicode_words
 from plm_jax.errors import name_field
+from plm_jax.tokenizers.contract import Tokenizer, reject_surrogates
 
 MAX_PART = 1 << 16  # characters of a text that are encoded at once
 MAX_BATCH = 1 << 20  # characters of all texts that are encoded at once, about
@@ -141,6 +144,62 @@ def no_words_message() -> str:
 
 
 MAX_BYTES = 1 << 27  # about; beyond it the cache is emptied
+
+
+class LibraryTokenizer(Tokenizer):
+  """Base class of tokenizers that the `tokenizers` library runs, which split long texts."""
+
+  _plain: tokenizers.Tokenizer
+  """the library's tokenizer, which takes names of special tokens as text"""
+  _border: re.Pattern = PUNCTUATION_BORDERS
+  """where a long text can be cut"""
+  _whole = False
+  """whether a run without a border stays in one part"""
+
+  @property
+  @abc.abstractmethod
+  def _with_specials(self) -> tokenizers.Tokenizer:
+    """The library's tokenizer, which finds special tokens by their names."""
+
+  @property
+  @abc.abstractmethod
+  def _arguments(self) -> tuple[Any, ...]:
+    """Arguments of the constructor: worker processes build the library's tokenizers again."""
+
+  @reject_surrogates
+  def encode(self, text: str, specials: bool = False) -> list[int]:
+    library = self._with_specials if specials else self._plain
+    ids = []
+    for part in split_text(text, self._border, self._whole):
+      ids += library.encode(part, add_special_tokens=False).ids
+    return ids
+
+  @reject_surrogates
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    run = functools.partial(self._plain.encode_batch_fast, add_special_tokens=False)
+    return encode_in_parts(run, texts, self._border, self._whole)[:2]
+
+  @reject_surrogates
+  def encode_with_offsets(
+      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
+    run = functools.partial(self._plain.encode_batch, add_special_tokens=False)
+    return encode_in_parts(run, texts, self._border, self._whole, places=True)
+
+  def _encode_words(self, words: list[str]) -> list[list[int]]:
+    """Encode words for a `WordCache`."""
+    encodings = self._plain.encode_batch_fast(words, add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+  def _split_long(self, text: str, words: list[str]) -> list[str]:
+    """Split the words of a long text that are too long."""
+    if len(text) <= MAX_PART:
+      return words
+    parts = (split_text(word, self._border) for word in words)
+    return list(itertools.chain.from_iterable(parts))
+
+  def __reduce__(self):
+    return type(self), self._arguments
 
 
 class WordCache:

@@ -60,25 +60,20 @@ class ByteTokenizer(Tokenizer):
     file = epath.Path(file)
     with parse_errors_as(file, f"the configuration of transformers' {HF_CLASS}", TokenizerError):
       content = read_json(file)
-      if not is_byt5_config(file):
+      if content.get('tokenizer_class') != HF_CLASS:
         raise TokenizerError(
             f'{file} is of the class {abbreviate(content.get("tokenizer_class"))}, which has a '
             'vocabulary: name that.')
       added = content.get('added_tokens_decoder') or {}
       names = [token['content'] for token in added.values()]
       names += map(str, content.get('additional_special_tokens') or ())
-      extra_tokens = set()
-      for name in names:
-        if EXTRA_ID.fullmatch(name):
-          extra_tokens.add(name)
+      extra_tokens = set(filter(EXTRA_ID.fullmatch, names))
       if others := sorted(set(names) - extra_tokens - set(SPECIALS.values())):
         raise TokenizerError(
             f'{file} adds the tokens {abbreviate(others[:5])} to the bytes, which is not '
             'implemented')
       # transformers writes extra_ids=0 next to the tokens themselves.
-      extra = len(extra_tokens)
-      if not extra:
-        extra = read_option(content, 'extra_ids', 125, most=MAX_EXTRA_TOKENS)
+      extra = len(extra_tokens) or read_option(content, 'extra_ids', 125, most=MAX_EXTRA_TOKENS)
       if extra_tokens - {f'<extra_id_{number}>' for number in range(extra)}:
         raise TokenizerError(
             f'{file}: expected <extra_id_0> to <extra_id_{extra - 1}>, got '
@@ -107,10 +102,8 @@ class ByteTokenizer(Tokenizer):
     """Encode like `encode_flat`, with the offset of the character of each byte in its text [T]."""
     ids, lengths = self.encode_flat(texts)
     starts = (ids - len(SPECIALS)) & 0xC0 != 0x80  # first bytes of characters
-    offsets = [np.zeros(0, np.int64)]
-    for text_starts in np.split(starts, np.cumsum(lengths)[:-1]):
-      offsets.append(np.cumsum(text_starts) - 1)
-    return ids, lengths, np.concatenate(offsets)
+    parts = np.split(starts, np.cumsum(lengths)[:-1])
+    return ids, lengths, np.concatenate([np.cumsum(part) - 1 for part in parts])
 
   def decode(self, ids: Iterable[int]) -> str:
     """Decode ids into text; other tokens than bytes, and incomplete characters, become nothing."""
@@ -129,8 +122,3 @@ class ByteTokenizer(Tokenizer):
     config = {'kind': self.kind, 'tokenizer_class': HF_CLASS, 'extra_ids': self.extra}
     config |= {f'{role}_token': name for role, name in SPECIALS.items()}
     return {CONFIG_FILE: config_bytes(config)}
-
-
-def is_byt5_config(file: epath.Path) -> bool:
-  """Return whether a `tokenizer_config.json` exists and names transformers' ByT5 class."""
-  return file.exists() and read_json(file).get('tokenizer_class') == HF_CLASS

@@ -19,14 +19,13 @@ from plm_jax.tokenizers import byte_bpe, long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
-    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
     add_encoder_roles,
     config_bytes,
-    reject_surrogates,
 )
+from plm_jax.tokenizers.long_text import LibraryTokenizer
 from plm_jax.tokenizers.sentence_piece import BYTE_TOKEN, SENTINEL_TOKEN, starts_albert_word
 from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
 
@@ -46,8 +45,11 @@ KNOWN_PATTERNS = frozenset(byte_bpe.SPLIT_PATTERNS) | frozenset({
 NO_BORDERS = re.compile('(?!)')
 
 
-class TokenizerJson(Tokenizer):
-  """Tokenizer of the `tokenizers` library from the content of a tokenizer.json."""
+class TokenizerJson(LibraryTokenizer):
+  """Tokenizer of the `tokenizers` library from the content of a tokenizer.json.
+
+  Added tokens that are not special are tokens with and without `specials`.
+  """
 
   def __init__(
       self, content: Mapping[str, Any], roles: Mapping[str, str],
@@ -71,6 +73,10 @@ class TokenizerJson(Tokenizer):
       raise TokenizerError(
           f'model.dropout is {abbreviate(model["dropout"])}: a text has other ids each time')
     self.keeps_leading_space = self.kind == 'byte_bpe'
+    # A long text cannot be cut if every text gets a space whatever it begins with.
+    steps = flatten_steps(content.get('normalizer'))
+    prepends = any(step['type'] == 'Prepend' for step in steps)
+    self._border = NO_BORDERS if prepends else long_text.SPACE_BORDERS
     added = content.get('added_tokens') or []
     self._special_names = {token['content'] for token in added if token.get('special')}
     self._plain = self._build_plain()
@@ -78,45 +84,16 @@ class TokenizerJson(Tokenizer):
     plain_tokens = model_tokens(model)
     new_tokens = [token for token in added if token['content'] not in plain_tokens]
     self._model_size = len(names) - len(new_tokens)
-    self._token_bytes = []
-    for n, name in enumerate(names):
-      is_of_model = n < self._model_size
-      self._token_bytes.append(byte_bpe.token_bytes(name) if is_of_model else name.encode())
+    of_model, others = names[:self._model_size], names[self._model_size:]
+    self._token_bytes = list(map(byte_bpe.token_bytes, of_model)) + list(map(str.encode, others))
     self.pieces = names
     if self.kind == 'byte_bpe':
       self.pieces = [byte_bpe.display_token(content) for content in self._token_bytes]
     self._ids = {name: n for n, name in enumerate(names)}
     self.vocab = self._make_vocab()
-    silent_ids = set()
-    for name in self._special_names:
-      if name in self._ids:
-        silent_ids.add(self._ids[name])
-    self._silent_ids = frozenset(silent_ids)
+    self._silent_ids = frozenset(
+        self._ids[name] for name in self._special_names if name in self._ids)
     self.starts_word = np.array([self._starts_word(n) for n in range(len(names))])
-
-  @reject_surrogates
-  def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Encode a text; with `specials`, names of special tokens become those tokens.
-
-    Other added tokens are tokens with and without `specials`.
-    """
-    library = self._with_specials if specials else self._plain
-    ids = []
-    for part in long_text.split_text(text, self._border):
-      ids += library.encode(part, add_special_tokens=False).ids
-    return ids
-
-  @reject_surrogates
-  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    run = functools.partial(self._plain.encode_batch_fast, add_special_tokens=False)
-    return long_text.encode_in_parts(run, texts, self._border)[:2]
-
-  @reject_surrogates
-  def encode_with_offsets(
-      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
-    run = functools.partial(self._plain.encode_batch, add_special_tokens=False)
-    return long_text.encode_in_parts(run, texts, self._border, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Decode ids into text.
@@ -127,9 +104,7 @@ class TokenizerJson(Tokenizer):
     if self.kind == 'sentencepiece':
       numbers = [i for i in numbers if i not in self._silent_ids]
     text = self._with_specials.decode(numbers, skip_special_tokens=False)
-    if self.kind == 'wordpiece':
-      return remove_chinese_spaces(text)
-    return text
+    return remove_chinese_spaces(text) if self.kind == 'wordpiece' else text
 
   @property
   def byte_lengths(self) -> np.ndarray:
@@ -152,9 +127,7 @@ class TokenizerJson(Tokenizer):
       return 2
     pair = [next(iter(part)) for part in step.get('pair') or ()]
     texts = [n for n, part in enumerate(pair) if part == 'Sequence']
-    if len(texts) == 2:
-      return texts[1] - texts[0] - 1
-    return 1
+    return texts[1] - texts[0] - 1 if len(texts) == 2 else 1
 
   def _files(self) -> dict[str, bytes]:
     config = {'kind': 'tokenizer_json', 'tokenizer_class': 'PreTrainedTokenizerFast'}
@@ -163,15 +136,6 @@ class TokenizerJson(Tokenizer):
     config |= {f'{role}_token': name for role, name in self.roles.items()}
     return {TOKENIZER_FILE: (json.dumps(self.content, ensure_ascii=False) + '\n').encode(),
             CONFIG_FILE: config_bytes(config, ensure_ascii=False)}
-
-  @functools.cached_property
-  def _border(self) -> re.Pattern:
-    """Where a long text can be cut: nowhere, if every text gets a space whatever it begins with."""
-    normalizer = self.content.get('normalizer')
-    prepends = any(step['type'] == 'Prepend' for step in flatten_steps(normalizer))
-    if prepends:
-      return NO_BORDERS
-    return long_text.SPACE_BORDERS
 
   def _list_tokens(self, added: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of all tokens by id. Raises TokenizerError for gaps."""
@@ -192,9 +156,7 @@ class TokenizerJson(Tokenizer):
     ids, model = self._ids, self.content['model']
     roles = {role: ids[name] for role, name in self.roles.items() if name in ids}
     if self.kind == 'sentencepiece' and 'unk_id' in model:
-      roles['unk'] = model['unk_id']
-      if roles['unk'] is None:
-        roles['unk'] = -1
+      roles['unk'] = -1 if model['unk_id'] is None else model['unk_id']
     if self.languages:
       # mBART has no token of its own before a text, although its class names one.
       roles = {role: i for role, i in roles.items() if role not in ('cls', 'sep')}
@@ -253,9 +215,7 @@ class TokenizerJson(Tokenizer):
     if content['model']['type'] == 'Unigram':
       # A unigram model has its special tokens among the others, and would find them in a text.
       def rename(name: str) -> str:
-        if name in self._special_names:
-          return f'\uffff{name}\uffff'
-        return name
+        return f'\uffff{name}\uffff' if name in self._special_names else name
 
       added = [{**token, 'content': rename(token['content'])}
                for token in content.get('added_tokens') or []]
@@ -266,12 +226,9 @@ class TokenizerJson(Tokenizer):
     library.encode_special_tokens = True
     return library
 
-  def __getstate__(self):
-    """Return the constructor arguments: worker processes build the library's tokenizers again."""
+  @property
+  def _arguments(self):
     return self.content, self.roles, self.languages
-
-  def __setstate__(self, state):
-    self.__init__(*state)
 
 
 def model_kind(content: Mapping[str, Any]) -> str:

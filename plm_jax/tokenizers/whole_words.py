@@ -58,9 +58,7 @@ class WordTokenizer(Tokenizer):
     if tuple(words[:3]) != SPECIALS:
       raise TokenizerError(f'a list of words begins with {", ".join(SPECIALS)}, one per line')
     self.pieces, self.punctuation = list(words), signs
-    self.kind = 'words'
-    if signs:
-      self.kind = 'words_and_signs'
+    self.kind = 'words_and_signs' if signs else 'words'
     self._ids = {word: number for number, word in enumerate(self.pieces)}
     if len(self._ids) < len(self.pieces):
       repeated = next(
@@ -68,9 +66,7 @@ class WordTokenizer(Tokenizer):
       raise TokenizerError(f'a list of words has {repeated!r} twice')
     self.vocab = Vocab(
         len(self.pieces), bos=SENTENCE_BEGIN, eos=SENTENCE_END, unk=UNKNOWN_WORD)
-    self._word_pattern = SPACED_WORDS
-    if signs:
-      self._word_pattern = WORDS_AND_PUNCTUATION
+    self._word_pattern = WORDS_AND_PUNCTUATION if signs else SPACED_WORDS
 
   @classmethod
   def load(cls, file: epath.PathLike) -> 'WordTokenizer':
@@ -91,9 +87,7 @@ class WordTokenizer(Tokenizer):
     del specials
     get = self._ids.get
     ids = [get(word, UNKNOWN_WORD) for word in self.split(text)]
-    if ids:
-      return ids + [SENTENCE_END]
-    return []
+    return ids + [SENTENCE_END] if ids else []
 
   def lookup_ids(self, words: Sequence[str]) -> list[int]:
     """Return the id of each word as written, else in lower case, else the unknown id."""
@@ -173,9 +167,7 @@ def train_word_tokenizer(texts: Iterable[str], size: int, signs: bool = False) -
     TokenizerError: the texts have no words.
   """
   pattern = WORDS_AND_PUNCTUATION if signs else SPACED_WORDS
-  counts: collections.Counter[str] = collections.Counter()
-  for text in texts:
-    counts.update(pattern.findall(text))
+  counts = collections.Counter(itertools.chain.from_iterable(map(pattern.findall, texts)))
   for word in SPECIALS:
     counts.pop(word, None)
   if not counts:

@@ -17,18 +17,15 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from plm_jax.errors import name_field, parse_errors_as
 from plm_jax.tokenizers import long_text
-from plm_jax.tokenizers.byte_bpe import check_merges, parse_merges, read_merges_file
+from plm_jax.tokenizers.byte_bpe import bpe_files, check_merges, parse_merges, read_merges_file
 from plm_jax.tokenizers.contract import (
-    CONFIG_FILE,
-    Tokenizer,
     TokenizerError,
     Vocab,
     check_contiguous_ids,
-    config_bytes,
     read_json,
     reject_surrogates,
 )
-from plm_jax.tokenizers.long_text import WordCache
+from plm_jax.tokenizers.long_text import LibraryTokenizer, WordCache
 from plm_jax.tokenizers.wordpiece import ASCII_PARTS, CHINESE, CHINESE_WORDS, BertNormalization
 
 UNKNOWN_TOKEN, SUFFIX = '<unk>', '</w>'
@@ -39,7 +36,7 @@ SPECIALS = {'bos': '_start_', 'sep': '_delimiter_', 'cls': '_classify_'}
 NORMALIZATION = BertNormalization()
 
 
-class WordBPE(Tokenizer):
+class WordBPE(LibraryTokenizer):
   """BPE within words (GPT): characters of a word, merged pair by pair."""
 
   kind = 'word_bpe'
@@ -74,28 +71,12 @@ class WordBPE(Tokenizer):
       return cls(content, read_merges_file(file, content))
 
   @reject_surrogates
-  def encode(self, text: str, specials: bool = False) -> list[int]:
-    """Encode a text; with `specials`, names such as '_start_' become special tokens."""
-    library = self._with_specials if specials else self._plain
-    ids = []
-    for part in long_text.split_text(text, long_text.PUNCTUATION_BORDERS):
-      ids += library.encode(part).ids
-    return ids
-
-  @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Encode N texts into flat arrays: ids [T] uint32, ids per text [N].
 
     No token crosses a space or touches a Chinese character, so words are encoded once and cached.
     """
     return self._cache.lookup_texts([self._split_words(text) for text in texts])
-
-  @reject_surrogates
-  def encode_with_offsets(
-      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
-    return long_text.encode_in_parts(
-        self._plain.encode_batch, texts, long_text.PUNCTUATION_BORDERS, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Decode ids into text, with spaces between words and punctuation."""
@@ -110,17 +91,17 @@ class WordBPE(Tokenizer):
 
   def assemble(self) -> tokenizers.Tokenizer:
     """Build the library's tokenizer, including special tokens."""
-    return add_special_tokens(assemble(self.ids, self.merges), self)
+    tokenizer = assemble(self.ids, self.merges)
+    tokenizer.add_special_tokens([
+        tokenizers.AddedToken(self.pieces[i], normalized=False, special=True)
+        for i in self.vocab.specials])
+    return tokenizer
 
   def _files(self) -> dict[str, bytes]:
     config = {
         'kind': self.kind, 'tokenizer_class': 'OpenAIGPTTokenizer', 'unk_token': UNKNOWN_TOKEN}
     config |= {f'{role}_token': name for role, name in SPECIALS.items() if name in self.ids}
-    vocab = {token: i for i, token in enumerate(self.pieces)}
-    merges = ''.join(f'{left} {right}\n' for left, right in self.merges)
-    return {'vocab.json': json.dumps(vocab, ensure_ascii=False).encode(),
-            'merges.txt': f'#version: 0.2\n{merges}'.encode(),
-            CONFIG_FILE: config_bytes(config, ensure_ascii=False)}
+    return bpe_files(self.ids, self.merges, config)
 
   def _split_words(self, text: str) -> list[str]:
     """Split a text into words, and words that are too long into parts.
@@ -129,26 +110,15 @@ class WordBPE(Tokenizer):
     that Python knows.
     """
     words = CHINESE_WORDS.findall(text) if CHINESE.search(text) else text.split(' ')
-    if len(text) <= long_text.MAX_PART:
-      return words
-    parts = []
-    for word in words:
-      parts += long_text.split_text(word, long_text.PUNCTUATION_BORDERS)
-    return parts
-
-  def _encode_words(self, words: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in self._plain.encode_batch_fast(words)]
+    return self._split_long(text, words)
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
     return self.assemble()
 
-  def __getstate__(self):
-    """Return the constructor arguments: worker processes build the library's tokenizers again."""
+  @property
+  def _arguments(self):
     return self.ids, self.merges
-
-  def __setstate__(self, state):
-    self.__init__(*state)
 
 
 def train_word_bpe(texts: Iterable[str], size: int, min_count: int = 2) -> WordBPE:
@@ -198,14 +168,6 @@ def assemble(ids: dict[str, int], merges: Sequence[Any]) -> tokenizers.Tokenizer
   tokenizer.normalizer = NORMALIZATION.build_normalizer()
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.BPEDecoder(suffix=SUFFIX)
-  return tokenizer
-
-
-def add_special_tokens(tokenizer: tokenizers.Tokenizer, of: WordBPE) -> tokenizers.Tokenizer:
-  """Add the special tokens `of` another tokenizer to the library's `tokenizer`, and return it."""
-  tokenizer.add_special_tokens([
-      tokenizers.AddedToken(of.pieces[i], normalized=False, special=True)
-      for i in of.vocab.specials])
   return tokenizer
 
 

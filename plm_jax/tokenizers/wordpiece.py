@@ -17,7 +17,6 @@ from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
-    Tokenizer,
     TokenizerError,
     Vocab,
     abbreviate,
@@ -26,7 +25,7 @@ from plm_jax.tokenizers.contract import (
     read_option,
     reject_surrogates,
 )
-from plm_jax.tokenizers.long_text import WordCache
+from plm_jax.tokenizers.long_text import LibraryTokenizer, WordCache
 
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 COVERAGE = 0.9999  # share of the characters of a text that get tokens
@@ -58,7 +57,7 @@ class BertNormalization:
         lowercase=self.lowercase)
 
 
-class WordPiece(Tokenizer):
+class WordPiece(LibraryTokenizer):
   """WordPiece: greedy longest match from the left within words.
 
   A word of more than 100 characters is [UNK], as in transformers.
@@ -66,6 +65,7 @@ class WordPiece(Tokenizer):
 
   kind = 'wordpiece'
   keeps_leading_space = False
+  _whole = True
 
   def __init__(self, pieces: Sequence[str], text: BertNormalization = BertNormalization()):
     """Build the tokenizer.
@@ -106,15 +106,9 @@ class WordPiece(Tokenizer):
         tokens.pop()
       return cls(tokens, text or guess_normalization(file, tokens))
 
-  @reject_surrogates
   def encode(self, text: str, specials: bool = False) -> list[int]:
     """Encode a text; with `specials`, names such as '[MASK]' become special tokens."""
-    library = self._with_specials if specials else self._plain
-    text = shorten_long_words(text)
-    ids = []
-    for part in long_text.split_text(text, long_text.PUNCTUATION_BORDERS, whole=True):
-      ids += library.encode(part, add_special_tokens=False).ids
-    return ids
+    return super().encode(shorten_long_words(text), specials)
 
   @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -124,14 +118,6 @@ class WordPiece(Tokenizer):
     """
     words = [self._split_words(shorten_long_words(text)) for text in texts]
     return self._cache.lookup_texts(words)
-
-  @reject_surrogates
-  def encode_with_offsets(
-      self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encode like `encode_flat`, with the character offset of each id in its text [T]."""
-    run = functools.partial(self._plain.encode_batch, add_special_tokens=False)
-    return long_text.encode_in_parts(
-        run, texts, long_text.PUNCTUATION_BORDERS, whole=True, places=True)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Decode ids into text, without spaces around Chinese characters and punctuation."""
@@ -171,13 +157,13 @@ class WordPiece(Tokenizer):
     return {'vocab.txt': vocab.encode(), CONFIG_FILE: config_bytes(config)}
 
   def _split_words(self, text: str) -> list[str]:
-    if (text.isascii() or not self.text.chinese_chars or not CHINESE.search(text)):
+    if text.isascii() or not self.text.chinese_chars or not CHINESE.search(text):
       return text.split(' ')
     return CHINESE_WORDS.findall(text)
 
-  def _encode_words(self, words: list[str]) -> list[list[int]]:
-    encodings = self._plain.encode_batch_fast(words, add_special_tokens=False)
-    return [encoding.ids for encoding in encodings]
+  @property
+  def _arguments(self):
+    return self.pieces, self.text
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
