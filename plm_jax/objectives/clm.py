@@ -8,14 +8,14 @@ import jax.numpy as jnp
 
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import NextTokenHead
-from plm_jax.objectives import Objective, Requirements, TextLayout
-from plm_jax.objectives.mlm import classification_losses, compute_z_loss
+from plm_jax.objectives import Requirements, TextLayout
+from plm_jax.objectives.mlm import TokenPrediction, compute_z_loss
 from plm_jax.tokenizers.contract import boundary_ids
 from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class CausalLM(Objective):
+class CausalLM(TokenPrediction):
   """Causal language modeling (GPT: Radford et al. 2018, section 3.1) on packed documents.
 
   By default, a sequence begins with the start token, also where its text begins inside a document.
@@ -24,6 +24,7 @@ class CausalLM(Objective):
   same token.
   """
 
+  predictions = ('clm', 'lm', 'weights'),
   limits = intervals(loss_blocks='[1, inf)')
 
   isolated: bool = True
@@ -115,14 +116,9 @@ class CausalLM(Objective):
     return {'lm': head}
 
   def loss(self, outputs, batch):
-    logits, weights = outputs['lm'], batch['weights']
-    losses = classification_losses('clm', logits, batch['labels'], weights)
+    losses = super().loss(outputs, batch)
     if self.z_loss:
-      losses['z'] = compute_z_loss(LogitStats.from_logits(logits, batch['labels']), weights)
+      stats = LogitStats.from_logits(outputs['lm'], batch['labels'])
+      losses['z'] = compute_z_loss(stats, batch['weights'])
     return losses
-
-  def accuracy_targets(self, outputs, batch):
-    del outputs
-    return {'clm': (batch['labels'], batch['weights'])}
-
 

@@ -341,6 +341,17 @@ def keep_tokens(tokens, keep, length: int):
   return kept, jnp.minimum(keep.sum(), length)
 
 
+def describe_distribution(
+    option: Callable[[str], str], lengths: tuple[float, ...]) -> str | None:
+  """Explain that the probabilities of span lengths do not sum to 1; None: they do.
+
+  option: function from the name of a field to the option that users know.
+  """
+  if math.isclose(sum(lengths), 1, abs_tol=1e-3):
+    return None
+  return f'{option("lengths")} are probabilities and sum to 1, got {lengths}'
+
+
 def describe_excess(
     option: Callable[[str], str], mask_share: float, random_share: float) -> str | None:
   """Explain that the fractions of [MASK] and of random tokens exceed 1 together; None: they do not.
@@ -354,53 +365,34 @@ def describe_excess(
 
 
 def replace_tokens(
-    key, tokens, positions, weights, vocab, shares: tuple[float, float], spans=None):
+    key, tokens, chosen, vocab, shares: tuple[float, float], spans=None, others=None):
   """Replace predicted tokens: [MASK], a random token, or unchanged (BERT's 80/10/10).
 
   Args:
     key: random key.
     tokens: [length].
-    positions: predicted positions, [predictions].
-    weights: 0 where a position does not count, [predictions].
+    chosen: predicted positions and their weights, 0 where a position does not count, [predictions]
+      each.
     vocab: the tokenizer's `Vocab`.
     shares: fraction that becomes [MASK], fraction that becomes a random token.
-    spans: number of each token's span, up to length, [length]: one sample decides for a whole span.
-      None: one sample per token.
-
-  Returns:
-    tokens [length].
-  """
-  draw_key, id_key = jax.random.split(key)
-  if spans is None:
-    draw = jax.random.uniform(draw_key, positions.shape)
-  else:
-    draw = jax.random.uniform(draw_key, (tokens.shape[0] + 1,))[spans[positions]]
-  random_id = jax.random.randint(id_key, positions.shape, 0, vocab.size)
-  changed = jnp.where(draw < sum(shares), random_id, tokens[positions])
-  new = jnp.where(draw < shares[0], vocab.mask, changed)
-  return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')
-
-
-def replace_words(key, tokens, chosen, words, others, size: int, shares: tuple[float, float]):
-  """Replace predicted words by synonyms, random tokens, or not at all (MacBERT).
-
-  Args:
-    key: random key.
-    tokens: [length].
-    chosen: predicted positions and their weights, [predictions] each.
-    words: word of each token, [length]; one sample decides for all tokens of a word.
-    others: synonym at each place, [length]; -1 where there is none, for a random token.
-    size: vocabulary size.
-    shares: fraction of synonyms, fraction of random tokens.
+    spans: number of each token's span, or word, up to length, [length]: one sample decides for a
+      whole span. None: one sample per token.
+    others: synonym at each place, in place of [MASK] (MacBERT), [length]; -1 where there is none,
+      for a random token. None: no synonyms.
 
   Returns:
     tokens [length].
   """
   positions, weights = chosen
   draw_key, id_key = jax.random.split(key)
-  draw = jax.random.uniform(draw_key, (words.shape[0] + 1,))[words[positions]]
-  random_id = jax.random.randint(id_key, positions.shape, 0, size)
-  other = jnp.where(others[positions] < 0, random_id, others[positions])
+  if spans is None:
+    draw = jax.random.uniform(draw_key, positions.shape)
+  else:
+    draw = jax.random.uniform(draw_key, (tokens.shape[0] + 1,))[spans[positions]]
+  random_id = jax.random.randint(id_key, positions.shape, 0, vocab.size)
+  mask = vocab.mask
+  if others is not None:
+    mask = jnp.where(others[positions] < 0, random_id, others[positions])
   changed = jnp.where(draw < sum(shares), random_id, tokens[positions])
-  new = jnp.where(draw < shares[0], other, changed)
+  new = jnp.where(draw < shares[0], mask, changed)
   return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')

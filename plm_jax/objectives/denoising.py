@@ -29,8 +29,16 @@ from plm_jax.tokenizers.fairseq_sentencepiece import MBART50_LANGUAGES
 from plm_jax.validation import ValidatedConfig, intervals
 
 
+class TextNoise(ValidatedConfig):
+  """Base class of noises; `apply` maps (key, text, vocab) to the text with noise."""
+
+  def max_noised_length(self, size: int) -> int:
+    """Return the maximum length of a text of `size` tokens with this noise."""
+    return size
+
+
 @dataclasses.dataclass(frozen=True)
-class TokenMasking(ValidatedConfig):
+class TokenMasking(TextNoise):
   """Token masking: random tokens become [MASK] (BART: Lewis et al. 2020, section 2.2, after BERT).
 
   Of n tokens ceil(mask_rate n) are masked.
@@ -43,10 +51,6 @@ class TokenMasking(ValidatedConfig):
   random: float = 0.0
   """Probability that a token becomes a random token instead."""
 
-  def max_noised_length(self, size: int) -> int:
-    """Return `size`: a mask replaces one token."""
-    return size
-
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
     """Replace a fraction of the tokens with masks."""
     keys = jax.random.split(key, 2)
@@ -57,7 +61,7 @@ class TokenMasking(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenDeletion(ValidatedConfig):
+class TokenDeletion(TextNoise):
   """Token deletion: random tokens are removed without a mark (BART: Lewis et al. 2020, section
   2.2).
 
@@ -69,10 +73,6 @@ class TokenDeletion(ValidatedConfig):
   rate: float = 0.15
   """Fraction of the tokens."""
 
-  def max_noised_length(self, size: int) -> int:
-    """Return `size`, which deletion does not exceed."""
-    return size
-
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
     """Delete a fraction of the tokens."""
     del vocab
@@ -82,7 +82,7 @@ class TokenDeletion(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextInfilling(ValidatedConfig):
+class TextInfilling(TextNoise):
   """Text infilling: spans of random length become one mask each (BART: Lewis et al. 2020, section
   2.2).
 
@@ -114,10 +114,6 @@ class TextInfilling(ValidatedConfig):
       n = len(found)
       found.append(math.exp(-mean) * mean ** n / math.factorial(n))
     return tuple(found)
-
-  def max_noised_length(self, size: int) -> int:
-    """Return `size`: masks of empty spans take the room of removed tokens, or are left out."""
-    return size
 
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
     """Replace spans with one mask each; spans of length 0 insert one."""
@@ -151,7 +147,7 @@ class TextInfilling(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class WordMasking(ValidatedConfig):
+class WordMasking(TextNoise):
   """Whole-word masking of Chinese BART: some words become one mask each (CPT: Shao et al. 2021).
 
   As released (fastnlp/CPT, pretrain/megatron/data/bart_dataset.py, add_whole_word_mask): of n
@@ -168,10 +164,6 @@ class WordMasking(ValidatedConfig):
   """Fraction of `mask_rate`, of words whose first character alone becomes a mask."""
   random: float = 0.1
   """Probability that a random token replaces a mask."""
-
-  def max_noised_length(self, size: int) -> int:
-    """Return `size`: a mask replaces one token or more."""
-    return size
 
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
     """Replace words with one mask each, and first characters of other words with a mask."""
@@ -200,7 +192,7 @@ class WordMasking(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenInsertion(ValidatedConfig):
+class TokenInsertion(TextNoise):
   """Token insertion: masks between the tokens (fairseq's denoising_dataset.py, not in the paper).
 
   There are ceil(rate (n + 2)) masks for n tokens.
@@ -214,7 +206,6 @@ class TokenInsertion(ValidatedConfig):
   """Fraction of the masks that are random tokens instead, rounded up."""
 
   def max_noised_length(self, size: int) -> int:
-    """Return the maximum length of a text of `size` tokens with inserted masks."""
     return size + math.ceil(round(self.rate * (size + 2), 4))
 
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
@@ -224,7 +215,7 @@ class TokenInsertion(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePermutation(ValidatedConfig):
+class SentencePermutation(TextNoise):
   """Sentence permutation: whole sentences in random order (BART: Lewis et al. 2020, section
   2.2)."""
 
@@ -232,10 +223,6 @@ class SentencePermutation(ValidatedConfig):
 
   rate: float = 1.0
   """Fraction of the sentences that are shuffled among their places, rounded up."""
-
-  def max_noised_length(self, size: int) -> int:
-    """Return `size`: tokens only move."""
-    return size
 
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
     """Shuffle a fraction of the sentences among their places."""
@@ -253,7 +240,7 @@ class SentencePermutation(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class DocumentRotation(ValidatedConfig):
+class DocumentRotation(TextNoise):
   """Document rotation: the text starts at a random token and wraps around (BART: Lewis et al.
   2020, 2.2)."""
 
@@ -261,10 +248,6 @@ class DocumentRotation(ValidatedConfig):
 
   share: float = 1.0
   """Fraction of the texts that are rotated."""
-
-  def max_noised_length(self, size: int) -> int:
-    """Return `size`: tokens only move."""
-    return size
 
   def apply(self, key, text: TextBuffer, vocab) -> TextBuffer:
     """Rotate a fraction of the texts to start at a random token."""

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.heads import NextTokenHead
-from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
-from plm_jax.objectives.mlm import classification_losses
+from plm_jax.objectives import Requirements, TextLayout, corruption
+from plm_jax.objectives.mlm import TokenPrediction
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.tokenizers.contract import end_of_text_id
 from plm_jax.validation import intervals
@@ -20,7 +20,7 @@ MULTIPLE = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class BlankInfilling(Objective):
+class BlankInfilling(TokenPrediction):
   """Autoregressive blank infilling (GLM: Du et al. 2022, sections 2.1 and 2.2).
 
   Follows the released blocklm_utils.py where the paper leaves a choice open.
@@ -38,6 +38,7 @@ class BlankInfilling(Objective):
   length. And there is no [dBLOCK] noise (block_mask_prob), which the paper does not have either.
   """
 
+  predictions = ('blank', 'lm', 'weights'),
   limits = intervals(
       mask_rate='(0, 1)', mean_span_length='(0, 100]', max_span_length='[1, 170]',
       sentences='[0, 1]', documents='[0, 1]', shortest='[0, 1]', inside='[0, 1]')
@@ -187,13 +188,6 @@ class BlankInfilling(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     return {'lm': NextTokenHead(model.block, model.vocab, model.tied, model.logit_factor)}
-
-  def loss(self, outputs, batch):
-    return classification_losses('blank', outputs['lm'], batch['labels'], batch['weights'])
-
-  def accuracy_targets(self, outputs, batch):
-    del outputs
-    return {'blank': (batch['labels'], batch['weights'])}
 
 
 class BlankSpans(NamedTuple):

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.heads import MaskedLMHead
-from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
-from plm_jax.objectives.mlm import classification_losses
+from plm_jax.objectives import Requirements, TextLayout, corruption
+from plm_jax.objectives.mlm import TokenPrediction
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPermutedLM(Objective):
+class MaskedPermutedLM(TokenPrediction):
   """Masked and permuted language modeling (MPNet: Song et al. 2020, section 2).
 
   A share of the tokens is predicted, in random order. The prediction of a token attends to the
@@ -35,6 +35,7 @@ class MaskedPermutedLM(Objective):
   not predicted, and no token attends to it.
   """
 
+  predictions = ('mpnet', 'mlm', 'weights'),
   limits = intervals(mask_rate='(0, 1)', mask_share='[0, 1]', random_share='[0, 1]')
 
   pair: Single | FullSentences = FullSentences()
@@ -108,7 +109,7 @@ class MaskedPermutedLM(Objective):
 
     # Masks and queries follow the text.
     masked = corruption.replace_tokens(
-        replace_key, tokens, places, weights, vocab, (self.mask_share, self.random_share))[places]
+        replace_key, tokens, (places, weights), vocab, (self.mask_share, self.random_share))[places]
     used = weights > 0
     own_segments = jnp.where(used, segments[places], 0)
     def extend(text, own):
@@ -144,13 +145,6 @@ class MaskedPermutedLM(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
-
-  def loss(self, outputs, batch):
-    return classification_losses('mpnet', outputs['mlm'], batch['labels'], batch['weights'])
-
-  def accuracy_targets(self, outputs, batch):
-    del outputs
-    return {'mpnet': (batch['labels'], batch['weights'])}
 
 
 def choose_last_words(key, real, words, rate: float, most: int):

@@ -2,7 +2,6 @@
 import abc
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Literal
 
 import jax
@@ -62,9 +61,7 @@ class SpanMasking(Masking):
   6/11 3/11 2/11."""
 
   def conflict(self, option):
-    if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
-      return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
-    return None
+    return corruption.describe_distribution(option, self.lengths)
 
   @property
   def masks_spans(self) -> bool:

@@ -1,7 +1,7 @@
 """Masked language modeling (MLM), alone or with next-sentence or sentence-order prediction."""
 from collections.abc import Mapping, Sequence
 import dataclasses
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -151,8 +151,7 @@ class MaskedLM(Objective):
 
     # Masks: uniform, by inverse frequency, by difficulty, or with synonyms.
     most = self.max_predictions(rows['tokens'].shape[1])
-    rate = scheduled_mask_rate(
-        windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
+    rate = scheduled_mask_rate(self, windows.get(PROGRESS))
     token_weights, others = self.masking.weigh_tokens(windows, vocab), None
     if self.masking.synonyms:
       # The same sequences of other words: where tokens go does not depend on which they are.
@@ -200,17 +199,13 @@ class MaskedLM(Objective):
     most, rate = number
     times = self.masking.choose(choose_key, segments > 0, words, most, rate, weights)
     positions, weights = corruption.select_positions(times > 0, most)
-    spans = None
+    spans = None if others is None else words
     if self.masking.replaced == 'span':
       spans, times = times, times > 0
     labels = tokens[positions]
-    shares = self.mask_share, self.random_share
-    if others is None:
-      tokens = corruption.replace_tokens(
-          replace_key, tokens, positions, weights, vocab, shares, spans)
-    else:
-      tokens = corruption.replace_words(
-          replace_key, tokens, (positions, weights), words, others, vocab.size, shares)
+    tokens = corruption.replace_tokens(
+        replace_key, tokens, (positions, weights), vocab, (self.mask_share, self.random_share),
+        spans, others)
     masked = dict(
         tokens=tokens, positions=positions, labels=labels, weights=weights * times[positions])
     if isinstance(self.masking, Adaptive) and self.masking.difficulty == 'loss':
@@ -283,15 +278,15 @@ class MaskedLM(Objective):
     return targets
 
 
-def scheduled_mask_rate(progress, rate: float, last: float | None, held_out: float | None):
+def scheduled_mask_rate(objective: Any, progress):
   """Compute the mask rate, which changes linearly over the run (mask-rate schedule).
 
   Args:
+    objective: with `mask_rate`, `final_mask_rate` and `held_out_mask_rate`.
     progress: fraction of the run that is done; None in evaluation.
-    rate: mask rate at the start of the run.
-    last: mask rate at the end of the run; None: `rate`.
-    held_out: mask rate of evaluation; None: that at the end of the run.
   """
+  rate, last, held_out = (
+      objective.mask_rate, objective.final_mask_rate, objective.held_out_mask_rate)
   last = rate if last is None else last
   if progress is None:
     return last if held_out is None else held_out
@@ -318,6 +313,23 @@ def draw_synonyms(key, candidates, words):
   key = jax.random.fold_in(key, 2)
   chosen = jax.random.randint(key, (words.shape[0] + 1,), 0, size)[words]
   return jnp.take_along_axis(candidates, chosen[:, None], 1)[:, 0]
+
+
+class TokenPrediction(Objective):
+  """Base class of objectives whose losses are cross-entropies of batch['labels']."""
+
+  predictions: ClassVar[tuple[tuple[str, str, str], ...]]
+  """(Loss, head with its logits, field of the batch with the weights of the labels) of each."""
+
+  def loss(self, outputs, batch):
+    losses = {}
+    for name, head, weights in self.predictions:
+      losses |= classification_losses(name, outputs[head], batch['labels'], batch[weights])
+    return losses
+
+  def accuracy_targets(self, outputs, batch):
+    del outputs
+    return {name: (batch['labels'], batch[weights]) for name, _, weights in self.predictions}
 
 
 def classification_losses(name: str, logits, labels, weights, counted=None):

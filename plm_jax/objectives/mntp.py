@@ -1,7 +1,6 @@
 """Masked next-token prediction (GPT-BERT): masked and causal language modeling in one batch."""
 from collections.abc import Mapping
 import dataclasses
-import math
 from typing import Literal
 
 import flax.linen as nn
@@ -66,9 +65,8 @@ class MaskedNextToken(Objective):
   """Factor of the z-loss: the squared log of the softmax denominator (GPT-BERT: 1e-4)."""
 
   def conflict(self, option):
-    if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
-      return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
-    return corruption.describe_excess(option, self.mask_share, self.random_share)
+    return (corruption.describe_distribution(option, self.lengths)
+            or corruption.describe_excess(option, self.mask_share, self.random_share))
 
   @property
   def row_kinds(self) -> Mapping[str, float]:
@@ -108,8 +106,7 @@ class MaskedNextToken(Objective):
     rows = CausalLM().corrupt(key, windows, vocab)
     keys = corruption.split_example_keys(key, windows, 2)
     causal = jax.vmap(lambda k: jax.random.bernoulli(k, float(self.causal)))(keys[:, 0])
-    rate = scheduled_mask_rate(
-        windows.get(PROGRESS), self.mask_rate, self.final_mask_rate, self.held_out_mask_rate)
+    rate = scheduled_mask_rate(self, windows.get(PROGRESS))
     def mask(key, tokens, segments, place):
       return self.mask_row(key, tokens, segments, place, rate, vocab)
     tokens, weights = jax.vmap(mask)(
@@ -137,7 +134,7 @@ class MaskedNextToken(Objective):
     chosen = spans > 0
     positions, weights = corruption.select_positions(chosen, most)
     tokens = corruption.replace_tokens(
-        replace_key, tokens, positions, weights, vocab, (self.mask_share, self.random_share),
+        replace_key, tokens, (positions, weights), vocab, (self.mask_share, self.random_share),
         spans if self.replaced == 'span' else None)
     # The first token is a start, and never masked.
     return tokens, jnp.roll(chosen, -1).astype(jnp.float32)

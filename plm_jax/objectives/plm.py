@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.heads import TiedLMHead
-from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
-from plm_jax.objectives.mlm import classification_losses
+from plm_jax.objectives import Requirements, TextLayout, corruption
+from plm_jax.objectives.mlm import TokenPrediction
 from plm_jax.objectives.row_builders import draw_other_document
 from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutationLM(Objective):
+class PermutationLM(TokenPrediction):
   """Permutation language modeling (XLNet: Yang et al. 2019, sections 2.2 to 2.5).
 
   Follows the released data_utils.py where the paper leaves a choice open.
@@ -44,6 +44,7 @@ class PermutationLM(Objective):
   forwards and last in text that runs backwards, so every token is predicted in some epoch.
   """
 
+  predictions = ('plm', 'mlm', 'weights'),
   limits = intervals(
       group='[2, inf)', lengths='[0, 1]', reuse='(0, 1)', order='[1, inf)', memory='[0, 100]',
       random='[0, 1]', backward='[0, 1]')
@@ -66,9 +67,7 @@ class PermutationLM(Objective):
   """Probability that the text runs backwards (bi_data)."""
 
   def conflict(self, option):
-    if not math.isclose(sum(self.lengths), 1, abs_tol=1e-3):
-      return f'{option("lengths")} are probabilities and sum to 1, got {self.lengths}'
-    return None
+    return corruption.describe_distribution(option, self.lengths)
 
   @property
   def terms(self) -> Mapping[str, float]:
@@ -263,13 +262,6 @@ class PermutationLM(Objective):
   def heads(self, model) -> dict[str, nn.Module]:
     del model
     return {'mlm': TiedLMHead()}
-
-  def loss(self, outputs, batch):
-    return classification_losses('plm', outputs['mlm'], batch['labels'], batch['weights'])
-
-  def accuracy_targets(self, outputs, batch):
-    del outputs
-    return {'plm': (batch['labels'], batch['weights'])}
 
   def step_flops(self, model, length: int) -> int:
     """Count the FLOPs of a step: forward and backward of the sequence, and forward of its memory.

@@ -1,11 +1,7 @@
 """Row builders: turn windows of raw text into encoder input sequences with special tokens.
 
 Each row builder is a value. `arrange` makes tokens, segments, types and words [batch, length].
-Words are 0 at special tokens and padding, so that whatever is not 0 may be masked. A builder with
-a sentence-pair task (next-sentence or sentence-order prediction) names it in `pair_task` and puts
-the labels [batch] under that name. `one_document`: sequences are made of sentences, so windows
-must not cross documents. `document_separators`: special tokens between two documents of a window,
-0 or 1.
+Words are 0 at special tokens and padding, so that whatever is not 0 may be masked.
 """
 import dataclasses
 from typing import ClassVar, Literal
@@ -16,22 +12,30 @@ import jax.numpy as jnp
 from plm_jax.validation import ValidatedConfig, intervals
 
 
+class RowBuilder(ValidatedConfig):
+  """Base class of row builders."""
+
+  pair_task: ClassVar[str | None] = None
+  """Sentence-pair task (next-sentence or sentence-order prediction), whose labels [batch] `arrange`
+  puts under this name."""
+  one_document: ClassVar[bool] = False
+  """Whether sequences are made of sentences, so that windows must not cross documents."""
+  document_separators: ClassVar[int] = 0
+  """Special tokens between two documents of a window, 0 or 1."""
+
+  def text_length(self, length: int) -> int:
+    """Return the raw text tokens of a sequence: `length` without [CLS] and [SEP]."""
+    return length - 2
+
+
 @dataclasses.dataclass(frozen=True)
-class Single(ValidatedConfig):
+class Single(RowBuilder):
   """Build single segments: [CLS] text [SEP], without a sentence-pair task (RoBERTa, SpanBERT)."""
 
   limits = intervals(short='[0, 1]')
 
   short: float = 0.0
   """Fraction of sequences that are cut to a random length (LTG-BERT: short_p, 0.1)."""
-
-  pair_task: ClassVar[str | None] = None
-  one_document: ClassVar[bool] = False
-  document_separators: ClassVar[int] = 0
-
-  def text_length(self, length: int) -> int:
-    """Return `length` without [CLS] and [SEP]."""
-    return length - 2
 
   def arrange(self, keys, windows, vocab):
     """Build sequences of text + 2 tokens, [batch, length]."""
@@ -68,7 +72,7 @@ class Single(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class FullSentences(ValidatedConfig):
+class FullSentences(RowBuilder):
   """Build [CLS] text [SEP] from all documents that fill a sequence, with a [SEP] between two.
 
   RoBERTa's FULL-SENTENCES on windows of `sentences` (Liu et al. 2019, section 4.2). Documents
@@ -80,13 +84,7 @@ class FullSentences(ValidatedConfig):
   """Whether the documents of a sequence attend to each other, as in RoBERTa. False: each document
   attends only to itself."""
 
-  pair_task: ClassVar[str | None] = None
-  one_document: ClassVar[bool] = False
-  document_separators: ClassVar[int] = 1
-
-  def text_length(self, length: int) -> int:
-    """Return `length` without [CLS] and [SEP]."""
-    return length - 2
+  document_separators = 1
 
   def arrange(self, keys, windows, vocab):
     """Build sequences of text + 2 tokens, [batch, length].
@@ -119,7 +117,7 @@ class FullSentences(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence(ValidatedConfig):
+class NextSentence(RowBuilder):
   """Build [CLS] A [SEP] B [SEP] for next-sentence prediction, NSP (Devlin et al. 2019, section
   3.1, A.2).
 
@@ -148,9 +146,8 @@ class NextSentence(ValidatedConfig):
   separators: int = 1
   """Number of separator tokens between A and B. RoBERTa has 2."""
 
-  pair_task: ClassVar[str | None] = 'nsp'
-  one_document: ClassVar[bool] = True
-  document_separators: ClassVar[int] = 0
+  pair_task = 'nsp'
+  one_document = True
 
   def text_length(self, length: int) -> int:
     """Return `length` without special tokens, plus `slack` tokens in which a sequence may begin
@@ -212,7 +209,7 @@ class NextSentence(ValidatedConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceOrder(ValidatedConfig):
+class SentenceOrder(RowBuilder):
   """Build [CLS] A [SEP] B [SEP] for sentence-order prediction, SOP (Lan et al. 2020, section 3.1).
 
   The task is whether B comes before A in the text. A and B are whole consecutive sentences, cut
@@ -232,9 +229,8 @@ class SentenceOrder(ValidatedConfig):
   """Tokens of text read beyond the sequence length, so that sequences are filled and cut instead of
   padded."""
 
-  pair_task: ClassVar[str | None] = 'sop'
-  one_document: ClassVar[bool] = True
-  document_separators: ClassVar[int] = 0
+  pair_task = 'sop'
+  one_document = True
 
   def text_length(self, length: int) -> int:
     """Return `length` without special tokens, plus `slack` tokens in which a sequence may begin
@@ -295,7 +291,7 @@ class Consecutive(SentenceOrder):
   whole: float = 0.0
   """Probability of one text instead of two: [CLS] A [SEP]."""
 
-  pair_task: ClassVar[str | None] = None
+  pair_task = None
 
   def first_size(self, key, sentences, target, number, cut):
     """Return the number of tokens of the first text, or with probability `whole` of all of the

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.heads import MaskedLMHead, SpanBoundaryHead
-from plm_jax.objectives import Objective, Requirements, TextLayout, corruption
-from plm_jax.objectives.mlm import ENCODERS, classification_losses
+from plm_jax.objectives import Requirements, TextLayout, corruption
+from plm_jax.objectives.mlm import ENCODERS, TokenPrediction
 from plm_jax.objectives.row_builders import Single
 from plm_jax.validation import intervals
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanBoundary(Objective):
+class SpanBoundary(TokenPrediction):
   """Span masking and the span boundary objective on single segments (SpanBERT: Joshi et al. 2020,
   section 3).
 
@@ -26,6 +26,7 @@ class SpanBoundary(Objective):
   boundary: [CLS] and [SEP] are none.
   """
 
+  predictions = ('mlm', 'mlm', 'weights'), ('sbo', 'sbo', 'boundary')
   limits = intervals(
       mask_rate='(0, 1)', p='(0, 1)', max_span_length='[1, 1000]', mask_share='[0, 1]',
       random_share='[0, 1]', targets='[1, inf)', size='[1, inf)')
@@ -151,11 +152,3 @@ class SpanBoundary(Objective):
   def heads(self, model) -> dict[str, nn.Module]:
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head),
             'sbo': SpanBoundaryHead(model.block, self.targets, self.size)}
-
-  def loss(self, outputs, batch):
-    mlm = classification_losses('mlm', outputs['mlm'], batch['labels'], batch['weights'])
-    return mlm | classification_losses('sbo', outputs['sbo'], batch['labels'], batch['boundary'])
-
-  def accuracy_targets(self, outputs, batch):
-    del outputs
-    return {'mlm': (batch['labels'], batch['weights']), 'sbo': (batch['labels'], batch['boundary'])}

@@ -2,21 +2,21 @@
 from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from plm_jax.data.window_rules import PAIR_SPECIAL_TOKENS, RUNNING_SPECIAL_TOKENS
 from plm_jax.errors import name_field
-from plm_jax.objectives.row_builders import FullSentences
-from plm_jax.validation import ValidatedConfig, intervals
+from plm_jax.objectives.row_builders import FullSentences, RowBuilder
+from plm_jax.validation import intervals
 
 RUNNING_TEXT = FullSentences()
 
 
 @dataclasses.dataclass(frozen=True)
-class Translations(ValidatedConfig):
+class Translations(RowBuilder):
   """Build sequences for translation language modeling, TLM (XLM: Lample and Conneau 2019, section
   3.3).
 
@@ -37,9 +37,7 @@ class Translations(ValidatedConfig):
   """Probability that the text of column B comes first. Both orders are steps of the released
   command."""
 
-  pair_task: ClassVar[str | None] = None
-  one_document: ClassVar[bool] = False
-  document_separators: ClassVar[int] = 1
+  document_separators = 1
 
   def conflict(self, option):
     for name in self.languages:

@@ -123,7 +123,7 @@ def test_replace_tokens_touches_only_positions_of_weight():
   tokens, vocab = jnp.arange(10, 18), Vocab(size=20, mask=4)
   positions, weights = jnp.array([2, 5, 0]), jnp.array([1.0, 1.0, 0.0])
   run = lambda *shares: corruption.replace_tokens(
-    jax.random.key(0), tokens, positions, weights, vocab, shares
+    jax.random.key(0), tokens, (positions, weights), vocab, shares
   ).tolist()
   assert run(1.0, 0.0) == [10, 11, 4, 13, 14, 4, 16, 17]
   assert run(0.0, 0.0) == tokens.tolist()
@@ -132,8 +132,8 @@ def test_replace_tokens_touches_only_positions_of_weight():
 
 def test_shares_of_mask_random_and_kept():
   tokens, vocab = jnp.full(100, 50), Vocab(size=60, mask=4)
-  new = many(lambda key: corruption.replace_tokens(key, tokens, jnp.arange(100), jnp.ones(100),
-                                                   vocab, (0.8, 0.1)), 1500)
+  new = many(lambda key: corruption.replace_tokens(
+      key, tokens, (jnp.arange(100), jnp.ones(100)), vocab, (0.8, 0.1)), 1500)
   share = np.bincount(new.ravel(), minlength=60) / new.size
   assert new.size == 150_000
   sigma = lambda p: 4 * (p * (1 - p) / new.size) ** 0.5
