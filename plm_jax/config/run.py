@@ -16,12 +16,11 @@ from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.architectures.encoder_decoder import EncoderDecoderConfig
 from plm_jax.architectures.xlnet import XLNetConfig
-from plm_jax.config.mask_rates import check_mask_rates, set_mask_rate
 from plm_jax.data.mixtures import CYCLE_SLOTS
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed.hosts import HostsConfig
 from plm_jax.errors import ConfigError, name_field
-from plm_jax.objectives import Objective
+from plm_jax.objectives import Objective, check_mask_rates, set_mask_rate
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import DenoisingAutoencoder

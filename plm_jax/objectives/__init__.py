@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import sharding
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.validation import ValidatedConfig
 
@@ -367,3 +368,43 @@ def window_shapes(rows: int, length: int, layout: Any = None) -> dict[str, jax.S
     return jax.ShapeDtypeStruct(size, jnp.int32, sharding=layout)
   shapes = {name: shape(rows, length) for name in ('tokens', 'segments', 'sentences', 'words')}
   return shapes | {name: shape(rows) for name in ('document', 'corpus', 'index', 'epoch')}
+
+
+# The mask rate of a phase: find and set it in an objective, or in a part of the objective.
+
+
+def count_mask_rates(config: Any) -> int:
+  """Count the mask rates of an objective, or of a part of one: 1 for BERT, T5 and ELECTRA."""
+  if isinstance(config, tuple):
+    return sum(map(count_mask_rates, config))
+  if not dataclasses.is_dataclass(config):
+    return 0
+  inner = sum(count_mask_rates(getattr(config, field.name)) for field in dataclasses.fields(config))
+  return inner + hasattr(config, 'mask_rate')
+
+
+def check_mask_rates(phases: Sequence[Any], objective: Any) -> None:
+  """Raise ConfigError for the mask rate of a phase where the objective has none, or several."""
+  for number, phase in enumerate(phases):
+    if phase.mask_rate is None:
+      continue
+    option, rates = name_field(f'train.phases.{number}.mask_rate'), count_mask_rates(objective)
+    if rates != 1:
+      raise ConfigError(f'{option}: the objective {type(objective).__name__} has '
+                        f'{rates or "no"} mask rate{"s" if rates > 1 else ""}: leave it out')
+    if getattr(objective, 'final_mask_rate', None) is not None:
+      raise ConfigError(f'{option} and {name_field("objective.final_mask_rate")} both change the '
+                        'mask rate during the run: give one of them')
+
+
+def set_mask_rate(config: Any, rate: float) -> Any:
+  """Return an objective, or a part of one, with another mask rate."""
+  if isinstance(config, tuple):
+    return tuple(set_mask_rate(part, rate) for part in config)
+  if not count_mask_rates(config):
+    return config
+  changed = {}
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    changed[field.name] = rate if field.name == 'mask_rate' else set_mask_rate(value, rate)
+  return dataclasses.replace(config, **changed)

@@ -13,8 +13,7 @@ import numpy as np
 
 from plm_jax.errors import ConfigError
 from plm_jax.tasks.features import Features, Ragged
-from plm_jax.tokenizers.boundaries import boundary_ids, delimiters, end_of_text_id
-from plm_jax.tokenizers.contract import Vocab
+from plm_jax.tokenizers.contract import Vocab, boundary_ids, delimiters, end_of_text_id
 
 Truncation = Literal['longest', 'first', 'second', 'none']
 """text that is truncated if a row is too long: the longer one; the first or the second, then the

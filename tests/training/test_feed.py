@@ -11,9 +11,9 @@ import pytest
 import tiny
 
 from plm_jax import recipes
-from plm_jax.config.mask_rates import count_mask_rates
 from plm_jax.config.run import ConfigError, DataConfig, Phase, PretrainRun, check, phase_objective
 from plm_jax.data import records
+from plm_jax.objectives import count_mask_rates
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
