@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.conversion.files import RenamedPickle
 from plm_jax.conversion.torch_pickle import TorchPickle
-from plm_jax.models.layouts import Index, Shape, select
+from plm_jax.models.layouts import Shape
 from plm_jax.models.rules import ConvertError, raise_problems
 from plm_jax.tokenizers.contract import abbreviate
 
@@ -59,7 +60,7 @@ SHARED_TABLE = 'model.shared.weight'
 """token table of both sides of a BART"""
 
 
-class FairseqCheckpoint:
+class FairseqCheckpoint(RenamedPickle):
   """The tensors of a checkpoint under transformers' names, and its configuration in `hf_config`.
 
   Queries, keys and values, which are one tensor before the end of 2019, become three. transformers'
@@ -68,7 +69,7 @@ class FairseqCheckpoint:
 
   def __init__(self, path: pathlib.Path):
     """Open a checkpoint. Raises ConvertError for a pickle of anything else."""
-    self.source, self.path = TorchPickle(path, inside='model', nested=True), path
+    super().__init__(TorchPickle(path, inside='model', nested=True), path)
     metadata = self.source.metadata
     config = metadata.get('cfg')
     section = config.get('model') if isinstance(config, dict) else None
@@ -76,15 +77,12 @@ class FairseqCheckpoint:
     self.stated: dict[str, Any] = found if isinstance(found, dict) else {}
     is_bart = 'encoder.layers.0.fc1.weight' in self.source.tensors
     self.kind = 'bart' if is_bart else 'roberta'
-    self.places: dict[str, tuple[str, slice | None]] = {}
-    """transformers' name -> fairseq's name, and the rows of that tensor"""
-    self.tensors: dict[str, tuple[Shape, str]] = {}
     for name, (shape, dtype) in self.source.tensors.items():
       if BUFFERS.search(name):
         continue
       for part, rows in split_packed(name, shape):
         own = shape if rows is None else (rows.stop - rows.start, *shape[1:])
-        self.add_tensor(part, name, rows, (own, dtype))
+        self.add_tensor(part, BART if is_bart else ROBERTA, (name, rows), (own, dtype))
     both = self.places.keys() >= {ENCODER_TABLE, DECODER_TABLE}
     if both and np.array_equal(self.read(ENCODER_TABLE), self.read(DECODER_TABLE)):
       # One table, which transformers' files also have as `shared`.
@@ -93,25 +91,6 @@ class FairseqCheckpoint:
     self.hf_config = self.infer_hf_config()
     if self.kind == 'roberta':
       self.tensors[TOKEN_TYPES] = (1, self.hf_config['hidden_size']), 'F32'
-
-  def add_tensor(
-      self, name: str, theirs: str, rows: slice | None, described: tuple[Shape, str],
-  ) -> None:
-    """Add a tensor under transformers' name. Raises ConvertError for two of one name."""
-    for pattern, replacement in ROBERTA if self.kind == 'roberta' else BART:
-      name = re.sub(pattern, replacement, name)
-    if name in self.places:
-      raise ConvertError(
-          f'{self.path}: the tensors {self.places[name][0]} and {theirs} are both {name}')
-    self.places[name], self.tensors[name] = (theirs, rows), described
-
-  def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Read tensor[index]."""
-    if name not in self.places:
-      return select(np.zeros(self.tensors[name][0], np.float32), index)
-    theirs, rows = self.places[name]
-    x = self.source.read(theirs)
-    return select(x if rows is None else x[rows], index)
 
   def infer_hf_config(self) -> dict[str, Any]:
     """Return transformers' configuration by the shapes and the stated attributes.
@@ -142,7 +121,7 @@ class FairseqCheckpoint:
     if not is_roberta:
       sizes |= {'decoder_layers': self.count_layers('model.decoder.layers.'),
                 'decoder_embed_dim': width}
-    self.check_sizes(sizes)
+    self.check_stated(self.stated, sizes, FIXED)
 
     # What both models have.
     hf_config: dict[str, Any] = {
@@ -241,17 +220,6 @@ class FairseqCheckpoint:
     if not isinstance(value, int | float) or not 0 <= value < 1:
       raise ConvertError(f'{self.path}: {name} is {abbreviate(value)}, expected a share below 1')
     return float(value)
-
-  def check_sizes(self, sizes: Mapping[str, int]) -> None:
-    """Raise ConvertError where stated sizes are not those of the tensors, or are not supported."""
-    stated, wrong = self.stated, []
-    for name, size in sizes.items():
-      if name in stated and stated[name] != size:
-        wrong.append(f'{name} is {abbreviate(stated[name])}, the tensors make it {size}')
-    for name, value in FIXED.items():
-      if name in stated and stated[name] != value and (stated[name] or value):
-        wrong.append(f'{name} is {abbreviate(stated[name])}, only {value!r} is supported')
-    raise_problems(wrong, f'{self.path} cannot be converted')
 
   def count_layers(self, prefix: str) -> int:
     """Count the layers whose tensors have the prefix."""

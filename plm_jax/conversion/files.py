@@ -122,6 +122,63 @@ class RenamedSource:
       return self.source.read(self.original[name], index)
 
 
+class RenamedPickle:
+  """Base class of checkpoints whose pickle is read as data: tensors under transformers' names.
+
+  A tensor that the pickle does not have, and `tensors` has, is zeros.
+  """
+
+  def __init__(self, source: Any, path: pathlib.Path):
+    """Begin without tensors; source: the `TorchPickle` of the file."""
+    self.source, self.path = source, path
+    self.places: dict[str, tuple[str, Any]] = {}
+    """transformers' name -> the pickle's name, and which part of that tensor; None: all of it"""
+    self.tensors: dict[str, tuple[Shape, str]] = {}
+
+  def add_tensor(
+      self, name: str, patterns: Iterable[tuple[str, str]], place: tuple[str, Any],
+      described: tuple[Shape, str],
+  ) -> None:
+    """Add a tensor, whose name `patterns` turn into transformers' name.
+
+    Raises ConvertError for two of one name.
+    """
+    for pattern, replacement in patterns:
+      name = re.sub(pattern, replacement, name)
+    if name in self.places:
+      raise ConvertError(f'{self.path}: the tensors {self.places[name][0]:.100} and '
+                         f'{place[0]:.100} are both {name}')
+    self.places[name], self.tensors[name] = place, described
+
+  def read(self, name: str, index: Index | None = None) -> np.ndarray:
+    """Read tensor[index]."""
+    if name not in self.places:
+      return select(np.zeros(self.tensors[name][0], np.float32), index)
+    theirs, part = self.places[name]
+    x = self.source.read(theirs)
+    return select(x if part is None else self.read_part(x, part), index)
+
+  def read_part(self, x: np.ndarray, part: Any) -> np.ndarray:
+    """Return a part of a tensor of the pickle."""
+    return x[part]
+
+  def check_stated(
+      self, stated: Mapping[str, Any], sizes: Mapping[str, int], fixed: Mapping[str, Any]) -> None:
+    """Raise ConvertError where stated sizes are not those of the tensors, or are not supported.
+
+    Args:
+      stated: what the pickle states about the model.
+      sizes: sizes of the tensors, by the names that the pickle has for them.
+      fixed: attributes that are supported at these values only.
+    """
+    wrong = [f'{name} is {abbreviate(stated[name])}, the tensors make it {size}'
+             for name, size in sizes.items() if stated.get(name) not in (None, size)]
+    for name, value in fixed.items():
+      if name in stated and stated[name] != value and (stated[name] or value):
+        wrong.append(f'{name} is {abbreviate(stated[name])}, only {value!r} is supported')
+    raise_problems(wrong, f'{self.path} cannot be converted')
+
+
 def write_safetensors(
     folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], shard_bytes: int,
 ) -> None:

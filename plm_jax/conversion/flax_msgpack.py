@@ -16,11 +16,11 @@ from flax.traverse_util import flatten_dict
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.conversion.files import DTYPE_NAMES, read_json
+from plm_jax.conversion.files import DTYPE_NAMES, read_shards
 from plm_jax.conversion.folders import child_path
 from plm_jax.errors import parse_errors_as
 from plm_jax.models.layouts import Index, Shape, select
-from plm_jax.models.rules import ConvertError, raise_problems
+from plm_jax.models.rules import ConvertError
 from plm_jax.tokenizers.contract import abbreviate
 
 SINGLE_FILE, INDEX_FILE = 'flax_model.msgpack', 'flax_model.msgpack.index.json'
@@ -71,16 +71,7 @@ def list_shards(folder: pathlib.Path) -> list[pathlib.Path]:
   """Return the files of a checkpoint. Raises ConvertError for an index that names missing ones."""
   if (folder / SINGLE_FILE).is_file():
     return [folder / SINGLE_FILE]
-  index = folder / INDEX_FILE
-  weight_map = read_json(index).get('weight_map')
-  if not isinstance(weight_map, dict) or not all(
-      isinstance(shard, str) for shard in weight_map.values()):
-    raise ConvertError(f'{index}: weight_map is {abbreviate(weight_map)}, expected an object of '
-                       'arrays and their files')
-  found = [child_path(folder, shard) for shard in dict.fromkeys(weight_map.values())]
-  absent = [path.name for path in found if not path.is_file()]
-  raise_problems(absent, f'{index} names files that are not there')
-  return found
+  return [child_path(folder, shard) for shard in read_shards(folder / INDEX_FILE)]
 
 
 def read_arrays(path: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:

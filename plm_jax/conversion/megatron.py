@@ -3,6 +3,7 @@
 The tensors get the names of transformers' MegatronBert. The configuration comes from the shapes and
 from the run's arguments, which newer files have next to the model.
 """
+from collections.abc import Iterator
 import pathlib
 import re
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from plm_jax import storage
+from plm_jax.conversion.files import RenamedPickle
 from plm_jax.conversion.folders import PathType, child_path, is_regular_file
 from plm_jax.conversion.torch_pickle import TorchPickle
-from plm_jax.models.layouts import Index, Shape, select
+from plm_jax.models.layouts import Shape
 from plm_jax.models.rules import ConvertError, raise_problems
-from plm_jax.tokenizers.contract import abbreviate
 
 FILE, LATEST = 'model_optim_rng.pt', 'latest_checkpointed_iteration.txt'
 RANK_FOLDERS = ('mp_rank_00', 'mp_rank_00_000')
@@ -47,7 +48,7 @@ POSITIONS = 'bert.embeddings.position_embeddings.weight'
 TYPES = 'bert.embeddings.token_type_embeddings.weight'
 
 
-class MegatronCheckpoint:
+class MegatronCheckpoint(RenamedPickle):
   """The tensors of a checkpoint under transformers' names, and its configuration in `hf_config`.
 
   Queries, keys and values, which are one tensor there, become three. Their order depends on the
@@ -62,7 +63,7 @@ class MegatronCheckpoint:
 
     Raises ConvertError for a pickle of anything else, and for a part of a model.
     """
-    self.source, self.path = TorchPickle(path, inside='model', nested=True), path
+    super().__init__(TorchPickle(path, inside='model', nested=True), path)
     self.arguments = self.source.metadata.get('args', {})
     self.version = self.source.metadata.get('checkpoint_version', 0)
     if self.version not in (0, 1, 2, 3):
@@ -73,48 +74,28 @@ class MegatronCheckpoint:
         raise ConvertError(
             f'{path} is a part of a model, whose {name} was {self.arguments[name]!r:.100}: put it '
             "together first, with Megatron's tools")
-    self.places: dict[str, tuple[str, int | None]] = {}
-    """transformers' name -> Megatron's name, and which of the three packed parts"""
-    self.tensors: dict[str, tuple[Shape, str]] = {}
-    for name, (shape, dtype) in self.source.tensors.items():
-      self.add_tensor(name, shape, dtype)
+    for theirs, (shape, dtype) in self.source.tensors.items():
+      for name, part, own in self.split_packed(theirs, shape):
+        self.add_tensor(name, NAMES, (theirs, part), (own, dtype))
     self.hf_config = self.infer_hf_config()
     self.tensors.setdefault(TYPES, ((2, self.hf_config['hidden_size']), 'F32'))
 
-  def add_tensor(self, theirs: str, shape: Shape, dtype: str) -> None:
-    """Add a tensor under transformers' name, or the three parts of a packed one.
+  def split_packed(self, theirs: str, shape: Shape) -> Iterator[tuple[str, int | None, Shape]]:
+    """Yield (name, number of the part, its shape) of a packed tensor, or the tensor itself.
 
-    Raises ConvertError for two of one name, and for a packed tensor that cannot be split.
+    Raises ConvertError for a packed tensor that cannot be split.
     """
-    parts: list[tuple[str, int | None, Shape]] = [(theirs, None, shape)]
-    if PACKED_QKV.search(theirs):
-      if not shape or shape[0] % 3:
-        raise ConvertError(f'{self.path}: {theirs:.100} is {list(shape)}, expected queries, keys '
-                           'and values')
-      parts = []
-      for number, part in enumerate(('query', 'key', 'value')):
-        name = PACKED_QKV.sub(f'.attention.self.{part}.', theirs)
-        parts.append((name, number, (shape[0] // 3, *shape[1:])))
-    for name, number, own in parts:
-      for pattern, replacement in NAMES:
-        name = re.sub(pattern, replacement, name)
-      if name in self.places:
-        raise ConvertError(f'{self.path}: the tensors {self.places[name][0]:.100} and '
-                           f'{theirs:.100} are both {name}')
-      self.places[name], self.tensors[name] = (theirs, number), (own, dtype)
+    if not PACKED_QKV.search(theirs):
+      yield theirs, None, shape
+      return
+    if not shape or shape[0] % 3:
+      raise ConvertError(f'{self.path}: {theirs:.100} is {list(shape)}, expected queries, keys '
+                         'and values')
+    for number, part in enumerate(('query', 'key', 'value')):
+      name = PACKED_QKV.sub(f'.attention.self.{part}.', theirs)
+      yield name, number, (shape[0] // 3, *shape[1:])
 
-  def read(self, name: str, index: Index | None = None) -> np.ndarray:
-    """Read tensor[index]."""
-    is_there = name in self.places
-    x = self.read_whole(name) if is_there else np.zeros(self.tensors[name][0], np.float32)
-    return select(x, index)
-
-  def read_whole(self, name: str) -> np.ndarray:
-    """Read a tensor of the file, or its part of a packed one."""
-    theirs, part = self.places[name]
-    x = self.source.read(theirs)
-    if part is None:
-      return x
+  def read_part(self, x: np.ndarray, part: int) -> np.ndarray:
     heads, rest = self.hf_config['num_attention_heads'], x.shape[1:]
     if self.version == 0:
       x = x.reshape(3, -1, *rest)[part]
@@ -141,16 +122,10 @@ class MegatronCheckpoint:
     count = len({name.split('.')[3] for name in names})
 
     # The arguments have to fit the shapes.
-    stated, wrong = self.arguments, []
+    stated = self.arguments
     sizes = {'num_layers': count, 'hidden_size': width, 'ffn_hidden_size': inner,
              'max_position_embeddings': rows}
-    for name, size in sizes.items():
-      if stated.get(name) is not None and stated[name] != size:
-        wrong.append(f'{name} is {abbreviate(stated[name])}, the tensors make it {size}')
-    for name, value in FIXED.items():
-      if name in stated and stated[name] != value and (stated[name] or value):
-        wrong.append(f'{name} is {abbreviate(stated[name])}, only {value!r} is supported')
-    raise_problems(wrong, f'{self.path} cannot be converted')
+    self.check_stated(stated, sizes, FIXED)
     heads = stated.get('num_attention_heads', max(1, width // 64))
     if type(heads) is not int or not 1 <= heads <= width or width % heads:
       raise ConvertError(f'{self.path}: {heads!r:.100} heads do not divide a width of {width}')
