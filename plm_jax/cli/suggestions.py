@@ -69,7 +69,7 @@ def check_options(args: Sequence[str], known: Collection[str], help_command: str
 
 def check_argument_count(
     name: str, usage: str, args: Sequence[str], known: Sequence[Option]) -> None:
-  """Check that a command line has no more arguments than its command takes.
+  """Check that a command line has as many arguments as its command takes.
 
   Args:
     name: the command.
@@ -78,11 +78,10 @@ def check_argument_count(
     known: arguments and options of the command.
 
   Raises:
-    UsageError: there are too many arguments.
+    UsageError: there are too few or too many arguments.
   """
   arguments = [option for option in known if option.positional]
-  if any(argument.kind.endswith('...') for argument in arguments):
-    return
+  has_list = any(argument.kind.endswith('...') for argument in arguments)
   lists = [option.name for option in known if option.kind.endswith('...') or option.name == 'rules']
   given, rest = [], iter(args)
   for arg in rest:
@@ -92,7 +91,11 @@ def check_argument_count(
       if arg.removeprefix('--').replace('_', '-') in lists:
         return  # its values are not counted
       next(rest, None)
-  if len(given) > len(arguments):
+  required = [argument for argument in arguments
+              if argument.default is None and not argument.kind.endswith('...')]
+  if len(given) < len(required):
+    raise UsageError(f'{name} takes {usage}, got {" ".join(given) or "no arguments"}')
+  if len(given) > len(arguments) and not has_list:
     commas = any('separated by commas' in argument.text for argument in arguments)
     advice = '; separate several sources by commas' if commas else ''
     raise UsageError(f'{name} takes {usage}, got {len(given)} arguments: {" ".join(given)}{advice}')

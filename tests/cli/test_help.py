@@ -79,6 +79,15 @@ def test_too_many_arguments_are_an_error_without_jax():
                                      help.command_options(entry))
 
 
+@pytest.mark.parametrize(('args', 'got'), [('', 'no arguments'), ('runs/a', 'runs/a'),
+                                           ('--top=3 runs/a', 'runs/a')])
+def test_missing_arguments_are_an_error_with_the_usage(args, got):
+  entry = help.find_command(['predict'])
+  with pytest.raises(ConfigError, match=f'^predict takes RUN FILE, got {got}$'):
+    suggestions.check_argument_count('predict', entry.usage, args.split(),
+                                     help.command_options(entry))
+
+
 def test_every_command_is_in_the_catalog_and_names_its_function():
   assert {*commands.STARTS} < {*catalog.COMMANDS}
   assert {*catalog.FOREIGN_COMMANDS.values()} <= {*catalog.COMMANDS}
@@ -208,7 +217,7 @@ def test_an_output_is_the_last_argument_or_an_option():
   assert options.choose_output('a', '') == options.choose_output('', 'a') == 'a'
   with pytest.raises(ConfigError, match='given twice'):
     options.choose_output('a', 'b')
-  with pytest.raises(ConfigError, match='OUTPUT is empty'):
+  with pytest.raises(ConfigError, match='OUTPUT is missing'):
     options.choose_output('', '')
 
 
