@@ -147,8 +147,9 @@ def read_sources(
     needs_labels = use != 'predict' and example_format.is_labeled
     if needs_labels and all(is_unlabeled(example_format, item.label, labels) for item in part):
       names = columns.fill_from(example_format.columns).label.split('|')
-      wanted = ' or '.join(map(repr, names))
-      raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}')
+      wanted, there = ' or '.join(map(repr, names)), ', '.join(map(repr, reader.found_columns))
+      raise SourceError(f'{source} has no labels {PURPOSE[use]}: no row has one in {wanted}. Its '
+                        f'columns are {there}: {name_field("columns.label")} names one')
     raw += reader.normalize_labels(source, part, labels)
   class_names = tuple(labels) or example_format.list_labels(raw, report.notes)
   examples = reader.number_labels(raw, class_names)
@@ -194,6 +195,8 @@ class SourceReader:
   encoding: str
   report: ReadReport
   stats: ReadStats = dataclasses.field(default_factory=ReadStats)
+  found_columns: tuple[str, ...] = ()
+  """columns of the first row of the source that was read last"""
 
   def read_raw_examples(self, source: str) -> Iterator[RawExample]:
     """Yield the raw examples of a source.
@@ -204,6 +207,7 @@ class SourceReader:
     head = list(itertools.islice(rows, SAMPLE_ROWS))
     if not head:
       return
+    self.found_columns = tuple(head[0].columns)
     chosen = self.choose_columns(source, head)
     class_names: tuple[str, ...] = ()
     if source.startswith('tfds:') and self.example_format.has_class_names:
