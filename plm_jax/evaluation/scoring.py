@@ -326,7 +326,11 @@ def make_scorer(trained: LoadedModel, start: bool = True, mesh: Mesh | None = No
   name = trained.lm_head_name
   if not name or not trained.tokenizer:
     lacking = 'tokenizer' if name else 'language model head'
-    raise CheckpointError(f'the model has no {lacking}: texts cannot be scored without it')
+    advice = ''
+    if not name and 'mlm' in trained.heads:
+      advice = ('. It is a masked language model, such as BERT: `minimal-pairs`, or '
+                'plm_jax.likelihood in Python, scores texts with masks')
+    raise CheckpointError(f'the model has no {lacking}: texts cannot be scored without it{advice}')
   if trained.model.kind == 'encoder-decoder':
     raise CheckpointError('an encoder-decoder reads a text and writes another: it does not '
                           'continue texts')

@@ -11,7 +11,7 @@ import numpy as np
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.data.records import read_meta
 from plm_jax.data.windows import Windows
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
 from plm_jax.inference import engine, glm_infill, search, unmasking
 from plm_jax.inference.decoder_steps import DecoderSteps, EncoderDecoderSteps
 from plm_jax.inference.encoder_steps import EncoderSteps
@@ -242,11 +242,12 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
   """
   model, tokenizer = trained.model, trained.tokenizer
   if 'mlm' in trained.heads and not trained.lm_head_name:
-    raise CheckpointError('the model has no language-modelling head: text cannot be generated '
-                          'without it, unless its masks are filled one after another, which order '
-                          'random or confidence does')
+    raise CheckpointError(
+        'the model has no language model head: text cannot be generated without it. It is a masked '
+        f'language model, such as BERT: {name_field("order")}=random fills masks one after '
+        'another. Decoders (GPT-2, LLaMA), T5, BART and GLM generate text')
   if not trained.lm_head_name or not tokenizer:
-    lacking = 'tokenizer' if trained.lm_head_name else 'language-modelling head'
+    lacking = 'tokenizer' if trained.lm_head_name else 'language model head'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
   check_text_prompts(prompts)
   if max(config.forced_first, config.forced_last) >= model.vocab:

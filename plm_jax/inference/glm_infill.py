@@ -285,7 +285,7 @@ def require_glm_tokenizer(trained: LoadedModel) -> Tokenizer:
     CheckpointError: the model is no GLM, or its tokenizer lacks the special tokens of one.
   """
   if 'lm' not in trained.heads:
-    raise CheckpointError('the model is no GLM: it has no language-modelling head')
+    raise CheckpointError('the model is no GLM: it has no language model head')
   if trained.model.kind != 'infilling':
     does = 'generates' if trained.model.kind == 'encoder-decoder' else 'continues'
     raise CheckpointError(f'the model is no GLM: it {does} texts, by `python -m plm_jax generate`, '

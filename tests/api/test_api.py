@@ -118,7 +118,7 @@ def test_unsupported_functions_raise_one_line_errors(checkpoints):
       (lambda: plm_jax.fill_mask(decoder, 'a [MASK]'),
        r'a gpt2 has no \[MASK\] and continues texts'),
       (lambda: plm_jax.generate(encoder, 'a'),
-       'no language-modelling head: text cannot be generated'),
+       'no language model head: text cannot be generated'),
       (lambda: plm_jax.score(encoder, [('a', 'b')]),
        'no language model head: texts cannot be scored'),
       (lambda: plm_jax.perplexity(encoder, ['a']),

@@ -194,7 +194,7 @@ def test_unusable_blanks_are_refused():
                      match='no GLM: it continues texts, by `python -m plm_jax generate`'):
     glm_infill.fill_blanks(dataclasses.replace(trained(),
                                                model=dataclasses.replace(CONFIG, types=0)), PROMPTS)
-  with pytest.raises(CheckpointError, match='no GLM: it has no language-modelling head'):
+  with pytest.raises(CheckpointError, match='no GLM: it has no language model head'):
     glm_infill.fill_blanks(dataclasses.replace(trained(), heads={}), PROMPTS)
   with pytest.raises(ConfigError,
                      match=r'there is no prompt: give a text with a \[MASK\] in place of the text '
