@@ -81,7 +81,7 @@ def choose_output(out: str, output: str) -> str:
   if out and output:
     raise ConfigError(f'the output is given twice: {out} and --output={output}')
   if not out and not output:
-    raise ConfigError('OUTPUT is empty, expected a path or a name: give it last, or as --output')
+    raise ConfigError('OUTPUT is missing, a path or a name: give it last, or as --output')
   if '-' in (out, output):
     bucket_check.check_reachable({'-': 'write'})
   return out or output

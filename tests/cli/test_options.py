@@ -134,7 +134,7 @@ def test_a_mistyped_command_ends_with_one_line(args):
 
 @pytest.mark.parametrize(('args', 'line'), [
     (['prepare', 'TEXT', ''],
-     'error: OUTPUT is empty, expected a path or a name: give it last, or as --output'),
+     'error: OUTPUT is missing, a path or a name: give it last, or as --output'),
     (['prepare', 'TEXT', 'out', '--vocab=99999999999'],
      'error: --vocab is a whole number from 1 to 16,777,216, got 99999999999'),
     (['prepare', 'TEXT', 'out', '--kind=wordpiece', '--layout=mbart'],
