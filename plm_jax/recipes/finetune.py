@@ -14,6 +14,7 @@ rerank, embedding.
 """
 from collections.abc import Container, Mapping
 import dataclasses
+import difflib
 from typing import Any, NamedTuple
 
 from plm_jax import conversion, validation
@@ -154,8 +155,10 @@ def find_task(task: str) -> tuple[str, TaskSpec]:
     if f'embedded_{task}' in TASKS:
       name = f'embedded_{task}'
   elif task not in TASKS:
-    names = ', '.join((*KINDS, *TASKS))
-    raise ConfigError(f'--task is one of {names}, got {validation.short_repr(task)}')
+    names = [name for name in (*KINDS, *TASKS) if not name.startswith('embedded_')]
+    near = difflib.get_close_matches(task, names, 3, 0.6)
+    advice = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(names)}'
+    raise ConfigError(f'there is no task {validation.short_repr(task)}: {advice}')
   if name in TASKS:
     return name, TASKS[name]
   return name, TaskSpec(task, measures=KINDS[task].format.measures)  # without built-in examples
