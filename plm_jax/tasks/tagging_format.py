@@ -178,7 +178,8 @@ def normalize_tags(
     return part
   if not scheme.iob1:
     notes.append(f'{source}: {scheme.begun_by_i:,} chunks begin with I- and '
-                 f'{scheme.needless_b:,} with B-; tags are left as they are')
+                 f'{scheme.needless_b:,} with B-; tags are left as they are. In BIO every '
+                 'chunk begins with B-: check the file')
     return part
   notes.append(f'{source}: tags are IOB1 and are made BIO: {scheme.begun_by_i:,} chunks '
                'that began with I-')

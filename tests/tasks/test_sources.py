@@ -207,7 +207,8 @@ def test_iob1_becomes_bio(write):
     (['S-PER', 'I-LOC', 'E-LOC', 'O'],
      ['1 tags of BIOES do not fit those before them; they are left as they are']),
     (['B-PER', 'O', 'I-LOC', 'O'],
-     ['1 chunks begin with I- and 1 with B-; tags are left as they are'])])
+     ['1 chunks begin with I- and 1 with B-; tags are left as they are. In BIO every chunk begins '
+      'with B-: check the file'])])
 def test_other_tags_stay_as_they_are(write, tags, note):
   path = write([{'tokens': ['a', 'b', 'c', 'd'], 'ner_tags': tags}])
   found = read_sources('tagging', [path])
