@@ -32,8 +32,8 @@ def clean_command(
   out = options.choose_output(out, output)
   del rules  # `clean_arguments` has put their options in front
   print(corpus.clean(source, out, beam=shlex.split(beam), **vars(settings)))
-  print(f'documents in {out}, this report in {out}/{clean.REPORT_FILE}: prepare them with '
-        f'`prepare {out} FOLDER`')
+  print(f'documents in {out}, this report in {out}/{clean.REPORT_FILE}: train on them with '
+        f'--data.path={out}, or prepare them first with `prepare {out} FOLDER`')
 
 
 def rule_options(rules: str) -> list[str]:
