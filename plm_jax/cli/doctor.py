@@ -210,7 +210,7 @@ def check_accelerator(own: Machine) -> CheckResult:
   machine.check_tpu_usable(own)
   tpu = machine.describe_tpu(own)
   if not tpu:
-    return CheckResult('no TPU in this machine', value=True)
+    return CheckResult('no TPU in this machine (GPUs: see devices)', value=True)
   if machine.is_cpu_requested(own):
     return CheckResult('', (f'there is {tpu}, and JAX_PLATFORMS=cpu disables it',), True)
   return CheckResult(f'{tpu}, which no process holds', value=True)

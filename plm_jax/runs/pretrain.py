@@ -22,7 +22,7 @@ from plm_jax.runs.conclude import ModelSamples, PreparedRun, report_pretraining,
 from plm_jax.sharding import make_mesh
 from plm_jax.tokenizers import Tokenizer, load, wordpiece
 from plm_jax.training.compile_ahead import CompileAhead
-from plm_jax.training.feed import NameSteps, TextFeed
+from plm_jax.training.feed import NameSteps, TextFeed, mean_epochs
 from plm_jax.training.train import DIFFERENT_DATA, TrainingResult
 
 MAX_FETCHED_BYTES = 8 << 30
@@ -59,7 +59,11 @@ def prepare_pretraining(
                  f'tensor, for its pod; here it is {shape}')
 
   def open_feed(mesh):
-    return TextFeed(config, folders, tokenizer, mesh, name_steps)
+    feed = TextFeed(config, folders, tokenizer, mesh, name_steps)
+    if (epochs := mean_epochs(config.train.phases, feed.pipelines)) > 100 and config.scale != 'test':
+      print_on_leader(f'warning: this run reads its text {epochs:,.0f} times, and more than 40 '
+                      'help little: is it the text that you meant?')
+    return feed
   def report(result):
     report_samples(config, folders, tokenizer, result, caller)
   return PreparedRun(config, tokenizer, open_feed, report, notes, ahead)
