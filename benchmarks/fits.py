@@ -16,7 +16,7 @@ from plm_jax.cli import costs
 from plm_jax.compile import report as compiling
 from plm_jax.compile.report import CHIPS
 
-HEAD = ('recipe', 'pod and mesh', 'GiB a device', 'bound, ms', 'MFU', 'days', 'chip-hours', 'published run')
+HEAD = ('recipe', 'pod and mesh', 'GiB a device', 'bound, ms', 'MFU', 'time', 'chip-hours', 'published run')
 
 
 def main() -> None:
@@ -53,13 +53,29 @@ def row(name: str, budget: budgets.Budget) -> tuple[str, ...]:
 
 
 def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
-  """Return the cells for memory, roofline bounds, MFU at the bounds, and the days and chip-hours of the run."""
+  """Return the cells for memory, roofline bounds, MFU at the bounds, and the time and chip-hours of the run.
+
+  A cell has one line per phase.
+  """
   phases, whole = budget['phases'], seconds(name, budget)
   chips = costs.count_chips(budget['kind'], budget['devices'])
-  return (f'{"; ".join(str(phase["HBM, GiB"]["total"]) for phase in phases)} of {CHIPS[budget["kind"]].hbm_gib:g}',
-          '; '.join(f'{phase["bound, ms"]:,} ({phase["bound by"]})' for phase in phases),
-          '; '.join(f'{phase["MFU"]:.0%}' for phase in phases), f'{whole / 86_400:.2f}',
+  return ('<br>'.join(f'{format_number(phase["HBM, GiB"]["total"])} of {CHIPS[budget["kind"]].hbm_gib:g}' for phase in phases),
+          '<br>'.join(f'{format_number(phase["bound, ms"])} ({phase["bound by"]})' for phase in phases),
+          '<br>'.join(f'{phase["MFU"]:.0%}' for phase in phases), format_time(whole),
           f'{whole / 3600 * chips:,.0f}')
+
+
+def format_number(value: float) -> str:
+  """Write a number with three digits, and all digits of its whole part."""
+  return f'{value:,.0f}' if value >= 100 else f'{value:.3g}'
+
+
+def format_time(seconds: float) -> str:
+  """Write a duration in minutes, hours or days."""
+  for unit, length in (('days', 86_400), ('hours', 3600)):
+    if seconds >= length:
+      return f'{format_number(seconds / length)} {unit}'
+  return f'{seconds / 60:.0f} minutes'
 
 
 def seconds(name: str, budget: budgets.Budget) -> float:

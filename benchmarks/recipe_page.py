@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / 'docs' / 'reference' / 'recipes'
 SIZE_COLUMNS = ('recipe', 'layers', 'parameters', 'batch x length', 'peak LR', 'published run')
 POD_COLUMNS = (
-    'recipe', 'pod and options', 'GiB per device', 'step time bound, ms', 'MFU bound', 'days',
+    'recipe', 'pod and options', 'GiB per device', 'step time bound, ms', 'MFU bound', 'time',
     'chip-hours')
 TASK_COLUMNS = {
     ROOT / 'docs' / 'reference' / 'tasks.md': ('task', 'kind', 'metrics', 'source'),
@@ -105,7 +105,7 @@ Each family has two tables. The first describes the published run:
 - published run: hardware and time according to the publication.
 
 The second describes the recipe on a TPU pod, as predicted from the TPU compiler and data sheets. If
-a recipe has several phases, their numbers are separated by semicolons.
+a recipe has several phases, each has a line.
 
 - pod and options: the paper's TPU pod, or a pod that we chose for few sequences per device, and the
   options for it. `v2:4x4` is a grid of 4 x 4 chips of TPU v2. Google Cloud counts cores for TPU v2 and
@@ -115,7 +115,7 @@ a recipe has several phases, their numbers are separated by semicolons.
   and v3, a device is a core.
 - step time bound: roofline lower bound of the step time, and what limits it.
 - MFU bound: model FLOPs utilization at that lower bound, so an upper bound of the real MFU.
-- days, chip-hours: duration of all steps at their lower bounds. Real runs take longer.
+- time, chip-hours: duration of all steps at their lower bounds. Real runs take longer.
 
 The numbers and the compiler's versions are in [benchmarks/budgets](../../../benchmarks/budgets).
 [benchmarks/RESULTS.md](../../../benchmarks/RESULTS.md) explains why the bound of some
@@ -212,8 +212,9 @@ def format_family(family: str) -> str:
     costs = fits.figures(recipe.name, budget) if budget else ('',) * 5
     pods.append((
         f'`{recipe.name}`', f'{row.pod}{format_options(row)}', *costs))
-  return '\n'.join([*lines, '', *table(SIZE_COLUMNS, sizes), '', 'On a TPU pod:', '',
-                    *table(POD_COLUMNS, pods), ''])
+  return '\n'.join([*lines, '', *table(SIZE_COLUMNS, sizes), '',
+                    '<details><summary>On a TPU pod</summary>', '',
+                    *table(POD_COLUMNS, pods), '', '</details>', ''])
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

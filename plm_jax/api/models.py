@@ -76,10 +76,8 @@ def fill_mask(
     model: Model, prompts: str | Sequence[str], top: int = 5) -> list[list[Candidates]]:
   """Predict the masked tokens of texts.
 
-  >>> prompt = 'Returns the [MASK] of the array.'
-  >>> (words,), = plm_jax.fill_mask('runs/bert_base-laptop', prompt, top=3)
-  >>> [word for word, probability in words if probability > 0.5]
-  []
+  >>> plm_jax.fill_mask('runs/bert_base-laptop', 'Returns the [MASK] of the array.', top=2)
+  [[[('...', 0...), ('...', 0...)]]]
 
   Args:
     model: an encoder with a masked-language-model head, or a GLM
@@ -113,7 +111,8 @@ def generate(
   A masked language model writes max_new tokens by iterative unmasking.
 
   >>> (found,), = plm_jax.generate('runs/gpt2_small-laptop', 'Returns the', max_new=8)
-  >>> text, reason = 'Returns the' + found.text, found.ended
+  >>> print('Returns the' + found.text)
+  Returns the...
 
   Args:
     model: a decoder, a GLM, an encoder-decoder, or a model of masked diffusion
@@ -144,7 +143,8 @@ def stream(
   """Generate a continuation and stream its text; together the text that `generate` returns.
 
   >>> pieces = plm_jax.stream('runs/gpt2_small-laptop', 'Returns the', max_new=8)
-  >>> text = ''.join(piece.text for piece in pieces)
+  >>> print('Returns the', *(piece.text for piece in pieces), sep='')
+  Returns the...
 
   Arguments and errors are those of `generate`, for one prompt. Beam search, or several
   continuations, cannot be streamed.
@@ -228,7 +228,8 @@ def train(config: str | PretrainRun, **options: Any) -> LoadedModel:
 def history(folder: Path) -> History:
   """Read the metrics that a run has written so far.
 
-  >>> steps, losses = zip(*plm_jax.history('runs/bert_base-laptop').curves['mlm']['heldout'])
+  >>> plm_jax.history('runs/bert_base-laptop').curves['mlm']['heldout']
+  [(..., ...)]
 
   Args:
     folder: folder of a run, on a disk or in a bucket
@@ -289,10 +290,13 @@ def export(
   write_extra = make_modules_writer(trained)
   conversion.save(
       folder, trained.model, params, trained.tokenizer, dtype, like=like, write_extra=write_extra)
+  usage = conversion.get_family(trained.family).usage
+  if write_extra:
+    usage = SENTENCE_TRANSFORMERS_USAGE
   if trained.source:
     card = model_card.run_card(
         trained.source, trained.family, trained.capabilities, count_parameters(params),
-        trained.checkpoint)
+        trained.checkpoint, usage.format(folder='ORG/NAME') + '.')
     if card and average:
       card += (f'\nThe parameters are the mean of the {average} newest checkpoints of the run. The '
                'metrics above are those of one checkpoint.\n')
@@ -302,8 +306,8 @@ def export(
   path = os.fspath(folder)
   if write_extra:
     others = [name for name in lost if name not in ('embedding', 'relation')]
-    return Exported(SENTENCE_TRANSFORMERS_USAGE.format(folder=path), others)
-  return Exported(conversion.get_family(trained.family).usage.format(folder=path), tuple(lost))
+    return Exported(usage.format(folder=path), others)
+  return Exported(usage.format(folder=path), tuple(lost))
 
 
 def push(

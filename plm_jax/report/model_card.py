@@ -16,8 +16,12 @@ from plm_jax.training import run_metrics
 BASELINES_FILE = 'baselines.json'
 """scores of the baselines by metric and name, in the folder of a fine-tuning run"""
 PIPELINES = {
-    'similar': 'sentence-similarity', 'fill_mask': 'fill-mask', 'generate': 'text-generation'}
+    'similar': 'sentence-similarity', 'rerank': 'text-ranking', 'tag': 'token-classification',
+    'answer': 'question-answering', 'predict': 'text-classification', 'fill_mask': 'fill-mask',
+    'generate': 'text-generation'}
 """pipeline_tag of model hubs, by the first of these that a model supports"""
+
+BUILT_IN = {'embedded': 'documentation of installed Python packages (built-in corpus)'}
 
 TEMPLATE = """---
 library_name: {library}
@@ -27,12 +31,16 @@ library_name: {library}
 
 # {name}
 
-A {family} model with {parameters:,} parameters ({size}), {how} with plm_jax {version} by the recipe
-`{recipe}`{scale}.
+A `{family}` model with {parameters:,} parameters ({size}), {how} with the recipe `{recipe}` of
+plm_jax {version}{scale}.
 
 | | |
 |---|---|
 {rows}
+
+## How to use
+
+{usage}
 
 ## Limitations
 
@@ -44,7 +52,8 @@ text, and was not tested on other text.
 def render_card(
     run: RunConfig, heldout: Mapping[str, float], family: str, can: tuple[str, ...],
     parameters: int, step: int | None = None,
-    baselines: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})) -> str:
+    baselines: Mapping[str, Mapping[str, float]] = types.MappingProxyType({}),
+    usage: str = '') -> str:
   """Return the model card of a run.
 
   Args:
@@ -55,12 +64,12 @@ def render_card(
     parameters: number of parameters.
     step: updates before the exported parameters; None: all that were planned.
     baselines: their scores by metric and name.
+    usage: a sentence on what loads the model.
   """
   tag = next((tag for name, tag in PIPELINES.items() if name in can), '')
   pretrained = isinstance(run, PretrainRun)
   name = hub.parse_name(run.warm_start)
-  start = name.name if name else last_part(run.warm_start)
-  base = f'base_model: {start}\n' if start and not pretrained else ''
+  base = f'base_model: {name.name}\n' if name and not pretrained else ''
   step = run.train.steps if step is None else step
   planned = f' of {run.train.steps:,} planned' if step != run.train.steps else ''
   scale = f' at the {run.scale} scale' if run.scale != 'paper' else ''
@@ -68,7 +77,7 @@ def render_card(
   rows = {'Steps': f'{step:,}{planned}', 'Tokens read': f'{tokens:,}'}
   if isinstance(run, PretrainRun):
     # Only the last part of a path, since the rest describes the machine.
-    rows['Text'] = ', '.join(f'`{last_part(path)}`' for path in run.data.path)
+    rows['Text'] = ', '.join(BUILT_IN.get(path, f'`{last_part(path)}`') for path in run.data.path)
     if heldout_paths := list(filter(None, run.data.heldout_path)):
       rows['Held-out text'] = ', '.join(f'`{last_part(path)}`' for path in heldout_paths)
     terms = [name for name in run.objective.terms if name not in metric_names.REGULARIZERS]
@@ -83,8 +92,8 @@ def render_card(
   return TEMPLATE.format(
       library='sentence-transformers' if 'similar' in can else 'transformers', base=base,
       pipeline=f'pipeline_tag: {tag}\n' if tag else '', name=run.title, recipe=run.name,
-      family=family, parameters=parameters, size=describe_size(run.model), scale=scale, how=how,
-      version=package_version(),
+      usage=usage or '`plm_jax.load` loads it.', family=family, parameters=parameters,
+      size=describe_size(run.model), scale=scale, how=how, version=package_version(),
       rows='\n'.join(f'| {key} | {text} |' for key, text in rows.items()))
 
 
@@ -104,10 +113,12 @@ def last_part(path: str) -> str:
 
 
 def run_card(
-    folder: str, family: str, can: tuple[str, ...], parameters: int, checkpoint: str = '') -> str:
+    folder: str, family: str, can: tuple[str, ...], parameters: int, checkpoint: str = '',
+    usage: str = '') -> str:
   """Return the model card of the run in a folder; '' if no run has written there.
 
   checkpoint: name of the exported checkpoint; '': the best or the newest.
+  usage: a sentence on what loads the model.
 
   Its metrics are those of the exported checkpoint, or the last ones of metrics.jsonl up to it.
   """
@@ -132,4 +143,4 @@ def run_card(
         heldout[name] = values[-1]
   path = storage.resolve_path(folder) / BASELINES_FILE
   baselines = storage.read_json(path, error=CheckpointError) if path.exists() else {}
-  return render_card(found.config, heldout, family, can, parameters, step, baselines)
+  return render_card(found.config, heldout, family, can, parameters, step, baselines, usage)

@@ -60,7 +60,8 @@ def prepare_pretraining(
 
   def open_feed(mesh):
     feed = TextFeed(config, folders, tokenizer, mesh, name_steps)
-    if (epochs := mean_epochs(config.train.phases, feed.pipelines)) > 100 and config.scale != 'test':
+    if config.scale != 'test' and (
+        epochs := mean_epochs(config.train.phases, feed.pipelines)) > 100:
       print_on_leader(f'warning: this run reads its text {epochs:,.0f} times, and more than 40 '
                       'help little: is it the text that you meant?')
     return feed

@@ -87,7 +87,7 @@ def test_docstrings(runs, monkeypatch):
     check_docstrings()
   readme = hub.files('ORG/NAME')['README.md'].decode()
   assert 'pipeline_tag: fill-mask' in readme
-  assert 'by the recipe' in readme
+  assert 'with the recipe' in readme
 
 
 def check_docstrings():

@@ -17,10 +17,11 @@ def test_a_card_describes_the_training_of_a_model(tmp_path):
                                 ('encode', 'fill_mask'), 1_234_567)
   front, _, text = told.removeprefix('---\n').partition('---\n')
   assert front == 'library_name: transformers\npipeline_tag: fill-mask\ntags:\n- plm_jax\n'
-  assert '\n# bert_base-laptop\n' in text and '`bert_base` at the laptop scale.' in text
+  assert '\n# bert_base-laptop\n' in text and 'the recipe `bert_base` of\nplm_jax ' in text
+  assert ' at the laptop scale.\n' in text and '`plm_jax.load` loads it.' in text
   assert (
-      'A bert model with 1,234,567 parameters (2 layers, hidden size 128), pre-trained with '
-      'plm_jax ') in text
+      'A `bert` model with 1,234,567 parameters (2 layers, hidden size 128), pre-trained with '
+      'the recipe ') in text
   assert 'completed' not in text and 'author' not in text  # nothing is left if nobody edits it
   for line in ('| Steps | 2,000 |', '| Tokens read | 4,096,000 |', '| Text | `mine.txt`, `more` |',
                '| Objectives | MLM, NSP |', '| Held-out MLM loss | 2.500 |',

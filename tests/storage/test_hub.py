@@ -394,4 +394,6 @@ def test_the_model_card_names_the_model(config):
   run = recipes.finetune.recipe('classification', scale='test')
   run = dataclasses.replace(run, warm_start=f'org/bert@{OLD}')
   card = model_card.render_card(run, {}, 'bert', ('predict',), 1000)
-  assert 'base_model: org/bert\n' in card
+  assert 'pipeline_tag: text-classification\nbase_model: org/bert\n' in card
+  local = dataclasses.replace(run, warm_start='runs/bert')
+  assert 'base_model' not in model_card.render_card(local, {}, 'bert', ('predict',), 1000)
