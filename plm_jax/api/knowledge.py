@@ -34,8 +34,9 @@ def likelihood(
 ) -> np.ndarray:
   """Compute log-likelihoods of texts, or pseudo-log-likelihoods under a masked language model.
 
-  >>> good, bad = plm_jax.likelihood(
-  ...     'runs/bert_base-laptop', ['Returns the array.', 'Returns the the.'])
+  >>> texts = ['Returns the array.', 'Returns the the.']
+  >>> plm_jax.likelihood('runs/bert_base-laptop', texts).tolist()
+  [-..., -...]
 
   Args:
     model: a decoder, or an encoder with a masked-language-model head
@@ -125,7 +126,8 @@ def attention(
   """Measure what attention heads attend to, averaged over texts, and return attention maps.
 
   >>> heads, maps = plm_jax.attention('runs/bert_base-laptop', 'Returns the mean of the array.')
-  >>> previous = [f'{head.layer}.{head.head}' for head in heads if head.role == 'previous']
+  >>> print(f'layer {heads[0].layer}, head {heads[0].head}: {heads[0].role}')
+  layer ..., head ...: ...
 
   Args:
     model: any model but an ELMo; of an encoder-decoder its encoder is used

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def score(model: Model, pairs: Sequence[tuple[str, str]], start: bool = True) -> np.ndarray:
   """Compute log-likelihoods of continuations, or of the fillers of blanks.
 
-  >>> likely, unlikely = plm_jax.score(
-  ...     'runs/gpt2_small-laptop', [('Returns the', ' array'), ('Returns the', ' giraffe')])
+  >>> pairs = [('Returns the', ' array'), ('Returns the', ' giraffe')]
+  >>> plm_jax.score('runs/gpt2_small-laptop', pairs).tolist()
+  [-..., -...]
 
   Args:
     model: a decoder, or a GLM

@@ -62,8 +62,8 @@ def encode(
 
   >>> bert = plm_jax.load('runs/bert_base-laptop')
   >>> vectors = plm_jax.encode(bert, ['Returns the array.', 'Sorts a list in place.'])
-  >>> vectors.shape == (2, bert.model.block.width)
-  True
+  >>> vectors.shape
+  (2, ...)
   >>> of_tokens = plm_jax.encode(bert, 'Returns the array.', layer=1, pooling='none')
 
   Args:
@@ -274,20 +274,19 @@ def distill(model: models.Model, folder: models.Path, size: int = 256) -> Static
 def load(folder: models.Path, mesh: MeshConfig | None = None) -> models.LoadedModel | StaticVectors:
   """Load a run's newest checkpoint, a checkpoint of another library, or static vectors.
 
+  >>> plm_jax.load('runs/bert_base-laptop')
+  <bert, encoder: 2 layers of ..., ... parameters
+   heads: mlm, nsp; wordpiece tokenizer of ... tokens
+   from runs/bert_base-laptop; can encode, fill_mask, likelihood, minimal_pairs, export>
+
   Args:
     folder: folder of a run, or of a checkpoint of transformers, T5X or an original code, on a disk
-      or in a bucket; or a model of the Hugging Face hub, ORG/NAME or ORG/NAME@REVISION
+      or in a bucket; or a model of the Hugging Face hub, `ORG/NAME` or `ORG/NAME@REVISION`
     mesh: mesh for a model that does not fit one device, such as MeshConfig(1, tensor=4)
 
   Returns:
-    The model; its repr lists its layers, heads and functions:
-
-    >>> plm_jax.load('runs/bert_base-laptop')
-    <bert, encoder: 2 layers of ..., ... parameters
-     heads: mlm, nsp; wordpiece tokenizer of ... tokens
-     from runs/bert_base-laptop; can encode, fill_mask, likelihood, minimal_pairs, export>
-
-    For a folder from `distil`: static vectors, which `encode`, `similar` and `search` take.
+    The model. Its repr lists its layers, heads and functions. A folder from `distill` gives static
+    vectors, which `encode`, `similar` and `search` take.
 
   Raises:
     CheckpointError, ConvertError: the folder holds no model that can be read.
