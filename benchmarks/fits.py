@@ -59,7 +59,8 @@ def figures(name: str, budget: budgets.Budget) -> tuple[str, ...]:
   """
   phases, whole = budget['phases'], seconds(name, budget)
   chips = costs.count_chips(budget['kind'], budget['devices'])
-  return ('<br>'.join(f'{format_number(phase["HBM, GiB"]["total"])} of {CHIPS[budget["kind"]].hbm_gib:g}' for phase in phases),
+  limit = f'{CHIPS[budget["kind"]].hbm_gib:g}'
+  return ('<br>'.join(f'{format_number(phase["HBM, GiB"]["total"])} of {limit}' for phase in phases),
           '<br>'.join(f'{format_number(phase["bound, ms"])} ({phase["bound by"]})' for phase in phases),
           '<br>'.join(f'{phase["MFU"]:.0%}' for phase in phases), format_time(whole),
           f'{whole / 3600 * chips:,.0f}')

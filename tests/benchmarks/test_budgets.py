@@ -84,9 +84,8 @@ def test_a_run_at_its_bounds():
   """A million steps of a second on 16 chips; an epoch of BERT's long rows is a tenth of them."""
   slow = dataclasses.replace(REPORT, flops=46e12)
   assert fits.row('bert_base', budget(REPORT, slow)) == (
-      'bert_base', 'v2:4x4, fsdp 4', '1.5; 1.5 of 8', '1,000.0 (compute); 2,000.0 (compute)',
-      '100%; 50%', '12.73',
-      '4,889', '16 TPU chips, 4 days')
+      'bert_base', 'v2:4x4, fsdp 4', '1.5 of 8<br>1.5 of 8', '1,000 (compute)<br>2,000 (compute)',
+      '100%<br>50%', '12.7 days', '4,889', '16 TPU chips, 4 days')
   assert fits.fits(budget(REPORT, slow))
   assert not fits.fits(budget(REPORT, dataclasses.replace(REPORT, memory={'all': 9 * 2 ** 30})))
 
