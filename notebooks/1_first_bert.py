@@ -12,7 +12,7 @@
 # # 1. Your first BERT
 #
 # Train a BERT from raw text and let it fill blanks. Nothing is downloaded: the training text is the English documentation
-# of the Python packages on this machine. The notebook takes about five minutes on two CPU cores, less on a T4 or a TPU.
+# of the Python packages on this machine. The notebook takes about five minutes on two idle CPU cores.
 #
 # *To run this notebook in [Colab](https://colab.research.google.com/), choose File > Upload notebook, and upload the
 # wheel of plm_jax next to it.*
@@ -104,8 +104,8 @@ trained
 # %% tags=["hide-input"]
 curves = plm_jax.history('runs/first_bert').curves
 figure, axes = plt.subplots(1, 2, figsize=(11, 3.4))
-for name, title, axis in (('mlm', 'Loss of masked tokens (nats)', axes[0]),
-                          ('mlm_accuracy', 'Masked tokens that it gets right', axes[1])):
+for name, title, axis in (('mlm', 'MLM loss (nats)', axes[0]),
+                          ('mlm_accuracy', 'MLM accuracy', axes[1])):
   for split, style in (('train', {'alpha': 0.4}), ('heldout', {'marker': 'o'})):
     if points := curves.get(name, {}).get(split):
       axis.plot(*zip(*points, strict=True), label=split, **style)
@@ -113,7 +113,7 @@ for name, title, axis in (('mlm', 'Loss of masked tokens (nats)', axes[0]),
   axis.legend()
 baseline = curves['mlm_baseline']['heldout'][-1][1] if 'mlm_baseline' in curves else 0
 axes[1].axhline(baseline, color='grey', linestyle=':')
-axes[1].text(0, baseline, 'always the most frequent token', va='bottom', fontsize=8, color='grey')
+axes[1].text(0, baseline, 'majority-class baseline', va='bottom', fontsize=8, color='grey')
 plt.tight_layout()
 plt.show()
 

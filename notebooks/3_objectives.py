@@ -62,7 +62,7 @@ HERE.mkdir(parents=True, exist_ok=True)
 (HERE / 'text.txt').write_text(pathlib.Path(TEXT).read_text(encoding='utf-8')[:1_000_000 if SCALE == 'laptop' else 200_000],
                                encoding='utf-8')
 # (Each copy ends with a number, because the held-out documents are selected by their content.)
-(HERE / 'sentence.txt').write_text('\n\n'.join(f'{SENTENCE}\n{number}' for number in range(200)), encoding='utf-8')
+_ = (HERE / 'sentence.txt').write_text('\n\n'.join(f'{SENTENCE}\n{number}' for number in range(200)), encoding='utf-8')
 
 # %% [markdown]
 # Each recipe uses the tokenizer of its paper: WordPiece (BERT, SpanBERT, ELECTRA, GLM), SentencePiece (XLNet, T5) or
@@ -77,8 +77,8 @@ OBJECTIVES = {
     'replaced tokens (ELECTRA)': ('electra_small', {}),
     'span corruption (T5)': ('t5_small', {}),
     'denoising (BART)': ('bart_base', {}),
-    'blanks, written out behind (GLM)': ('glm_large', {}),
-    'what comes next (GPT-2)': ('gpt2_small', {}),
+    'blank infilling (GLM)': ('glm_large', {}),
+    'next token (GPT-2)': ('gpt2_small', {}),
 }
 TOKENIZER = {'spanbert_base': 'bert_base', 'electra_small': 'bert_base'}  # recipes that share a tokenizer
 rows = {}
@@ -153,11 +153,11 @@ plt.show()
 shares = {}
 for title, row in rows.items():
   lane = row.lanes[-1]
-  asked = len(lane.columns) if 'ELECTRA' in title else sum(bool(column.target) for column in lane.columns)
-  shares[title] = asked / max(len(lane.columns) for lane in row.lanes)
+  labels = len(lane.columns) if 'ELECTRA' in title else sum(bool(column.target) for column in lane.columns)
+  shares[title] = labels / max(len(lane.columns) for lane in row.lanes)
 figure, axis = plt.subplots(figsize=(8, 3.2))
 axis.barh([*shares], [*shares.values()], color='#4285f4')
-axis.set(title='Tokens that are asked, of those that are read (this row)')
+axis.set(title='Tokens with a label / tokens read, in this example')
 axis.invert_yaxis()
 plt.tight_layout()
 plt.show()
@@ -172,6 +172,6 @@ plt.show()
 from plm_jax.report import batch_drawing
 
 page = HERE / 'objectives.html'
-page.write_text(batch_drawing.render_page('One sentence, every objective', [SENTENCE],
-                             [row._replace(title=title) for title, row in rows.items()]), encoding='utf-8')
+page.write_text(batch_drawing.render_page('One sentence, nine objectives', [SENTENCE],
+                                          [row._replace(title=title) for title, row in rows.items()]), encoding='utf-8')
 print(page, f'{page.stat().st_size / 1000:.0f} kB')

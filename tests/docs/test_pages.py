@@ -3,7 +3,6 @@ pages exist in both languages; search finds words of both.
 
 tests/test_readme.py runs the README's commands, and tests/notebooks runs the notebooks.
 """
-import ast
 import importlib
 import json
 import pathlib
@@ -13,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from templates import message_templates
 import tiny
 from typed import ELSEWHERE, ROOT, World, shown
 
@@ -90,19 +90,6 @@ def test_pages_are_short():
   long = [path for path in PAGES if len(path.read_text(encoding='utf-8').split('\n')) >= 120
           and path.name not in ('adding.md', 'batch.md', 'index.md')]
   assert not long
-
-
-def message_templates() -> list[str]:
-  """List the text constants of plm_jax, f-strings with a NUL in place of each value."""
-  found = []
-  for path in sorted((ROOT / 'plm_jax').rglob('*.py')):
-    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-      parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-      texts = [part.value if isinstance(part, ast.Constant) else '\0' for part in parts
-               if isinstance(part, ast.Constant | ast.FormattedValue)]
-      if all(isinstance(text, str) for text in texts):
-        found.append(''.join(texts))
-  return [text for text in found if ' ' in text]
 
 
 @pytest.mark.parametrize('language', ['', 'zh/'])

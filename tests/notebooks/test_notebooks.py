@@ -1,13 +1,19 @@
 """The notebooks match their sources, and each runs from its first cell to its last, at the smallest
 scale and without a network. They share compiled programs with the other tests, and use the runs of
 earlier notebooks."""
+import functools
 import importlib.util
 import json
 import pathlib
+import re
 import sys
 
 import pytest
+from templates import message_templates, template_pattern
 import tiny
+
+from plm_jax.objectives import metric_names
+from plm_jax.report import html
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = sorted((ROOT / 'notebooks').glob('[0-9]_*.py'))
@@ -66,6 +72,90 @@ def test_begins_by_the_cell_that_installs(source):
     return [line for line in text.split('\n') if not line.startswith('NEEDS')]
   assert common(first) == common(of_first)
   assert 'PLM_JAX_NOTEBOOK_SCALE' in first
+
+
+def stored_lines(path: pathlib.Path) -> list[str]:
+  """Return the lines that a notebook's cells have printed; lines that were wrapped are joined."""
+  outputs = [output for cell in cells(path) for output in cell.get('outputs', ())]
+  text = '\n'.join(''.join(output.get('text') or output['data'].get('text/plain', ''))
+                   for output in outputs)
+  return re.sub(r'\n {9,}(?=\S)', ' ', text).split('\n')
+
+
+@functools.cache
+def summary_labels() -> frozenset[str]:
+  """Return the labels of held-out metrics in the summary of a pre-training run."""
+  labels = set()
+  for name in (*metric_names.TERM_NAMES, 'forward', 'backward'):  # the last two: ELMo
+    metrics = {name: 1.0, f'{name}_accuracy': 0.2, f'{name}_baseline': 0.1}
+    labels |= {*html.heldout_headline([name], metrics)}
+  return frozenset(labels)
+
+
+@functools.cache
+def heldout_shapes() -> frozenset[str]:
+  """Return the held-out metrics of each loss term in one line, with 0 for each number."""
+  shapes = set()
+  for name in metric_names.TERM_NAMES:
+    metrics = {name: 1.0, f'{name}_accuracy': 0.2, f'{name}_baseline': 0.1}
+    for number in (1, 2, 3):
+      some = dict([*metrics.items()][:number])
+      shapes.add(metric_names.format_line(some, lambda _, value: '0' if value == 1 else '0%'))
+  return frozenset(shapes)
+
+
+@functools.cache
+def patterns(package: str) -> list[re.Pattern]:
+  return [template_pattern(text) for text in message_templates(package)
+          if len(text.replace('\0', '')) > 6]
+
+
+def is_printed(line: str, package: str = 'plm_jax') -> bool:
+  """Tell whether a text of the source can become the line."""
+  return any(pattern.fullmatch(line) for pattern in patterns(package))
+
+
+def is_current(line: str) -> bool:
+  """Tell whether plm_jax prints such a line today. Other lines are of a notebook or a model."""
+  if found := re.fullmatch(r'step [\d,]+  held-out (.+)', line):
+    groups = re.sub(r'\d+(?:[,.]\d+)*', '0', found[1]).split('; ')
+    return all(group in heldout_shapes() or re.fullmatch(r'[a-z ]+ 0%?', group) for group in groups)
+  if found := re.fullmatch(r'([A-Z][\w /-]+): {2,}\S.*', line):
+    label = found[1]
+    return label in summary_labels() or is_printed(label, 'plm_jax/tasks') or bool(
+        re.fullmatch(r'Development [a-z ]+', label)) or label in RUN_LABELS
+  if re.match(r'trained a |train: |heldout: | heads: |\w+: [\d,]+ steps on |[\d,]+ \w+ examples',
+              line):
+    return is_printed(line)
+  if re.match(r'[\d.]+ s, [\d,]+ tokens/s', line):
+    return line.endswith(')') == (' per worker (' in line)
+  return not re.search(r' a worker| pieces|always the most frequent', line)
+
+
+# Labels of the summary of a run that are no metrics.
+RUN_LABELS = (
+    'Held-out text', 'Held-out bits per byte', 'Epochs', 'Wall time', 'Parameters', 'Steps',
+    'Tokens read', 'Training examples')
+
+
+def test_labels_of_runs_are_in_the_code():
+  source = (ROOT / 'plm_jax/runs/conclude.py').read_text()
+  assert [label for label in RUN_LABELS if f"'{label}'" not in source] == []
+
+
+# Notebooks that were not run again since the words changed; each takes many minutes.
+STALE = ('2_chinese', '4_finetune', '5_embeddings', '6_generate')
+
+
+@pytest.mark.parametrize(
+    'source', [pytest.param(path, marks=[pytest.mark.xfail(strict=True)] * (path.stem in STALE))
+               for path in SOURCES],
+    ids=lambda path: path.stem)
+def test_stored_outputs_have_the_words_of_today(source):
+  """If they have other words, run the notebook again: python notebooks/make.py --run NUMBER."""
+  lines = stored_lines(source.with_suffix('.ipynb'))
+  assert len(lines) > 1
+  assert [line for line in lines if not is_current(line)] == []
 
 
 @pytest.mark.slow
