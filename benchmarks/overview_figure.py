@@ -39,9 +39,9 @@ ENGLISH = Words(
      'Reviews, English: accuracy'),
     ('from scratch', 'pre-trained'))
 CHINESE = Words(
-    (('您的文本', '任何语言，', '本地文件或 hub'),
+    (('你的文本', '任何语言，', '本地文件或 hub'),
      ('plm_jax train', '论文的配方：', 'BERT、GPT、T5、BART 等'),
-     ('您的模型', '报告、微调，', '导出到 transformers')),
+     ('你的模型', '报告、微调，', '导出到 transformers')),
     '预训练的收益：在两个 CPU 核上训练的小模型',
     ('命名实体，英文：F1', '摘要，英文：ROUGE-1', '翻译，德文到英文：BLEU', '评论，中文：准确率',
      '评论，英文：准确率'),
