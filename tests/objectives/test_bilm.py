@@ -223,10 +223,11 @@ def test_the_state_of_the_lstms_continues_next_to_an_ema(start, monkeypatch):
   monkeypatch.setattr(bilm, 'sample_words',
                       lambda *_: SampledWords(jnp.asarray(CHOSEN[0]), jnp.asarray(CHOSEN[1])))
   plain, averaged = start, start.replace(trained=start.params)
+  updates = [jax.jit(functools.partial(train_step, one))
+             for one in (learner(), dataclasses.replace(learner(), ema=0.9))]
   for number in range(2):
-    plain, _ = jax.jit(functools.partial(train_step, learner()))(plain, windows(number))
-    averaged, _ = jax.jit(functools.partial(train_step, dataclasses.replace(learner(), ema=0.9)))(
-        averaged, windows(number))
+    plain, _ = updates[0](plain, windows(number))
+    averaged, _ = updates[1](averaged, windows(number))
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6),
                (averaged.trained, averaged.carry),
                (plain.params, plain.carry))

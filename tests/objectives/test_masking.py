@@ -30,6 +30,11 @@ def start(learner, windows):
   return jax.jit(lambda: unbox(init_state(learner, windows)))()
 
 
+@functools.cache
+def update(learner):
+  return jax.jit(functools.partial(train_step, learner))
+
+
 def test_weights_follow_the_share_of_errors():
   """Three tokens of the vocabulary: one always right, one always wrong, one not seen."""
   seen = {'labels': jnp.array([[0, 0, 0, 1, 1]]), 'difficulty': jnp.array([[0.0, 0, 0, 1, 1]]),
@@ -92,7 +97,7 @@ def test_statistics_of_training_steps(kind):
   batch = jax.device_get(jax.jit(lambda windows: objective.corrupt(learner.key('corruption'),
                                                                    windows, tiny.VOCAB))(windows))
   logits = np.asarray(jax.jit(learner.model.apply)({'params': params}, batch)['mlm'], np.float64)
-  after, metrics = jax.jit(functools.partial(train_step, learner))(state, windows)
+  after, metrics = update(learner)(state, windows)
   assert STATISTICS not in metrics
 
   counted = batch['weights'] > 0
@@ -111,7 +116,7 @@ def test_statistics_of_training_steps(kind):
   np.testing.assert_allclose(after.statistics['difficulty'], difficulty, rtol=1e-4, atol=1e-5)
 
   split = tiny.learner(objective, accumulate=4, **STILL)
-  same, _ = jax.jit(functools.partial(train_step, split))(start(split, windows), windows)
+  same, _ = update(split)(start(learner, windows), windows)
   tiny.assert_close(same.statistics, after.statistics)
 
 
@@ -120,8 +125,8 @@ def test_statistics_are_those_of_the_trained_parameters_next_to_an_ema():
   averaged = dataclasses.replace(learner, ema=0.9)
   plain, state = start(learner, windows), start(averaged, windows)
   for _ in range(3):
-    plain, _ = jax.jit(functools.partial(train_step, learner))(plain, windows)
-    state, _ = jax.jit(functools.partial(train_step, averaged))(state, windows)
+    plain, _ = update(learner)(plain, windows)
+    state, _ = update(averaged)(state, windows)
   assert plain.trained is None
   tiny.assert_close(state.statistics, plain.statistics)
   tiny.assert_close(state.trained, plain.params)
@@ -131,7 +136,7 @@ def test_statistics_are_those_of_the_trained_parameters_next_to_an_ema():
 
 def test_mask_rates_change_after_so_many_steps_and_survive_a_checkpoint(tmp_path):
   learner, windows = tiny.learner(ADAPTIVE), tiny.windows(16, LENGTH)
-  step, state = jax.jit(functools.partial(train_step, learner)), start(learner, windows)
+  step, state = update(learner), start(learner, windows)
   state, _ = step(state, windows)
   assert (state.statistics['weights'] == 1).all() and state.statistics['count'].any()
   state, _ = step(state, windows)

@@ -125,7 +125,7 @@ def test_updates_equal_numpy(name, rms):
   plain = optax.scale_by_adam()
   state = plain.init(params)
   for step in range(3):
-    adam, state = plain.update(jax.tree.map(lambda x, step=step: x[step], grads), state)
+    adam, state = jax.jit(plain.update)(jax.tree.map(lambda x, step=step: x[step], grads), state)
   adam = leaves_of(adam)
   for path in leaves.keys() - dimensions.keys():
     np.testing.assert_allclose(found[path], adam[path], rtol=1e-5, atol=1e-6)
