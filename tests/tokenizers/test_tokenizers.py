@@ -1,6 +1,7 @@
 """All tokenizers: every way to encode a text gives the same ids, also in threads; damaged files are
 read, or refused with one message that names them."""
 import concurrent.futures
+import functools
 import importlib.util
 import json
 import pathlib
@@ -32,7 +33,6 @@ def by_category() -> dict[str, list[str]]:
   return found
 
 
-CATEGORIES = by_category()
 # White space and control characters by any library's definition, and marks that change their
 # neighbors.
 ODD = ''.join(map(chr, [
@@ -41,14 +41,15 @@ ODD = ''.join(map(chr, [
     *range(0x2060, 0x2065), 0x2581, 0x3000, 0xfe0f, 0xfeff, 0xfffd]))
 
 
+@functools.cache
 def odd_texts() -> list[str]:
   """Make texts of words with characters of every category between, before and after them."""
-  draw = random.Random(5)
+  draw, categories = random.Random(5), by_category()
   texts = [text for odd in ODD for text in (odd, f'a{odd}b', f'{odd}low', f'the {odd} 中{odd}国',
                                             f'a. {odd}{odd}b ')]
-  for category in sorted(CATEGORIES):
+  for category in sorted(categories):
     for _ in range(40):
-      odd = draw.choice(CATEGORIES[category])
+      odd = draw.choice(categories[category])
       near = draw.choice(['a', ' ', '中', 'é', 'e\u0301', ',', '\u0301', '7', '[MASK]', ' <mask>',
                           '</s> '])
       texts.append(draw.choice([f'a{odd}b', f'{odd}{near}', f'{near}{odd}',
@@ -57,23 +58,20 @@ def odd_texts() -> list[str]:
           'a' * 99 + ' ' + 'b' * 101]
 
 
-TEXTS = odd_texts()
-
-
 @pytest.mark.parametrize('kind', KINDS)
 def test_every_way_to_encode_gives_the_same_ids(kind):
-  tokenizer = KINDS[kind]()
-  alone = [tokenizer.encode(text) for text in TEXTS]
-  ids, lengths = tokenizer.encode_flat(TEXTS)
+  tokenizer, texts = KINDS[kind](), odd_texts()
+  alone = [tokenizer.encode(text) for text in texts]
+  ids, lengths = tokenizer.encode_flat(texts)
   flat = [some.tolist() for some in np.split(ids, np.cumsum(lengths)[:-1])]
-  placed, sizes, places = tokenizer.encode_with_offsets(TEXTS)
-  assert {text: some for text, some, other in zip(TEXTS, flat, alone, strict=True) if some
+  placed, sizes, places = tokenizer.encode_with_offsets(texts)
+  assert {text: some for text, some, other in zip(texts, flat, alone, strict=True) if some
           != other} == {}
-  assert tokenizer.encode_batch(TEXTS) == alone
+  assert tokenizer.encode_batch(texts) == alone
   assert placed.tolist() == ids.tolist() and sizes.tolist() == lengths.tolist()
   assert len(places) == len(ids)
   # Again, with all words in the cache.
-  assert tokenizer.encode_flat(TEXTS)[0].tolist() == ids.tolist()
+  assert tokenizer.encode_flat(texts)[0].tolist() == ids.tolist()
 
 
 WORDS = ['the', 'cat', 'sat', 'mat', 'dogs', 'Ünïcode', 'naïve', 'quick', 'brown']

@@ -47,7 +47,7 @@ def others() -> list[str]:
             block.heads // (block.kv_heads or block.heads))
   first: dict[tuple, str] = {}
   for name in [*FAMILIES, *recipes.all_recipes()]:
-    if recipes.find_recipe(name)('paper').family != 'elmo':  # which has none
+    if recipes.find_recipe(name).family != 'elmo':  # which has none
       first.setdefault(kind(name), name)
   return [name for name in first.values() if name not in FAMILIES]
 
