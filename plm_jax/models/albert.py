@@ -54,8 +54,7 @@ def xxlarge(dtype: Dtype = 'float32') -> EncoderConfig:
 
 def make_v2(config: EncoderConfig) -> EncoderConfig:
   """Return version 2 of a size: no dropout (release notes of google-research/albert)."""
-  block = validation.with_paths(config.block, {'dropout': 0.0, 'attention.dropout': 0.0})
-  return dataclasses.replace(config, block=block)
+  return validation.with_paths(config, {'block.dropout': 0.0, 'block.attention.dropout': 0.0})
 
 
 BLOCK, LAYER = 'backbone/stack/layers/block', 'albert.encoder.albert_layer_groups.{n}'

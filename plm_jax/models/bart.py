@@ -13,6 +13,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from plm_jax import validation
 from plm_jax.architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.common import Dtype
@@ -256,8 +257,8 @@ def make_pre_norm(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
   Token embeddings are multiplied by sqrt(D), as released.
   """
-  block = dataclasses.replace(config.block, norm_at='pre')
-  return dataclasses.replace(config, block=block, embed_factor=config.block.width ** 0.5)
+  return validation.with_paths(
+      config, {'block.norm_at': 'pre', 'embed_factor': config.block.width ** 0.5})
 
 
 def mbart_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:

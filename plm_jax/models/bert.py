@@ -75,8 +75,7 @@ medium = functools.partial(make_config, 8, 512)  # 41.7M parameters
 
 def use_tanh_gelu(config: EncoderConfig) -> EncoderConfig:
   """Return the model with the tanh approximation of gelu, as the released TensorFlow code has."""
-  block = validation.with_paths(config.block, {'mlp.activation': 'gelu_tanh'})
-  return dataclasses.replace(config, block=block)
+  return validation.with_paths(config, {'block.mlp.activation': 'gelu_tanh'})
 
 
 def mlm_output_rules(matrix: str, bias: str) -> tuple[Rule, ...]:
@@ -296,9 +295,8 @@ ORIGINAL = dataclasses.replace(
 
 def ernie_base(dtype: Dtype = 'float32') -> EncoderConfig:
   """Make ERNIE 1.0: 12 layers, hidden size 768, relu, 18,000 tokens, texts of up to 513."""
-  config = validation.with_paths(
-      base(dtype), {'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5})
-  return dataclasses.replace(config, vocab=18_000, max_length=513)
+  return validation.with_paths(base(dtype), {
+      'vocab': 18_000, 'max_length': 513, 'block.mlp.activation': 'relu', 'block.norm.eps': 1e-5})
 
 
 def normalize_ernie_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -374,9 +372,8 @@ MEGATRON_BERT = dataclasses.replace(
 def make_spanbert_config(
     size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
   """Make a SpanBERT of a size of BERT: cased, without pooler, initial weights as in fairseq."""
-  config = size(dtype)
-  return dataclasses.replace(
-      config, vocab=28996, pooler=False, block=dataclasses.replace(config.block, init=NORMAL_INIT))
+  return validation.with_paths(
+      size(dtype), {'vocab': 28_996, 'pooler': False, 'block.init': NORMAL_INIT})
 
 
 spanbert_base = functools.partial(make_spanbert_config, base)  # 108M parameters

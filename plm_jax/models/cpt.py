@@ -31,12 +31,9 @@ from plm_jax.models.rules import Attribute, Family, HeadSpec, Rule, dense_rules,
 def make_config(
     size: Callable[..., EncoderConfig], dtype: Dtype = 'float32') -> EncoderConfig:
   """Make a Chinese BERT of this size: one segment type, a masked-LM head without transform."""
-  config = size(dtype)
-  return dataclasses.replace(
-      config, vocab=51_271, max_length=1024, pooler=False,
-      embeddings=dataclasses.replace(config.embeddings, types=1),
-      head=HeadConfig(transform=False, output_bias=False),
-      block=validation.with_paths(config.block, {'init': NORMAL_INIT}))
+  return validation.with_paths(size(dtype), {
+      'vocab': 51_271, 'max_length': 1024, 'pooler': False, 'embeddings.types': 1,
+      'head': HeadConfig(transform=False, output_bias=False), 'block.init': NORMAL_INIT})
 
 
 # The halves of the models of December 2022: 10 + 2 and 20 + 4 layers.

@@ -233,15 +233,11 @@ FAMILY = Family(
 )
 
 
-GPT3_WINDOW = 256
-
-
 def make_gpt3_config(
     layers: int, width: int, heads: int, dtype: Dtype = 'float32') -> DecoderConfig:
   """Make a GPT-3 with an MLP of 4 x hidden size and 2,048 positions."""
-  config = make_config(layers, width, dtype)
-  block = dataclasses.replace(config.block, heads=heads)
-  return dataclasses.replace(config, block=block, max_length=2048, windows=(0, GPT3_WINDOW))
+  return validation.with_paths(make_config(layers, width, dtype), {
+      'block.heads': heads, 'max_length': 2048, 'windows': (0, 256)})
 
 
 gpt3_small = functools.partial(make_gpt3_config, 12, 768, 12)  # 125M parameters
@@ -265,11 +261,9 @@ def make_gpt_neo_config(
 
   It has no dropout, as released.
   """
-  config = make_config(layers, width, dtype)
-  block = validation.with_paths(config.block, {
-      'heads': heads, 'attention.scale': 1.0, 'attention.bias': ('out',), 'init.out_std': None,
-      'dropout': 0.0, 'attention.dropout': 0.0})
-  return dataclasses.replace(config, block=block, max_length=2048, windows=(0, 256))
+  return validation.with_paths(make_gpt3_config(layers, width, heads, dtype), {
+      'block.attention.scale': 1.0, 'block.attention.bias': ('out',), 'block.init.out_std': None,
+      'block.dropout': 0.0, 'block.attention.dropout': 0.0})
 
 
 gpt_neo_125m = functools.partial(make_gpt_neo_config, 12, 768, 12)  # 125M parameters

@@ -65,9 +65,8 @@ def make_llama2(
     kv_heads: int | None = None,
 ) -> DecoderConfig:
   """Make a LLaMA 2: texts of up to 4096 tokens, another epsilon of norms."""
-  config = make_config(layers, width, heads, mlp_dim, dtype)
-  block = validation.with_paths(config.block, {'norm.eps': 1e-5, 'kv_heads': kv_heads})
-  return dataclasses.replace(config, max_length=4096, block=block)
+  return validation.with_paths(make_config(layers, width, heads, mlp_dim, dtype), {
+      'max_length': 4096, 'block.norm.eps': 1e-5, 'block.kv_heads': kv_heads})
 
 
 llama2_7b = functools.partial(make_llama2, 32, 4096, 32, 11_008)  # 6.74B parameters
@@ -84,12 +83,10 @@ def make_llama3(
 
   Texts have up to 8192 tokens, or up to 131,072 where rope is scaled.
   """
-  config = make_config(layers, width, heads, mlp_dim, dtype)
-  position = Rope(500_000.0, scaling=scaling)
-  block = validation.with_paths(
-      config.block, {'kv_heads': 8, 'norm.eps': 1e-5, 'attention.position': position})
-  length = 8192 if scaling == Unscaled() else 131_072
-  return dataclasses.replace(config, vocab=128_256, block=block, max_length=length, tied=tied)
+  return validation.with_paths(make_config(layers, width, heads, mlp_dim, dtype), {
+      'vocab': 128_256, 'max_length': 8192 if scaling == Unscaled() else 131_072, 'tied': tied,
+      'block.kv_heads': 8, 'block.norm.eps': 1e-5,
+      'block.attention.position': Rope(500_000.0, scaling=scaling)})
 
 
 llama3_8b = functools.partial(make_llama3, 32, 4096, 32, 14_336)  # 8.03B parameters

@@ -72,11 +72,10 @@ def make_v1_1(
     head_size: int = 64,
 ) -> EncoderDecoderConfig:
   """Make a T5 v1.1: GEGLU with the tanh approximation, untied embeddings, no dropout."""
-  config = make_config(layers, width, heads, mlp_dim, dtype, head_size)
-  block = validation.with_paths(config.block, {
-      'mlp.activation': 'gelu_tanh', 'mlp.gated': True, 'dropout': 0.0,
-      'attention.dropout': 0.0, 'mlp.dropout': 0.0})
-  return dataclasses.replace(config, block=block, tied=False, logit_factor=1.0)
+  return validation.with_paths(make_config(layers, width, heads, mlp_dim, dtype, head_size), {
+      'tied': False, 'logit_factor': 1.0, 'block.mlp.activation': 'gelu_tanh',
+      'block.mlp.gated': True, 'block.dropout': 0.0, 'block.attention.dropout': 0.0,
+      'block.mlp.dropout': 0.0})
 
 
 v1_1_small = functools.partial(make_v1_1, 8, 512, 6, 1024)  # 77M parameters
@@ -91,9 +90,8 @@ def ul2_20b(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
 
   It is a v1.1 with SwiGLU and tied embeddings (Tay et al. 2023, section 5.1).
   """
-  config = make_v1_1(32, 4096, 16, 16_384, dtype, 256)
-  block = validation.with_paths(config.block, {'mlp.activation': 'silu'})
-  return dataclasses.replace(config, block=block, tied=True, logit_factor=4096 ** -0.5)
+  return validation.with_paths(make_v1_1(32, 4096, 16, 16_384, dtype, 256), {
+      'block.mlp.activation': 'silu', 'tied': True, 'logit_factor': 4096 ** -0.5})
 
 
 def make_byt5(
@@ -303,72 +301,63 @@ MT5_DEFAULTS = {
     'feed_forward_proj': 'gated-gelu'}
 
 
-def normalize_mt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Do the same as T5's; logits are never scaled, whether embeddings are tied or not."""
-  classes = [name.removeprefix('M') for name in hf_config.get('architectures') or ()]
+def normalize_multilingual_config(
+    hf_config: Mapping[str, Any], prefix: str, **fixed: Any) -> dict[str, Any]:
+  """Do the same as T5's, with mT5's defaults.
+
+  Args:
+    hf_config: their configuration.
+    prefix: of the names of classes, before T5.
+    fixed: attributes that always have these values.
+  """
+  classes = [name.removeprefix(prefix) for name in hf_config.get('architectures') or ()]
   normalized = normalize_hf_config({
-      **MT5_DEFAULTS, **hf_config, 'architectures': classes, 'scale_decoder_outputs': False})
+      **MT5_DEFAULTS, **hf_config, 'architectures': classes, **fixed})
   if 'architectures' in hf_config:
     normalized['architectures'] = hf_config['architectures']
   return normalized
 
 
-def denormalize_mt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverse `normalize_mt5_config`. Raises ConvertError for logits that are scaled."""
-  if hf_config['logit_factor'] != 1:
-    raise ConvertError(f'mT5 does not scale logits, got a factor of {hf_config["logit_factor"]}')
+def denormalize_multilingual_config(hf_config: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+  """Reverse `normalize_multilingual_config`."""
   hf_config = denormalize_hf_config(hf_config)
   if not hf_config['is_encoder_decoder']:
-    hf_config['architectures'] = ['MT5EncoderModel']
+    hf_config['architectures'] = [f'{prefix}T5EncoderModel']
   return hf_config
 
 
-# transformers' MT5.
+def denormalize_mt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Reverse mT5's normalization. Raises ConvertError for logits that are scaled."""
+  if hf_config['logit_factor'] != 1:
+    raise ConvertError(f'mT5 does not scale logits, got a factor of {hf_config["logit_factor"]}')
+  return denormalize_multilingual_config(hf_config, 'M')
+
+
+# transformers' MT5. Its logits are never scaled, whether embeddings are tied or not.
 MT5 = dataclasses.replace(
     FAMILY,
     name='mt5',
     config=mt5_small(),
     classes={f'M{name}': heads for name, heads in FAMILY.classes.items()},
     class_prefixes={f'M{name}': prefix for name, prefix in FAMILY.class_prefixes.items()},
-    normalize_hf_config=normalize_mt5_config,
+    normalize_hf_config=functools.partial(
+        normalize_multilingual_config, prefix='M', scale_decoder_outputs=False),
     denormalize_hf_config=denormalize_mt5_config,
 )
-
-
-UMT5_VOCAB = 256_384
-"""rows of the table of tokens"""
 
 
 def make_umt5_config(
     size: Callable[..., EncoderDecoderConfig], dtype: Dtype = 'float32',
 ) -> EncoderDecoderConfig:
-  """Make a umT5 of a size of T5: its own vocabulary, and position biases of each layer."""
-  config = size(dtype)
-  block = validation.with_paths(config.block, {'attention.position.shared': False})
-  return dataclasses.replace(config, vocab=UMT5_VOCAB, block=block)
+  """Make a umT5 of a size of T5: a table of 256,384 tokens, and position biases of each layer."""
+  return validation.with_paths(
+      size(dtype), {'vocab': 256_384, 'block.attention.position.shared': False})
 
 
 umt5_small = functools.partial(make_umt5_config, v1_1_small)  # 307M parameters
 umt5_base = functools.partial(make_umt5_config, v1_1_base)  # 592M parameters
 umt5_xl = functools.partial(make_umt5_config, v1_1_xl)  # 3.77B parameters
 umt5_xxl = functools.partial(make_umt5_config, v1_1_xxl)  # 13.0B parameters
-
-
-def normalize_umt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Do the same as T5's, with umT5's classes and defaults."""
-  classes = [name.removeprefix('UM') for name in hf_config.get('architectures') or ()]
-  normalized = normalize_hf_config({**MT5_DEFAULTS, **hf_config, 'architectures': classes})
-  if 'architectures' in hf_config:
-    normalized['architectures'] = hf_config['architectures']
-  return normalized
-
-
-def denormalize_umt5_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-  """Reverse `normalize_umt5_config`."""
-  hf_config = denormalize_hf_config(hf_config)
-  if not hf_config['is_encoder_decoder']:
-    hf_config['architectures'] = ['UMT5EncoderModel']
-  return hf_config
 
 
 # transformers' UMT5.
@@ -383,6 +372,6 @@ UMT5 = dataclasses.replace(
         side_rules('decoder', shared=False)),
     classes={f'UM{name}': heads for name, heads in FAMILY.classes.items()},
     class_prefixes={f'UM{name}': prefix for name, prefix in FAMILY.class_prefixes.items()},
-    normalize_hf_config=normalize_umt5_config,
-    denormalize_hf_config=denormalize_umt5_config,
+    normalize_hf_config=functools.partial(normalize_multilingual_config, prefix='UM'),
+    denormalize_hf_config=functools.partial(denormalize_multilingual_config, prefix='UM'),
 )
