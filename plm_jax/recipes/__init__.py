@@ -12,6 +12,7 @@ row, and a description with the commands, the settings and their sources.
 """
 import dataclasses
 import difflib
+import textwrap
 
 from plm_jax import validation
 from plm_jax.config.run import PretrainRun, Scale
@@ -190,9 +191,10 @@ def list_recipes() -> str:
   """List the families with the names of their recipes, and the command to run one."""
   lines = ['recipes:']
   for name, family in FAMILIES.items():
-    names = [Recipe(name, size).name for size in family.sizes]
-    lines += [f'  {title(family.description)}', f'      {" ".join(names)}']
+    names = ' '.join(Recipe(name, size).name for size in family.sizes)
+    lines += [f'  {title(family.description)}', textwrap.indent(textwrap.fill(names, 74), ' ' * 6)]
   lines += [f'  {title(word_vectors.__doc__)}', f'      {" ".join(word_vectors.PUBLISHED)}']
+  lines.append('new here? python -m plm_jax train bert_base --scale=laptop')
   lines.append('run one:  python -m plm_jax train NAME --scale=laptop    '
                '(--help: its description and options)')
   return '\n'.join(lines)
