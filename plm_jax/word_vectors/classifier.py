@@ -58,9 +58,7 @@ class ClassifierConfig(ValidatedConfig):
   @property
   def buckets(self) -> int:
     """Number of table rows of n-grams; fastText has none where nothing is hashed."""
-    if self.ngrams > 1 or self.subwords.longest:
-      return self.subwords.buckets
-    return 0
+    return self.subwords.buckets if self.ngrams > 1 or self.subwords.longest else 0
 
 
 def read_labeled_texts(path: epath.PathLike) -> list[tuple[list[str], list[str]]]:
@@ -74,13 +72,9 @@ def read_labeled_texts(path: epath.PathLike) -> list[tuple[list[str], list[str]]
   """
   texts = []
   for _, line in read_lines(storage.resolve_path(path), 'refuse', ReadStats()):
-    labels, words = [], []
-    for word in line.split():
-      if word.startswith(LABEL_PREFIX):
-        labels.append(word)
-      else:
-        words.append(word)
-    texts.append((labels, words))
+    words = line.split()
+    labels = [word for word in words if word.startswith(LABEL_PREFIX)]
+    texts.append((labels, [word for word in words if not word.startswith(LABEL_PREFIX)]))
   if not any(labels for labels, _ in texts):
     raise SourceError(f'{path}: no line has a label, a word that begins with {LABEL_PREFIX}')
   return texts
@@ -143,9 +137,7 @@ def train_classifier(
       arguments, vocabulary.words, labels.words, counts, tokens, inputs, outputs)
   texts = []
   for text_labels, words in examples:
-    if not text_labels:
-      continue
-    if rows := text_rows(model, vocabulary.index, words):
+    if text_labels and (rows := text_rows(model, vocabulary.index, words)):
       texts.append((rows, [labels.index[label] for label in text_labels]))
   step = jax.jit(train_step, donate_argnums=0)
   tables = {'input': jnp.asarray(inputs), 'output': jnp.asarray(outputs)}
@@ -192,20 +184,14 @@ def train_step(
     rate: Any) -> losses.TableValues:
   """Make a step of gradient descent in the rows of the batch and of the labels."""
   def loss(gathered):
-    hidden = mean_rows(gathered['input'], owner, len(answers))
+    total, number = losses.sum_rows(gathered['input'], owner, len(answers))
+    hidden = total / jnp.maximum(number, 1)[:, None]
     scores = jax.nn.log_softmax(hidden @ gathered['output'].T)
     chosen = jnp.take_along_axis(scores, jnp.maximum(answers, 0)[:, None], 1)[:, 0]
     return -(chosen * (answers >= 0)).sum()
 
   label_rows = jnp.arange(len(tables['output']))
   return losses.descend_rows(loss, tables, {'input': rows, 'output': label_rows}, rate)
-
-
-def mean_rows(found: jax.Array, owner: jax.Array, size: int) -> jax.Array:
-  """Average the rows [R, D] of each text: [B, D]."""
-  total = jax.ops.segment_sum(found, owner, size, indices_are_sorted=True)
-  number = jax.ops.segment_sum(jnp.ones(len(found)), owner, size, indices_are_sorted=True)
-  return total / jnp.maximum(number, 1)[:, None]
 
 
 def predict(
@@ -259,11 +245,8 @@ def make_predictor(
   Raises:
     FastTextError: the model has no labels, or another loss than a full or hierarchical softmax.
   """
-  loss = ''
-  for name in ('softmax', 'hierarchical'):
-    if model.arguments.loss == fasttext_bin.LOSSES[name]:
-      loss = name
-  if not model.labels or not loss:
+  loss = {number: name for name, number in fasttext_bin.LOSSES.items()}.get(model.arguments.loss)
+  if not model.labels or loss not in ('softmax', 'hierarchical'):
     raise fasttext_bin.FastTextError(
         'this model predicts no labels by a softmax: it is one of `supervised` that does')
   index = {word: number for number, word in enumerate(model.words)}

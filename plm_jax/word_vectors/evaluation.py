@@ -80,9 +80,7 @@ def word_rows(vectors: WordVectors, lower: bool, most: int | None = None) -> dic
   """
   rows: dict[str, int] = {}
   for row, word in enumerate(vectors.words[:most]):
-    if lower:
-      word = word.lower()
-    rows.setdefault(word, row)
+    rows.setdefault(word.lower() if lower else word, row)
   return rows
 
 
@@ -99,11 +97,8 @@ def score_similarity(
   rows = word_rows(vectors, lower)
 
   def find_word(word: str) -> str:
-    if lower:
-      word = word.lower()
-    if word in rows:
-      return vectors.words[rows[word]]
-    return word
+    word = word.lower() if lower else word
+    return vectors.words[rows[word]] if word in rows else word
 
   total, scores, cosines = 0, [], []
   for one, other, score in pairs:

@@ -75,9 +75,8 @@ class FastTextModel:
   def subwords(self) -> Subwords:
     """The n-grams that have vectors: none in classifiers of version 11 (fasttext.cc loadModel)."""
     arguments = self.arguments
-    longest = arguments.longest
-    if self.version == 11 and arguments.model == MODELS['supervised']:
-      longest = 0
+    has_none = self.version == 11 and arguments.model == MODELS['supervised']
+    longest = 0 if has_none else arguments.longest
     return Subwords(arguments.shortest, longest, arguments.buckets)
 
   @property
@@ -199,9 +198,7 @@ class FastTextReader:
         raise FastTextError(
             f'{self.path}: damaged: the {what} has values that are not finite')
       parts.append(values)
-    if parts:
-      return np.concatenate(parts)
-    return np.zeros((0, width), np.float32)
+    return np.concatenate(parts) if parts else np.zeros((0, width), np.float32)
 
 
 def save(model: FastTextModel, path: epath.PathLike) -> None:

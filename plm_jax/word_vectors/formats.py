@@ -81,10 +81,7 @@ def open_unpacked(path: epath.Path) -> Iterator[io.BufferedReader]:
     with storage.io_errors_as(path, 'read', VectorsError):
       packed = stack.enter_context(storage.open_stream(path))
     unpack = {'.gz': gzip.open, '.xz': lzma.open}.get(path.suffix.lower())
-    if unpack:
-      raw: Any = unpack(packed)
-    else:
-      raw = packed
+    raw: Any = unpack(packed) if unpack else packed
     file = stack.enter_context(io.BufferedReader(raw, PEEK_BYTES))
     try:
       yield file

@@ -23,7 +23,13 @@ from plm_jax.storage.digests import compute_digest
 from plm_jax.storage.lock import Lock
 from plm_jax.validation import intervals
 from plm_jax.word_vectors import losses
-from plm_jax.word_vectors.contract import TableState, WordBatches, WordLearner, WordModel
+from plm_jax.word_vectors.contract import (
+  TableState,
+  WordBatches,
+  WordLearner,
+  WordModel,
+  split_points,
+)
 from plm_jax.word_vectors.vectors import WordVectors
 from plm_jax.word_vectors.word_corpus import Sentences, Vocabulary, VocabularyError, WordCorpus
 
@@ -202,10 +208,7 @@ def write_sorted_runs(
   """Count a text in pieces, and yield files of sorted pairs, one per about `memory` pairs."""
   held: list[SortedRun] = []
   number = 0
-  offsets = np.arange(0, int(sentences.starts[-1]), WORDS_AT_ONCE)
-  firsts = np.searchsorted(sentences.starts, offsets)
-  marks = np.unique(np.append(firsts, len(sentences.starts) - 1))
-  for first, last in itertools.pairwise(marks):
+  for first, last in itertools.pairwise(split_points(sentences, WORDS_AT_ONCE)):
     keys, counts = list_pairs(sentences.select(first, last), words, window)
     held.append(sum_pairs(keys, counts))
     if sum(len(keys) for keys, _ in held) > memory:

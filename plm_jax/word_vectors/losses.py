@@ -165,6 +165,15 @@ def gather_rows(tables: TableValues, rows: Mapping[str, jax.Array]) -> dict[str,
   return {name: tables[name][ids] for name, ids in rows.items()}
 
 
+def sum_rows(found: jax.Array, owner: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+  """Add up the rows [R, D] of each of `size` owners: (sums [size, D], number of rows [size]).
+
+  owner: of each row [R], ascending; those from `size` on are padding.
+  """
+  total = jax.ops.segment_sum(found, owner, size, indices_are_sorted=True)
+  return total, jax.ops.segment_sum(jnp.ones(len(found)), owner, size, indices_are_sorted=True)
+
+
 def descend_rows(
     loss: Callable[[dict[str, jax.Array]], jax.Array], tables: TableValues,
     rows: Mapping[str, jax.Array], rate: Any,

@@ -121,9 +121,7 @@ def compose_vectors(
 
   def compose(word: str) -> np.ndarray:
     rows = subwords.ngram_rows(word, len(words))
-    if rows:
-      return table[rows].mean(0)
-    return np.zeros(table.shape[1], np.float32)
+    return table[rows].mean(0) if rows else np.zeros(table.shape[1], np.float32)
 
   if not subwords:
     return WordVectors(tuple(words), matrix)

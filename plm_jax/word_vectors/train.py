@@ -224,9 +224,7 @@ def check_same_run(
 
 def learning_rate(config: VectorTrainConfig, done: float) -> float:
   """Return the learning rate after a share of the run."""
-  if config.decay == 'linear':
-    return config.rate * max(1 - done, MIN_RATE_SHARE)
-  return config.rate
+  return config.rate * (max(1 - done, MIN_RATE_SHARE) if config.decay == 'linear' else 1)
 
 
 def make_update(learner: WordLearner) -> Any:
@@ -288,9 +286,7 @@ class VectorLog:
   @property
   def per_second(self) -> float:
     """Examples per second over the run; the first call, which is compiled, does not count."""
-    if self.seconds:
-      return self.total / self.seconds
-    return 0.0
+    return self.total / self.seconds if self.seconds else 0.0
 
   def add(self, state: TableState, batches: WordBatches) -> None:
     """Count a call, which continues while the next one is sampled."""

@@ -90,9 +90,7 @@ class Word2Vec(WordModel):
     rows, most = words, 0.5 / self.width
     if self.subwords:
       rows, most = words + self.subwords.buckets, 1.0 / self.width
-    outputs = words
-    if self.loss != 'negative':
-      outputs -= 1
+    outputs = words if self.loss == 'negative' else words - 1  # inner nodes of the tree
     inputs = jax.random.uniform(key, (rows, self.width), minval=-most, maxval=most)
     return {'params': {'input': inputs, 'output': jnp.zeros((outputs, self.width))},
             'idle': {'input': jnp.zeros(rows), 'output': jnp.zeros(outputs)}}
@@ -162,9 +160,8 @@ class Word2VecLearner(TextLearner):
       owner: [S, R], the position of each row's word in the blocks, or the number of words as
         padding.
     """
-    inputs = found.ids
-    if self.predicts_neighbors:
-      inputs = center_words(inputs, self.config.window)
+    centers = center_words(found.ids, self.config.window)
+    inputs = centers if self.predicts_neighbors else found.ids
     selected = [bags.select(ids.ravel()) for ids in inputs[:found.count]]
     longest = max((len(rows) for rows, _ in selected), default=1)
     longest = -(-longest // 2048) * 2048  # few sizes, because each is compiled
@@ -205,10 +202,7 @@ class Word2VecLearner(TextLearner):
     if self.predicts_neighbors:
       inputs, outputs, pairs = centers, ids, neighbors.transpose(0, 2, 1)
     is_cbow = config.kind == 'cbow'  # an output is predicted once, not once by each input
-    if is_cbow:
-      times = pairs.max(1)  # [B, Y]
-    else:
-      times = pairs.sum(1)
+    times = pairs.max(1) if is_cbow else pairs.sum(1)  # [B, Y]
 
     def sum_inputs(gathered):
       return self.sum_subwords(gathered['input'], batch, inputs.shape)
@@ -247,10 +241,7 @@ class Word2VecLearner(TextLearner):
     """Add up the rows of each word: (sums [B, X, D], number of rows [B, X])."""
     if not self.config.subwords:
       return found, jnp.ones(shape)
-    size = shape[0] * shape[1]
-    owner = batch['owner']
-    total = jax.ops.segment_sum(found, owner, size, indices_are_sorted=True)
-    sizes = jax.ops.segment_sum(jnp.ones(len(found)), owner, size, indices_are_sorted=True)
+    total, sizes = losses.sum_rows(found, batch['owner'], shape[0] * shape[1])
     return total.reshape(shape + (-1,)), sizes.reshape(shape)
 
 

@@ -93,7 +93,7 @@ def read_vocabulary(path: epath.PathLike) -> Vocabulary:
   lines = storage.read_text(path, error=VocabularyError).split('\n')[:-1]
   for number, line in enumerate(lines, 1):
     word, _, count = line.rpartition(' ')
-    if not word or not count.isascii() or not count.isdecimal():
+    if not word or not (count.isascii() and count.isdecimal()):
       raise VocabularyError(f'{path}:{number}: expected a word and its count, got {line[:60]!r}')
     words.append(word)
     counts.append(int(count))
@@ -272,12 +272,8 @@ def make_splitter(config: WordsConfig) -> Callable[[str], list[str]]:
   Raises:
     SourceError: jieba is not installed.
   """
-  split: Callable[[str], list[str]]
-  if config.split == 'spaces':
-    split = lambda text: text.split()
-  elif config.split == 'letters':
-    split = lambda text: WORD.findall(text)
-  else:
+  split: Callable[[str], list[str]] = str.split if config.split == 'spaces' else WORD.findall
+  if config.split == 'jieba':
     segment = word_segmentation.make_jieba_segmenter()
     split = lambda text: [word for word in segment(text)[1] if word[0].isalnum()]
   if not config.lower:
@@ -366,21 +362,17 @@ def write_corpus(config: WordsConfig, folder: pathlib.Path) -> None:
   shutil.rmtree(folder, ignore_errors=True)
   folder.mkdir(parents=True)
   index = vocabulary.index
+  lengths: tuple[list[int], list[int]] = [], []  # of training and of held-out sentences
   with open(folder / 'train.ids', 'wb') as train, open(folder / 'heldout.ids', 'wb') as heldout:
-    train_lengths, heldout_lengths = [], []
     for is_heldout, words in split_sentences(config):
       ids = np.array([index[word] for word in words if word in index], np.int32)
-      if is_heldout:
-        heldout.write(ids.tobytes())
-        heldout_lengths.append(len(ids))
-      else:
-        train.write(ids.tobytes())
-        train_lengths.append(len(ids))
-  if config.heldout_path and not any(heldout_lengths):
+      (train, heldout)[is_heldout].write(ids.tobytes())
+      lengths[is_heldout].append(len(ids))
+  if config.heldout_path and not any(lengths[True]):
     raise SourceError(f'{", ".join(config.heldout_path)} has no words of the vocabulary: nothing '
                       'to evaluate on')
-  for name, lengths in (('train', train_lengths), ('heldout', heldout_lengths)):
-    np.save(folder / f'{name}.starts.npy', np.cumsum([0] + lengths, dtype=np.int64))
+  for name, sizes in zip(('train', 'heldout'), lengths, strict=True):
+    np.save(folder / f'{name}.starts.npy', np.cumsum([0] + sizes, dtype=np.int64))
   storage.write(folder / 'vocabulary.txt', vocabulary.to_text())
 
 
@@ -425,9 +417,7 @@ def corpus_from_words(text: Sequence[Sequence[str]], least: int = 1) -> WordCorp
   index = vocabulary.index
   ids, starts = [], [0]
   for words in text:
-    for word in words:
-      if word in index:
-        ids.append(index[word])
+    ids += [index[word] for word in words if word in index]
     starts.append(len(ids))
   train = Sentences(np.array(ids, np.int32), np.array(starts, np.int64))
   return WordCorpus(vocabulary, train, Sentences(np.zeros(0, np.int32), np.zeros(1, np.int64)))
