@@ -15,6 +15,7 @@ per million characters. `preparation.parallel_stages` describes stages and what 
 from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
+import itertools
 from typing import NamedTuple
 
 from etils import epath
@@ -42,6 +43,7 @@ from plm_jax.preparation.parallel_stages import (
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage import lock
+from plm_jax.tokenizers import long_text
 
 PIECE_CHARACTERS = 1 << 23  # a worker has a piece in memory
 # Raise it when pieces are cut or stored in another way: those of earlier versions are then made
@@ -131,16 +133,12 @@ def build_stages(work: CleanJob, runner: Runner) -> None:
 
 def split_pieces(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
   """Yield documents in pieces of whole batches and about as many characters."""
-  piece, length = [], 0
-  for batch in encode.batch_documents(documents):
-    piece += batch
-    for document in batch:
-      length += sum(map(len, document.paragraphs))
-    if length >= characters:
-      yield piece
-      piece, length = [], 0
-  if piece:
-    yield piece
+  def count_batch(batch: list[Document]) -> int:
+    return sum(map(encode.count_characters, batch))
+
+  units = encode.batch_documents(documents)
+  for group in long_text.group_by_size(units, count_batch, characters):
+    yield list(itertools.chain.from_iterable(group))
 
 
 def filter_piece(

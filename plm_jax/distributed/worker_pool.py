@@ -3,6 +3,7 @@ import collections
 from collections.abc import Callable, Generator, Iterable, Iterator
 import concurrent.futures
 import contextlib
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -59,6 +60,18 @@ def submit_ahead(
       yield pending.popleft().result()
   while pending:
     yield pending.popleft().result()
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+  """Do not look for cycles of objects, for code that makes many objects and no cycles."""
+  collecting = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    if collecting:
+      gc.enable()
 
 
 def set_worker_function(function: Callable) -> None:

@@ -7,10 +7,9 @@ A unit is a group of documents of about UNIT_CHARACTERS characters, which one wo
 time.
 """
 import collections
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 import contextlib
 import functools
-import gc
 import itertools
 from typing import Literal, NamedTuple
 
@@ -24,6 +23,7 @@ from plm_jax.preparation.word_segmentation import SegmenterName, SegmentFunction
 from plm_jax.sources import sentence_splitting
 from plm_jax.sources.document_formats import Document
 from plm_jax.storage.digests import hash64
+from plm_jax.tokenizers import long_text
 
 SentenceRule = Literal['split', 'clauses', 'line', 'none']
 
@@ -47,15 +47,12 @@ class SplitBounds(NamedTuple):
 
 def batch_documents(documents: Iterable[Document], characters: int = 0) -> Iterator[list[Document]]:
   """Yield units: lists of documents with about as many characters, 0: UNIT_CHARACTERS."""
-  unit, length = [], 0
-  for document in documents:
-    unit.append(document)
-    length += sum(map(len, document.paragraphs))
-    if length >= (characters or UNIT_CHARACTERS):
-      yield unit
-      unit, length = [], 0
-  if unit:
-    yield unit
+  return long_text.group_by_size(documents, count_characters, characters or UNIT_CHARACTERS)
+
+
+def count_characters(document: Document) -> int:
+  """Count the characters of a document."""
+  return sum(map(len, document.paragraphs))
 
 
 def encode_units(
@@ -95,14 +92,10 @@ def encode_documents(
       document are those of its whole text.
     segmenter: what a word is, see `word_segmentation`.
   """
-  collecting = gc.isenabled()
-  gc.disable()  # nothing here makes cycles, and looking for them took a sixth of the time
-  try:
+  # Nothing here makes cycles, and looking for them took a sixth of the time.
+  with worker_pool.without_garbage_collection():
     segment = word_segmentation.load_segmenter(segmenter)
     return encode_unit(unit, tokenizer, sentence_rule, segment)
-  finally:
-    if collecting:
-      gc.enable()
 
 
 def encode_unit(
@@ -134,14 +127,13 @@ def encode_unit(
   # Tokenize sentences.
   follows = np.array([document.follows for document in unit], bool)
   if segmented:
-    parts = map(tokenizer.encode_with_offsets, batch_texts(sentences))
-    token, lengths, places = concat_parts(parts)
+    token, lengths, places = encode_texts(tokenizer.encode_with_offsets, sentences)
     starts = mark_word_starts(segmented, paragraphs, lengths, places)
   else:
     if sentence_rule == 'none':
       token, lengths = encode_exactly(sentences, follows, tokenizer)
     else:
-      token, lengths = concat_parts(map(tokenizer.encode_flat, batch_texts(sentences)))
+      token, lengths = encode_texts(tokenizer.encode_flat, sentences)
     starts = tokenizer.starts_word[token]
   tokens = np.empty(len(token), records.token_dtype(tokenizer.vocab.size))
   tokens['token'] = token
@@ -174,7 +166,7 @@ def encode_exactly(
     removed = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
   if removed:
     texts = [f'\n{text}' if more else text for text, more in zip(texts, follows, strict=True)]
-  token, lengths = concat_parts(map(tokenizer.encode_flat, batch_texts(texts)))
+  token, lengths = encode_texts(tokenizer.encode_flat, texts)
   if removed:
     begins = (np.cumsum(lengths) - lengths)[follows]
     token = np.delete(token, (begins[:, None] + np.arange(removed)).ravel())
@@ -192,21 +184,15 @@ def split_paragraph(paragraph: str, tokenizer: tokenizers.Tokenizer, sentence_ru
   return sentence_splitting.split_sentences(paragraph, tokenizer.keeps_leading_space)
 
 
-def batch_texts(texts: list[str]) -> Iterator[list[str]]:
-  """Yield texts in lists of about BATCH_CHARACTERS: tokenizers need many times their size."""
-  batch, length = [], 0
-  for text in texts:
-    batch.append(text)
-    length += len(text)
-    if length >= BATCH_CHARACTERS:
-      yield batch
-      batch, length = [], 0
-  yield batch
+def encode_texts(encode: Callable[[list[str]], tuple[np.ndarray, ...]], texts: list[str]
+                 ) -> tuple[np.ndarray, ...]:
+  """Encode texts in lists of about BATCH_CHARACTERS: tokenizers need many times their size.
 
-
-def concat_parts(parts: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-  """Concatenate the first arrays of all tuples, the second ones, and so on."""
-  return tuple(map(np.concatenate, zip(*parts, strict=True)))
+  Returns:
+    The arrays of the lists, concatenated.
+  """
+  parts = map(encode, long_text.group_by_size(texts, len, BATCH_CHARACTERS))
+  return tuple(map(np.concatenate, zip(*(list(parts) or [encode([])]), strict=True)))
 
 
 def mark_word_starts(

@@ -65,10 +65,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
   word_segmentation.load_segmenter(config.segmenter)
   tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
   source = fingerprint(config, tokenizer)
-  if config.source.startswith(text_sources.TASK_PREFIX):
-    counted = 'examples', 'pairs'
-  else:
-    counted = 'document', 'sentences'
+  counted = ('examples', 'pairs') if config.has_pairs else ('document', 'sentences')
   rules = [rule for rule in rules if rule.assembly in counted]
   meta = load_existing(folder, source)
   if not meta:
@@ -258,12 +255,14 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     return tokenizers.ByteTokenizer()
   start_time = time.monotonic()
   # jieba's words do not change the text, so it is not needed here.
-  segment = word_segmentation.make_segmenter('spaces') if config.segmenter == 'spaces' else None
+  texts = sample_paragraphs(config)
+  if config.segmenter == 'spaces':
+    texts = (word_segmentation.split_by_spaces(text)[0] for text in texts)
   sample = tokenizer_fit.TextSample()
-  texts = sample.watch(word_segmentation.strip_word_spaces(segment, text)
-                       for text in sample_paragraphs(config))
+  texts = sample.watch(texts)
   if config.exact and config.kind.startswith('sentencepiece'):  # its pieces have no line breaks
     texts = itertools.chain.from_iterable(text.split('\n') for text in texts)
+  coverage = config.coverage or sentence_piece.COVERAGE
   if config.kind == 'wordpiece':
     accents = None if config.strip_accents else False
     normalization = tokenizers.BertNormalization(config.lowercase, accents)
@@ -279,7 +278,6 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.train_word_tokenizer(
         texts, config.vocab, signs=config.kind != 'words')
   elif config.layout in ('mbart', 'mbart50', 'xlm-r'):
-    coverage = config.coverage or sentence_piece.COVERAGE
     tokenizer = tokenizers.train_fairseq_sentencepiece(
         texts, config.vocab, layout=config.layout, coverage=coverage)
   elif config.layout == 'gpt2':
@@ -287,7 +285,6 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
         f'the layout gpt2 is one of byte-bpe, not of {config.kind}.')
   else:
     algorithm = 'bpe' if config.kind == 'sentencepiece-bpe' else 'unigram'
-    coverage = config.coverage or sentence_piece.COVERAGE
     tokenizer = tokenizers.train_sentencepiece(
         texts, config.vocab, algorithm, config.lowercase, coverage, layout=config.layout,
         sentinels=config.sentinels, strip_accents=config.strip_accents)

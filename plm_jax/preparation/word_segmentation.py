@@ -53,13 +53,8 @@ def make_segmenter(name: SegmenterName) -> SegmentFunction | None:
 def segmenter_problem(name: SegmenterName) -> str:
   """Return what is wrong with the name of a segmenter, '' if nothing is."""
   kind, _, path = name.partition(':')
-  if kind == 'words':
-    valid = bool(path)
-  elif kind == 'jieba':
-    valid = True
-  else:
-    valid = kind in get_args(SegmenterKind) and not path
-  if valid:
+  if kind == 'jieba' or (kind == 'words' and path) or (
+      kind in ('none', 'spaces') and not path):
     return ''
   return f'is {", ".join(get_args(SegmenterKind)[:-1])}, jieba:FILE or words:FILE, got {name}'
 
@@ -138,11 +133,6 @@ def split_by_spaces(paragraph: str) -> tuple[str, list[str]]:
   return WORD_GAP.sub('', paragraph.strip()), paragraph.split()
 
 
-def strip_word_spaces(segment: SegmentFunction | None, paragraph: str) -> str:
-  """Return the text of a paragraph of the source, without spaces that only separate words."""
-  return segment(paragraph)[0] if segment else paragraph
-
-
 def word_starts(
     text: str, words: Iterable[str], sentences: Iterable[str], lengths: Iterable[int],
     places: np.ndarray) -> np.ndarray:
@@ -181,10 +171,8 @@ def word_starts(
   return starts
 
 
-@functools.cache
-def load_segmenter(name: SegmenterName) -> SegmentFunction | None:
-  """Return a segmenter, made once per process: jieba reads its dictionary for a second."""
-  return make_segmenter(name)
+load_segmenter = functools.cache(make_segmenter)
+"""return a segmenter, made once per process: jieba reads its dictionary for a second"""
 
 
 # Characters of scripts without spaces between words: Chinese, Japanese, and their punctuation.

@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
@@ -24,6 +24,7 @@ from plm_jax import unicode_words
 from plm_jax.errors import name_field
 from plm_jax.tokenizers.contract import Tokenizer, reject_surrogates
 
+T = TypeVar('T')
 MAX_PART = 1 << 16  # characters of a text that are encoded at once
 MAX_BATCH = 1 << 20  # characters of all texts that are encoded at once, about
 # Characters of a word, or of a run of punctuation or spaces, that tokens are learned from.
@@ -99,17 +100,28 @@ def encode_in_parts(
 def batch_parts(
     texts: Sequence[str], border: re.Pattern, whole: bool) -> Iterator[list[tuple[int, int, str]]]:
   """Yield batches of (number of the text, start of the part, part), of about MAX_BATCH."""
-  batch, size = [], 0
-  for number, text in enumerate(texts):
-    start = 0
-    for part in split_text(text, border, whole):
-      batch.append((number, start, part))
-      start, size = start + len(part), size + len(part)
-      if size > MAX_BATCH:
-        yield batch
-        batch, size = [], 0
-  if batch:
-    yield batch
+  def list_parts() -> Iterator[tuple[int, int, str]]:
+    for number, text in enumerate(texts):
+      start = 0
+      for part in split_text(text, border, whole):
+        yield number, start, part
+        start += len(part)
+
+  return group_by_size(list_parts(), lambda part: len(part[2]), MAX_BATCH)
+
+
+def group_by_size(items: Iterable[T], measure: Callable[[T], int], limit: int
+                  ) -> Iterator[list[T]]:
+  """Yield lists of items in order, each with a total size of `limit` or a little more."""
+  group, size = [], 0
+  for item in items:
+    group.append(item)
+    size += measure(item)
+    if size >= limit:
+      yield group
+      group, size = [], 0
+  if group:
+    yield group
 
 
 def drop_overlong_words(texts: Iterable[str], letters: str = LETTER) -> Iterator[str]:
@@ -283,7 +295,7 @@ class WordCache:
       parts = self._part_pattern.findall(word) if splits else [word]
       word_parts.append(parts)
       unknown.update((part, None) for part in parts if part not in self._parts)
-    for batch in split_batches(list(unknown)):
+    for batch in group_by_size(unknown, len, MAX_BATCH):
       self._parts.update(zip(batch, map(compact_ids, self._encode(batch)), strict=True))
     for word, parts in zip(words, word_parts, strict=True):
       for part in parts:
@@ -292,17 +304,6 @@ class WordCache:
       self._starts.append(len(self._ids))
     characters = sum(map(len, words)) + sum(map(len, unknown))
     self.bytes += characters + 160 * (len(words) + len(unknown))
-
-
-def split_batches(words: list[str]) -> Iterator[list[str]]:
-  """Split words into lists that are encoded at once in little memory."""
-  start, size = 0, 0
-  for end, word in enumerate(words):
-    if size + len(word) > MAX_BATCH and end > start:
-      yield words[start:end]
-      start, size = end, 0
-    size += len(word)
-  yield words[start:]
 
 
 def compact_ids(ids: list[int]) -> Sequence[int]:
