@@ -12,10 +12,10 @@ from plm_jax.architectures import Kind, Output, check_length, resize_config
 from plm_jax.errors import ConfigError
 from plm_jax.layers.attention import AttentionConfig, AttentionMask
 from plm_jax.layers.block import Block, BlockConfig
-from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
+from plm_jax.layers.dense import Dropout, with_logical_axes
 from plm_jax.layers.disentangled import Disentangled
 from plm_jax.layers.embeddings import Embeddings
-from plm_jax.layers.heads import HeadConfig, select_token
+from plm_jax.layers.heads import HeadConfig, make_dense, select_token
 from plm_jax.layers.masks import encoder_attention_mask
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.layers.norm import Norm, NormConfig
@@ -177,8 +177,7 @@ class Deberta(nn.Module):
     # Pooler.
     pooled = None
     if cfg.pooler:
-      dense = Dense((block.width,), ('width', None), True, block.compute_dtype,
-                    block.init.table_initializer, name='pooler')
+      dense = make_dense(block, block.width, 'pooler')
       pooled = activation(cfg.pooler_activation)(dense(select_token(x, batch)))
     return Output(x, pooled, token_table, decoded)
 

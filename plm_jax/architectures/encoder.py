@@ -10,9 +10,8 @@ from plm_jax.architectures import Kind, Output, check_length, mlp_flops, resize_
 from plm_jax.layers import sliding_window
 from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig
-from plm_jax.layers.dense import Dense
 from plm_jax.layers.embeddings import EmbeddingConfig, Embeddings
-from plm_jax.layers.heads import HeadConfig, select_token
+from plm_jax.layers.heads import HeadConfig, make_dense, select_token
 from plm_jax.layers.masks import encoder_attention_mask
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.layers.stack import LayerInputs, Stack, StackConfig, make_layer_states
@@ -209,8 +208,7 @@ class Encoder(nn.Module):
     # Pooler.
     pooled = None
     if cfg.pooler:
-      dense = Dense((block.width,), ('width', None), True, block.compute_dtype,
-                    block.init.table_initializer, name='pooler')
+      dense = make_dense(block, block.width, 'pooler')
       pooled = jnp.tanh(dense(select_token(x, batch)))
     return Output(x, pooled, token_table, inside=inside)
 

@@ -4,14 +4,12 @@ time.
 The logits are never all in memory; the backward pass computes them again.
 """
 import functools
-from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.kernels import cpu, gpu
-from plm_jax.sharding import AXIS_RULES
 
 # Logit of ids that only pad a chunk. It is finite, so that the difference of two such logits is a
 # number.
@@ -38,21 +36,14 @@ class LogitStats(flax.struct.PyTreeNode):
     """
     if isinstance(logits, cls):
       return logits
-    if cpu.is_single_cpu():
-      log_total, label, max_logit = cpu.softmax_stats(logits, labels)
-      return cls(log_total, label, max_logit, logits.mean(-1))
-    if gpu.is_gpu():
-      log_total, label, max_logit = gpu.softmax_stats(logits, labels)
+    if cpu.is_single_cpu() or gpu.is_gpu():
+      softmax_stats = cpu.softmax_stats if cpu.is_single_cpu() else gpu.softmax_stats
+      log_total, label, max_logit = softmax_stats(logits, labels)
       return cls(log_total, label, max_logit, logits.mean(-1))
     label = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     log_total = jax.nn.logsumexp(logits, -1)
     max_logit = jax.lax.stop_gradient(logits.max(-1))
     return cls(log_total, label, max_logit, logits.mean(-1))
-
-
-def is_unsharded(mesh: Any) -> bool:
-  """Tell whether each device of the mesh has the complete vocabulary, so that it can be chunked."""
-  return mesh.empty or all(mesh.shape[axis] == 1 for axis in AXIS_RULES['vocab'])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from plm_jax.layers import chunked_cross_entropy
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
-from plm_jax.layers.kernels import cpu
+from plm_jax.layers.kernels import cpu, gpu
 from plm_jax.layers.mlp import Activation, activation
 from plm_jax.layers.pooling import Pooling, pool
 from plm_jax.sharding import constrain, gather_parameter
@@ -124,10 +124,16 @@ class MaskedLMHead(nn.Module):
     return vocabulary_logits(self, h, embedding, self.head.output_bias)
 
 
+def make_dense(
+    cfg: BlockConfig, width: int, name: str | None = None, bias: bool = True) -> Dense:
+  """Make a dense layer [..., hidden] -> [..., width] outside of the blocks."""
+  return Dense((width,), ('width', None), bias, cfg.compute_dtype, cfg.init.table_initializer,
+               name=name)
+
+
 def hidden_layer(cfg: BlockConfig, head: HeadConfig | NextTokenConfig, h, width: int):
   """Compute the hidden layer of a head on h [..., hidden], in the head's scope -> [..., width]."""
-  dense = Dense((width,), ('width', None), head.bias, cfg.compute_dtype,
-                cfg.init.table_initializer, name='dense')
+  dense = make_dense(cfg, width, 'dense', head.bias)
   return cfg.make_norm('norm')(activation(head.activation or cfg.mlp.activation)(dense(h)))
 
 
@@ -152,15 +158,14 @@ class SpanBoundaryHead(nn.Module):
     """
     del row_ids
     cfg, embedding = self.cfg, output.embedding
-    init, dtype = cfg.init.table_initializer, cfg.compute_dtype
-    shape = self.targets, self.size
+    init, shape = cfg.init.table_initializer, (self.targets, self.size)
     table = self.param('offsets', with_logical_axes(init, (None, None)), shape, jnp.float32)
     # [batch, predictions, hidden]: the tokens to the left and to the right of each span
     left = jnp.take_along_axis(output.hidden, batch['left'][..., None], axis=1)
     right = jnp.take_along_axis(output.hidden, batch['right'][..., None], axis=1)
-    h = jnp.concatenate([left, right, table.astype(dtype)[batch['offset']]], -1)
+    h = jnp.concatenate([left, right, table.astype(cfg.compute_dtype)[batch['offset']]], -1)
     for number, width in enumerate((cfg.width, embedding.shape[1])):
-      h = Dense((width,), ('width', None), True, dtype, init, name=f'dense_{number}')(h)
+      h = make_dense(cfg, width, f'dense_{number}')(h)
       h = cfg.make_norm(f'norm_{number}')(activation(cfg.mlp.activation)(h))
     return vocabulary_logits(self, h, embedding)
 
@@ -207,8 +212,7 @@ class NextTokenHead(nn.Module):
       bias = self.param('bias', init, (self.vocab,))
       bias = jax.lax.stop_gradient(bias) if self.bias else bias  # BART's is not trained
 
-    mesh = jax.sharding.get_abstract_mesh()
-    if self.blocks > 1 and 'labels' in batch and chunked_cross_entropy.is_unsharded(mesh):
+    if self.blocks > 1 and 'labels' in batch and gpu.has_whole_vocabulary():
       bias = jnp.zeros(self.vocab) if bias is None else bias
       return chunked_cross_entropy.chunked_logit_stats(
           h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
@@ -270,8 +274,7 @@ class SummaryClassifier(nn.Module):
     h = pool_texts(output, batch, self.pooling) if self.pooling else self.token(output, batch)
     if self.before:
       h = Dropout(dropout_rate(self), name='first_dropout')(h, row_ids)
-    h = Dense((self.width or cfg.width,), ('width', None), True, cfg.compute_dtype,
-              cfg.init.table_initializer, name='hidden')(h)
+    h = make_dense(cfg, self.width or cfg.width, 'hidden')(h)
     if self.act:
       h = activation(self.act)(h)
     return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
@@ -330,8 +333,7 @@ class PoolingClassifier(nn.Module):
       h = output.pooled  # a decoder's
     elif not self.every and head.pooling != 'late':
       h = pool_texts(output, batch, head.pooling)
-    hidden = Dense((cfg.width,), ('width', None), head.bias, cfg.compute_dtype,
-                   cfg.init.table_initializer, name='hidden')
+    hidden = make_dense(cfg, cfg.width, 'hidden', head.bias)
     h = activation(head.activation or cfg.mlp.activation)(hidden(h))
     if self.norm:
       h = cfg.make_norm('norm')(h)
@@ -405,8 +407,7 @@ class ReplacedTokenHead(nn.Module):
     init = cfg.init.table_initializer
     if self.first:
       h = cfg.make_norm('norm')(h + h[:, :1])
-    hidden = Dense((cfg.width,), ('width', None), True, cfg.compute_dtype, init, name='hidden')
-    h = activation(cfg.mlp.activation)(hidden(h))
+    h = activation(cfg.mlp.activation)(make_dense(cfg, cfg.width, 'hidden')(h))
     return Dense((1,), ('width', None), True, jnp.float32, init, name='dense')(h)[..., 0]
 
 

@@ -56,7 +56,7 @@ class RelativeLogits(NamedTuple):
       if places is None:
         bias += shift_logits(by_distance, num_keys)
       else:
-        bias += slice_by_key(by_distance, places, num_keys)
+        bias += slice_distances(by_distance, num_keys - places, num_keys)
     if self.queries is not None:
       by_distance = product('bkha,rha->bhkr', k, self.queries)
       by_query = shift_logits(by_distance, num_keys).swapaxes(2, 3)
@@ -153,26 +153,22 @@ def shift_logits(by_distance, num_keys: int, places=None):
   shifted = flat.reshape(batch, heads, size, distances - 1)[..., :num_keys]
   if places is None:
     return shifted
-
-  def slice_row(row, place):  # [H, R] -> [H, K]
-    return jax.lax.dynamic_slice_in_dim(row, size - place, num_keys, axis=1)
-
-  others = jax.vmap(jax.vmap(slice_row, (1, 0), 1))(by_distance[:, :, size:], places)
+  others = slice_distances(by_distance[:, :, size:], size - places, num_keys)
   return jnp.concatenate([shifted, others], 2)
 
 
-def slice_by_key(by_distance, places, num_keys: int):
+def slice_distances(by_distance, starts, num_keys: int):
   """Align logits by distance with keys, for queries at any positions.
 
   Args:
-    by_distance: [batch, heads, M, 2 * num_keys], for distances from `num_keys` downwards.
-    places: [batch, M], positions of the queries.
+    by_distance: [batch, heads, M, distances].
+    starts: [batch, M], index of the distance of each query to the first key.
     num_keys: number of keys.
 
   Returns:
     [batch, heads, M, num_keys].
   """
-  def slice_row(row, place):  # [H, 2 K] -> [H, K]
-    return jax.lax.dynamic_slice_in_dim(row, num_keys - place, num_keys, axis=1)
+  def slice_row(row, start):  # [H, distances] -> [H, K]
+    return jax.lax.dynamic_slice_in_dim(row, start, num_keys, axis=1)
 
-  return jax.vmap(jax.vmap(slice_row, (1, 0), 1))(by_distance, places)
+  return jax.vmap(jax.vmap(slice_row, (1, 0), 1))(by_distance, starts)

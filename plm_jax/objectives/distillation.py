@@ -13,8 +13,7 @@ from plm_jax.architectures.deberta import DebertaConfig
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.errors import ConfigError, name_field
-from plm_jax.layers.dense import Dense
-from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.layers.heads import ModelWithHeads, make_dense
 from plm_jax.objectives import (
     Objective,
     OptimizerHints,
@@ -173,10 +172,7 @@ class Distillation(Objective):
 
     fit = None
     if self.inner and self.inner.projects_student:
-      block = model.block
-      fit = Dense(
-          (teacher.block.width,), ('width', None), True, block.compute_dtype,
-          block.init.table_initializer)
+      fit = make_dense(model.block, teacher.block.width)
     return StudentTeacher(
         model.backbone(packed), self.heads(model), teacher_module, self, model, fit)
 

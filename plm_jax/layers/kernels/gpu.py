@@ -26,6 +26,13 @@ def is_gpu() -> bool:
   return target_platform() == 'gpu'
 
 
+def has_whole_vocabulary() -> bool:
+  """Tell whether each device of the mesh has the complete vocabulary: it can be padded, or split
+  into chunks."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return mesh.empty or all(mesh.shape[axis] == 1 for axis in AXIS_RULES['vocab'])
+
+
 def unrolls(blocks: int) -> bool:
   """Tell whether the loop over so many blocks is unrolled by default."""
   return is_gpu() and blocks <= UNROLLED_BLOCKS
@@ -70,8 +77,7 @@ def vocabulary_product(letters: str, h, matrix) -> jax.Array:
   """
   axis = letters.split('->')[0].split(',')[1].index('v')
   size = matrix.shape[axis]
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or all(mesh.shape[name] == 1 for name in AXIS_RULES['vocab']):
+  if has_whole_vocabulary():
     padding = [(0, 0), (0, 0)]
     padding[axis] = 0, -size % VOCAB_MULTIPLE
     matrix = jnp.pad(matrix, padding)
