@@ -8,14 +8,13 @@ With this module imported, `epath.Path('hf://...')` is a `HubPath`. Files are re
 when the first file is read.
 """
 import functools
-import io
 import os
 from typing import Any, NamedTuple
 
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.storage import hub
+from plm_jax.storage import gcs, hub
 from plm_jax.storage.digests import start_hub_digest
 from plm_jax.storage.hub_client import import_client, retry
 
@@ -131,20 +130,15 @@ def describe(path: epath.PathLike, error: BaseException) -> str:
   return hub.describe_hub_error(hub.HubName(name, revision), error, 'dataset')
 
 
-class HubStream(io.RawIOBase):
+class HubStream(gcs.BucketStream):
   """File of a dataset, read from beginning to end; then its checksum is compared."""
 
   def __init__(self, path: HubPath):
     self.path = path
     self.expected = path.checksum()
     self.size = path.stat().length
-    self.file = path.open('rb')
-    self.position = 0
+    super().__init__(path)
     self.content = start_hub_digest(self.expected, self.size)
-
-  def readable(self) -> bool:
-    """Return True, as io.BufferedReader requires."""
-    return True
 
   def readinto(self, buffer) -> int:
     """Fill a buffer with the next bytes, and return their number; 0 at the end.
@@ -153,30 +147,19 @@ class HubStream(io.RawIOBase):
       HubError: the hub fails, the file ends early, or its content is not that of its checksum.
     """
     try:
-      content = self.file.read(len(buffer))
+      length = super().readinto(buffer)
     except Exception as error:
       if message := describe(self.path, error):
         raise hub.HubError(message) from error
       raise
-    buffer[:len(content)] = content
-    self.position += len(content)
-    self.content.update(content)
-    if len(content) < len(buffer) and self.position < self.size:
+    self.content.update(buffer[:length])
+    if length < len(buffer) and self.position < self.size:
       raise hub.HubError(f'{self.path} ended at byte {self.position:,} of {self.size:,}: the same '
                          'command reads it again')
-    if content and self.position == self.size and self.content.hexdigest() != self.expected:
+    if length and self.position == self.size and self.content.hexdigest() != self.expected:
       raise hub.HubError(f'{self.path} was damaged on its way (its checksum differs): the same '
                          'command reads it again')
-    return len(content)
-
-  def tell(self) -> int:
-    """Return the number of bytes that were read."""
-    return self.position
-
-  def close(self) -> None:
-    """Close the stream and the file."""
-    self.file.close()
-    super().close()
+    return length
 
 
 def read_range(path: HubPath, start: int, stop: int) -> bytes:
