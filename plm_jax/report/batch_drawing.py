@@ -72,8 +72,8 @@ def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
     yield f'  {"":{NAME_WIDTH - 2}}and {lane.padding} of padding'
 
 
-def color_text(text: str, code: str) -> str:
-  """Color a text for a terminal."""
+def color_text(text: str, code: str | int) -> str:
+  """Color a text for a terminal; an empty or zero SGR code leaves it as it is."""
   return f'\x1b[{code}m{text}\x1b[0m' if code and text else text
 
 
@@ -94,22 +94,19 @@ def display_width(text: str) -> int:
 
 def render_page(title: str, about: Sequence[str], rows: Sequence[BatchRow]) -> str:
   """Return the HTML page of rows, below lines about them."""
-  legend = el('p', class_='lead')
-  for kind, name in LEGEND.items():
-    legend.append(el('span', name, class_=f'token {kind}'))
-  parts = [el('p', line, class_='lead') for line in about] + [legend]
+  legend = [el('span', name, class_=f'token {kind}') for kind, name in LEGEND.items()]
+  parts = [el('p', line, class_='lead') for line in about] + [el('p', *legend, class_='lead')]
   for row in rows:
-    section = el('section', el('h2', row.title))
-    for name, value in row.facts.items():
-      section.append(el('p', f'{name}: ', el('b', value), class_='missed'))
+    facts = [el('p', f'{name}: ', el('b', value), class_='missed')
+             for name, value in row.facts.items()]
+    section = el('section', el('h2', row.title), *facts)
     for lane in row.lanes:
-      section.append(el('h3', lane.title))
-      section.append(lane_cells(lane))
+      html.extend(section, el('h3', lane.title), lane_cells(lane))
     if row.attention_mask is not None:
-      section.append(el('h3', 'Attention mask'))
-      section.append(el('p', 'One line per query token, one column per key token that it attends '
-                        'to.', class_='lead'))
-      section.append(draw_attention_mask(row.attention_mask))
+      lead = el('p', 'One line per query token, one column per key token that it attends to.',
+                class_='lead')
+      html.extend(section, el('h3', 'Attention mask'), lead,
+                  draw_attention_mask(row.attention_mask))
     parts.append(section)
   return html.render_document(title, 'plm_jax · model inputs', parts, CSS)
 
@@ -120,8 +117,7 @@ def lane_cells(lane: Lane) -> Element:
   head = el('span', el('span', NO_BREAK_SPACE, class_='token'), class_='column names')
   if has_targets:
     head.append(el('span', 'labels', class_='target'))
-  for name in lane.names:
-    head.append(el('span', name, class_='number'))
+  head.extend(el('span', name, class_='number') for name in lane.names)
   div = el('div', class_='lane')
   if len(head) > 1:
     div.append(head)

@@ -47,10 +47,9 @@ def calibration_table(bins: Sequence[Bin]) -> Element:
   """Return the confidence and the accuracy of decisions of similar confidence as a table."""
   names = 'probability', 'correct', 'decisions'
   head = el('tr', *(el('th', name, scope='col') for name in names))
-  table = el('table', head, class_='counts')
-  for one in bins:
-    table.append(el('tr', el('td', f'{one.confidence:.1%}'), el('td', f'{one.accuracy:.1%}'),
-                    el('td', f'{one.count:,}')))
+  rows = [el('tr', el('td', f'{one.confidence:.1%}'), el('td', f'{one.accuracy:.1%}'),
+             el('td', f'{one.count:,}')) for one in bins]
+  table = el('table', head, *rows, class_='counts')
   lead = (f'Expected calibration error: {calibration_error(list(bins)):.2f}%, the mean distance '
           'between the probability of predictions and the share that is correct.')
   return el('section', el('h2', 'Calibration'), el('p', lead, class_='lead'), table)
@@ -94,10 +93,8 @@ def mistake_cards(task: Task, mistakes: Predictions) -> Element:
   if not mistakes:
     return el('section', el('h2', title), el('p', 'There are none.', class_='lead'))
   make_card = CARDS.get(task.example_kind, label_card)
-  cards = el('div', class_='cards')
-  for mistake in mistakes:
-    cards.append(el('article', *make_card(task, *mistake)))
-  return el('section', el('h2', title), cards)
+  cards = [el('article', *make_card(task, *mistake)) for mistake in mistakes]
+  return el('section', el('h2', title), el('div', *cards, class_='cards'))
 
 
 def label_card(task: Task, example: Example, prediction: Any) -> Iterator[Element]:

@@ -75,19 +75,14 @@ def render_report(summary: Summary, curves: Curves, phases: Sequence[LengthChang
   parts: list[Element] = []
   # Results, the machine and the date, then notes and curves.
   if summary.headline:
-    headline = el('dl', class_='headline')
-    for name, value in summary.headline.items():
-      headline.append(el('div', el('dt', name), el('dd', value)))
-    parts.append(headline)
+    rows = [el('div', el('dt', name), el('dd', value)) for name, value in summary.headline.items()]
+    parts.append(el('dl', *rows, class_='headline'))
   known = summary.environment
   place = [known[name] for name in ('Devices', 'Finished') if name in known]
   if place:
     parts.append(el('p', 'Trained on ', ', finished '.join(place), class_='lead place'))
   if summary.notes:
-    notes = el('ul', class_='notes')
-    for note in summary.notes:
-      notes.append(el('li', note))
-    parts.append(notes)
+    parts.append(el('ul', *(el('li', note) for note in summary.notes), class_='notes'))
   parts.append(curve_section(curves, phases))
 
   # Outputs of the model, settings, and what to do next.
@@ -102,10 +97,9 @@ def render_report(summary: Summary, curves: Curves, phases: Sequence[LengthChang
     title = el('summary', el('h2', 'Configuration'))
     parts.append(el('details', title, json_table(summary.config)))
   if summary.next_steps:
-    rows = el('table')
-    for purpose, command in summary.next_steps.items():
-      rows.append(el('tr', el('th', purpose, scope='row'), el('td', el('code', command))))
-    parts.append(el('section', el('h2', 'Next steps'), rows))
+    rows = [el('tr', el('th', purpose, scope='row'), el('td', el('code', command)))
+            for purpose, command in summary.next_steps.items()]
+    parts.append(el('section', el('h2', 'Next steps'), el('table', *rows)))
   parts.append(el('footer', 'Written by plm_jax. The values of the curves are in '
                   'metrics.jsonl, in the same folder.'))
   return render_document(summary.title, 'plm_jax · training run', parts)
@@ -386,10 +380,9 @@ def value_table(
     columns: Iterable[str], rows: Mapping[str, Iterable[str]], class_: str = 'counts') -> Element:
   """Return a table whose first column has the names of the rows."""
   head = el('tr', el('th', ''), *(el('th', name, scope='col') for name in columns))
-  table = el('table', head, class_=class_)
-  for name, cells in rows.items():
-    table.append(el('tr', el('th', name, scope='row'), *(el('td', cell) for cell in cells)))
-  return table
+  lines = [el('tr', el('th', name, scope='row'), *(el('td', cell) for cell in cells))
+           for name, cells in rows.items()]
+  return el('table', head, *lines, class_=class_)
 
 
 def json_table(rows: Mapping[str, Any]) -> Element:
