@@ -10,14 +10,11 @@ from plm_jax import environment, errors, storage, streams, validation
 from plm_jax.cli import options
 from plm_jax.cli.flags import name_flags
 from plm_jax.cli.options import command
-from plm_jax.config import serialization
 from plm_jax.errors import ConfigError
 from plm_jax.inference.samples import GenerationSample
 from plm_jax.recipes import word_vectors
-from plm_jax.report import html
-from plm_jax.report.environment import print_on_leader, run_environment
-from plm_jax.runs import preflight
-from plm_jax.runs.conclude import print_headline
+from plm_jax.report.environment import print_on_leader
+from plm_jax.runs import conclude, preflight
 from plm_jax.sources.lines import ReadStats, read_lines
 from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.word_vectors import (
@@ -80,10 +77,7 @@ def train_vectors(config: VectorRun) -> VectorResult:
   for word in words or vectors.words[:REPORT_WORDS]:
     near = ' '.join(neighbor for neighbor, _ in vectors.nearest(word, top=5))
     samples.append(GenerationSample(word, near))
-  path = html.write_report(config.folder, html.Summary(
-      title=config.name, headline=headline, samples=samples, config=serialization.to_json(config),
-      environment=run_environment()))
-  print_headline(headline)
+  path = conclude.write_run_report(config, config.name, headline, samples=samples)
   for sample in samples:
     print(f'{sample.prompt} ⟶ {sample.text}')
   print(f'\nreport: {path}\nmore:   python -m plm_jax vectors nearest {config.folder} WORD')

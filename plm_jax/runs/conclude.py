@@ -120,8 +120,8 @@ def report_pretraining(
   steps = next_commands(config, shown, text)
   path = write_run_report(
       config, f'{config.title}: {describe_size(config.model)}', headline,
-      [caller.spell(note) for note in notes],
-      blanks=shown.blanks, samples=shown.samples, next_steps=steps,
+      notes=[caller.spell(note) for note in notes], blanks=shown.blanks, samples=shown.samples,
+      next_steps=steps,
       sections=corpus_section(heldout, config.objective.reporting.format_metric))
   for blank in shown.blanks[:max(3, len(shown.prompts))]:
     line = f'\n{blank.prompt}'
@@ -170,9 +170,8 @@ def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult
   with hosts.barrier('report'), truncation.count():
     if jax.process_index() != 0:
       return
-    headline = {}
-    for name, value in result.heldout.items():
-      headline[f'Development {name.replace("_", " ")}'] = f'{value:.2f}'
+    headline = {f'Development {name.replace("_", " ")}': f'{value:.2f}'
+                for name, value in result.heldout.items()}
     analysis = analyze_development(ready, caller.given)
     headline |= analysis.rows
     rows, notes = compare_with_baselines(ready, result, caller.given)
@@ -193,7 +192,7 @@ def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult
       commands['Export to transformers'] = f'{program} export {folder} FOLDER'
     path = write_run_report(
         config, config.title, headline,
-        [caller.spell(note) for note in (*ready.train.report.lines(), *notes)],
+        notes=[caller.spell(note) for note in (*ready.train.report.lines(), *notes)],
         next_steps=commands, sections=analysis.sections)
     print_line(''.join(f'\nhint:   {note}' for note in notes))
     print(f'report: {path}')
@@ -201,29 +200,22 @@ def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult
 
 
 def write_run_report(
-    config: RunConfig, title: str, headline: Mapping[str, str], notes: Sequence[str], **parts: Any
-) -> epath.Path:
-  """Write report.html of a run, print its main results, and return its path.
+    config: Any, title: str, headline: Mapping[str, str], **parts: Any) -> epath.Path:
+  """Write report.html of a run, print its main results, one per line, and return its path.
 
   Args:
-    config: the run.
+    config: the run: a RunConfig or VectorRun.
     title: title of the page.
     headline: main results by name.
-    notes: hints, and what was unusual.
-    parts: further fields of `html.Summary`.
+    **parts: further fields of `html.Summary`.
   """
   path = html.write_report(config.folder, html.Summary(
       title=title, headline=headline, config=serialization.to_json(config),
-      environment=run_environment(), notes=notes, **parts))
-  print_headline(headline)
-  return path
-
-
-def print_headline(headline: Mapping[str, str]) -> None:
-  """Print the main results, one per line."""
+      environment=run_environment(), **parts))
   print()
   for name, value in headline.items():
     print(f'{name + ":":33} {value}')
+  return path
 
 
 def corpus_section(
@@ -237,9 +229,7 @@ def corpus_section(
   whole, corpora = metric_names.split_by_corpus(heldout)
   if not corpora:
     return []
-  names: dict[str, None] = {}
-  for some in corpora.values():
-    names |= dict.fromkeys(some)
+  names = dict.fromkeys(name for some in corpora.values() for name in some)
   rows = {}
   for corpus, some in corpora.items():
     rows[corpus] = [format_metric(name, some[name]) if name in some else '' for name in names]
