@@ -99,10 +99,9 @@ def describe_compiled_cost(config: RunConfig, topology: str, run: Callable = com
   """
   reports = run(dataclasses.replace(config, mode='compile', topology=topology))
   kind, devices = parse_topology(topology)
-  known = {}
-  for phase, report in zip(extreme_phases(config.train.phases), reports, strict=True):
-    known[phase] = report.lower_bound
-  whole = run_seconds(config, known)
+  phases = extreme_phases(config.train.phases)
+  bounds = {phase: report.lower_bound for phase, report in zip(phases, reports, strict=True)}
+  whole = run_seconds(config, bounds)
   hours = format_chip_hours(count_chips(kind, devices) * whole)
   return (f'at least {hours} on {topology}, {format_time(whole)}: a lower bound from the compiled '
           'step and data sheets, not a measurement')

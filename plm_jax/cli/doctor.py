@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from plm_jax import errors, recipes, storage, tokenizers, validation, versions
+from plm_jax import errors, storage, tokenizers, validation, versions
 from plm_jax.checkpoints import checkpoint
 from plm_jax.cli import costs, options
 from plm_jax.cli import run as run_command
@@ -82,35 +82,34 @@ class Examination:
       result = work(*args)
     except (UserError, OSError) as error:
       text = error.marked if isinstance(error, UserError) else errors.describe_error(error)
-      self.add(Finding('fault', check, text))
+      self.add('fault', check, text)
       return None
     if result.warnings:
-      self.add(Finding('warning', check, '; '.join(result.warnings)))
+      self.add('warning', check, '; '.join(result.warnings))
     else:
-      self.add(Finding('ok', check, result.message))
+      self.add('ok', check, result.message)
     return result.value
 
   def skip(self, check: str, why: str) -> None:
     """Print that a check could not be made."""
-    self.add(Finding('warning', check, f'not checked, because {why}'))
+    self.add('warning', check, f'not checked, because {why}')
 
-  def add(self, finding: Finding) -> None:
+  def add(self, level: Level, check: str, message: str) -> None:
     """Keep and print a finding."""
-    finding = finding._replace(message=write_flags(finding.message, PATHS))
-    self.findings.append(finding)
-    if not self.place or finding.level != 'ok':
-      message = ' '.join(finding.message.split())
-      head = f'{self.place}{finding.level:9}{finding.check:12}'
+    message = write_flags(message, PATHS)
+    self.findings.append(Finding(level, check, message))
+    if not self.place or level != 'ok':
+      message = ' '.join(message.split())
+      head = f'{self.place}{level:9}{check:12}'
       if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
         lines = textwrap.wrap(message, max(columns - len(head), 40), break_on_hyphens=False)
         message = f'\n{"":{len(head)}}'.join(lines)
       print(f'{head}{message}', flush=True)
 
-  @property
-  def faults(self) -> int:
-    """Number of checks with a fault."""
-    return sum(finding.level == 'fault' for finding in self.findings)
+  def count(self, level: Level) -> int:
+    """Return the number of findings of a level."""
+    return [finding.level for finding in self.findings].count(level)
 
 
 class DoctorRequest(NamedTuple):
@@ -131,10 +130,9 @@ def start(args: Sequence[str], own: Machine | None = None) -> None:
   """Check the run that the arguments name, or the machine alone; exit with status 1 on a fault."""
   with errors.exit_on_error(), name_flags(PATHS):
     found = examine(args, own or Machine())
-    warnings = sum(finding.level == 'warning' for finding in found.findings)
-    faults = format_count(found.faults, 'fault')
-    print(f'{found.place}{faults}, {format_count(warnings, "warning")}')
-  if found.faults:
+    faults = format_count(found.count('fault'), 'fault')
+    print(f'{found.place}{faults}, {format_count(found.count("warning"), "warning")}')
+  if found.count('fault'):
     sys.exit(1)
 
 
@@ -186,9 +184,9 @@ def examine_devices(found: Examination, request: DoctorRequest, own: Machine) ->
 
 def examine_files(found: Examination, config: PretrainRun, own: Machine, met: bool) -> None:
   """Check records, cache, output folder and checkpoint."""
-  before = found.faults
+  before = found.count('fault')
   tokenizer = found.run_check('records', check_records, config)
-  found.run_check('cache', check_cache, config if found.faults == before else None, own)
+  found.run_check('cache', check_cache, config if found.count('fault') == before else None, own)
   if not met:
     found.skip('output', 'some hosts are missing')
   elif found.run_check('output', check_output, config):
@@ -221,14 +219,10 @@ def check_options(args: Sequence[str]) -> CheckResult:
   args = normalize(args, {'step': 'BOOL'})
   step, rest = options.pop_option('--step', args)
   topology, rest = options.pop_option('--topology', rest)
-  if not rest or rest[0].startswith('-'):
-    raise ConfigError('which recipe? `python -m plm_jax doctor RECIPE ...`; `python -m plm_jax '
-                      'train` lists them')
+  recipe, rest = options.take_recipe('doctor RECIPE ...', rest)
   if topology and not costs.parse_topology(topology)[1]:
     raise ConfigError(f'--topology={topology} is unknown, expected one such as v2:4x4')
-  size, rest = options.pop_option('--size', rest)
-  recipe = recipes.find_recipe(rest[0], size)
-  config = run_command.parse(recipe, rest[1:])
+  config = run_command.parse(recipe, rest)
   if config.mode != 'train':
     raise ConfigError('doctor checks a run that trains: leave out --mode')
   config_lib.check(config)
@@ -299,9 +293,8 @@ def check_disk(config: PretrainRun, state: int, own: Machine) -> CheckResult:
 
 def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
   """Measure the time to the first step, and the cost of the run from later steps."""
-  times = {}
-  for phase in costs.phases_to_measure(config.train.phases):
-    times[phase] = costs.measure_steps(config, mesh, phase)
+  times = {phase: costs.measure_steps(config, mesh, phase)
+           for phase in costs.phases_to_measure(config.train.phases)}
   first, step = times[config.train.phases[0]]
   seconds = {phase: found.step for phase, found in times.items()}
   cost = costs.describe_measured_cost(config, seconds, mesh)
@@ -381,10 +374,7 @@ def check_text(config: PretrainRun, path: str, tokenizer: Tokenizer | None) -> s
   text = config.data.prepare
   if next(text_sources.read_documents(path, text.read_config), None) is None:
     raise text_sources.SourceError(f'{path} holds no documents: nothing to learn from')
-  if tokenizer:
-    rules = getattr(tokenizer, 'text', None)
-  else:
-    rules = tokenizer_fit.normalization_rules(text)
+  rules = getattr(tokenizer, 'text', None) if tokenizer else tokenizer_fit.normalization_rules(text)
   paragraphs = []
   documents = text_sources.read_documents(path, text.read_config)
   for document in itertools.islice(documents, tokenizer_fit.MAX_PARAGRAPHS):
@@ -406,15 +396,11 @@ def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[st
 
 def estimate_epochs(config: PretrainRun, paths: Sequence[str]) -> dict[str, float]:
   """Estimate the epochs over texts from their sizes, where they are clearly too many."""
-  found, read = {}, sum(phase.steps * phase.batch * phase.length for phase in config.train.phases)
-  for path in paths:
-    tokens = estimate_tokens(config, path)
-    if tokens:
-      epochs = read / len(config.data.path) / tokens
-      # The size of a text gives its number of tokens only to within a small factor.
-      if epochs > 2 * MANY_EPOCHS:
-        found[path] = epochs
-  return found
+  read = sum(phase.steps * phase.batch * phase.length for phase in config.train.phases)
+  tokens = {path: estimate_tokens(config, path) for path in paths}
+  epochs = {path: read / len(config.data.path) / size for path, size in tokens.items() if size}
+  # The size of a text gives its number of tokens only to within a small factor.
+  return {path: times for path, times in epochs.items() if times > 2 * MANY_EPOCHS}
 
 
 def estimate_tokens(config: PretrainRun, path: str) -> int:

@@ -27,20 +27,20 @@ def width() -> int:
 def top_help() -> str:
   """Return the help of `plm-jax`: the commands by purpose."""
   program = environment.program()
+  sections = {group: {name: command.summary for name, command in COMMANDS.items()
+                      if command.group == group} for group in GROUPS}
+  sections['Options'] = {'--help': 'Show this help, or the help of a command.',
+                         '--version': 'Print the version.'}
+  sections['Common options'] = {
+      '--output PATH': 'Write to this file or folder.',
+      '--NAME A B C': 'Pass several values to an option.',
+      '-': 'Read texts or prompts from standard input, one per line.'}
   lines = [f'usage: {program} COMMAND [arguments] [options]', '',
            'Pre-train, fine-tune, evaluate and export language models in JAX.']
-  for group in GROUPS:
-    lines += ['', group]
-    for name, command in COMMANDS.items():
-      if command.group == group:
-        lines += describe_row(name, command.summary, 18)
-  lines += ['', 'Options']
-  lines += describe_row('--help', 'Show this help, or the help of a command.', 18)
-  lines += describe_row('--version', 'Print the version.', 18)
-  lines += ['', 'Common options']
-  lines += describe_row('--output PATH', 'Write to this file or folder.', 18)
-  lines += describe_row('--NAME A B C', 'Pass several values to an option.', 18)
-  lines += describe_row('-', 'Read texts or prompts from standard input, one per line.', 18)
+  for title, rows in sections.items():
+    lines += ['', title]
+    for name, text in rows.items():
+      lines += describe_row(name, text, 18)
   lines += ['', 'Examples',
             f'  {program} train bert_base --scale=laptop',
             f"  {program} fill-mask runs/bert_base-laptop 'Returns the [MASK].'", '',
@@ -264,11 +264,11 @@ def take_topic(args: Sequence[str]) -> tuple[str | None, list[str]]:
     The topic, '' for --help alone, None without --help; and the other arguments.
   """
   for place, arg in enumerate(args):
-    if arg.startswith('--help='):
-      return arg.partition('=')[2], [*args[:place], *args[place + 1:]]
-    if arg in ('-h', '--help'):
+    name, equals, topic = arg.partition('=')
+    if name in ('-h', '--help'):
       rest = list(args[place + 1:])
-      topic = rest.pop(0) if rest and not rest[0].startswith('-') else ''
+      if not equals and rest and not rest[0].startswith('-'):
+        topic = rest.pop(0)
       return topic, [*args[:place], *rest]
   return None, list(args)
 

@@ -24,7 +24,6 @@ from plm_jax.cli import finetune, options
 from plm_jax.cli import run as runs
 from plm_jax.cli.flags import name_flags, write_flags
 from plm_jax.config.run import FinetuneRun, PretrainRun, RunConfig
-from plm_jax.recipes import find_recipe
 from plm_jax.recipes.finetune import __doc__ as about_finetune
 from plm_jax.report import batch_drawing
 from plm_jax.runs.inspect import inspect_run
@@ -65,5 +64,4 @@ def parse(args: Sequence[str]) -> RunConfig:
     return finetune.parse('', rest, about_finetune or '')[0]
   if name.startswith('-'):
     return finetune.parse('', args, about_finetune or '')[0]
-  size, rest = options.pop_option('--size', rest)
-  return runs.parse(find_recipe(name, size), rest)
+  return runs.parse(*options.take_recipe('inspect RECIPE', args))

@@ -263,6 +263,27 @@ def parse_run(
   return config, args
 
 
+def take_recipe(command: str, args: Sequence[str]) -> tuple[Recipe, list[str]]:
+  """Find the recipe that the first argument of a command names, or a family with --size.
+
+  Args:
+    command: the command with its argument, for the message.
+    args: the arguments.
+
+  Returns:
+    The recipe, and the other arguments.
+
+  Raises:
+    ConfigError: no argument names a recipe.
+  """
+  from plm_jax.recipes import find_recipe
+  if not args or args[0].startswith('-'):
+    raise ConfigError(f'which recipe? `python -m plm_jax {command}`; `python -m plm_jax train` '
+                      'lists them')
+  size, rest = pop_option('--size', args[1:])
+  return find_recipe(args[0], size), rest
+
+
 def program_name(recipe: Recipe) -> str:
   """Return the command that starts a recipe, for its --help: the one that was typed if possible."""
   spec = getattr(sys.modules.get('__main__'), '__spec__', None)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from plm_jax.report import batch_drawing
 from plm_jax.report.history import Point
 from plm_jax.report.metric_display import Metric, axis_top, format_value, ticks
 
@@ -39,11 +40,12 @@ def plot(
   curves = [curve for curve in curves if curve.points]
   if not curves:
     return
+  color_text = batch_drawing.color_text if coloured else lambda text, _: text
   columns, height = max(10, size[0] - LABEL_WIDTH - 1), max(3, size[1])
   legend = []
   for curve in curves:
     last = format_value(curve.points[-1][1], metric, 4)
-    legend.append(color_text(f'{curve.mark or "⠒"} {curve.name} {last}', curve.colour, coloured))
+    legend.append(color_text(f'{curve.mark or "⠒"} {curve.name} {last}', curve.colour))
   yield f'{title}   ' + '   '.join(legend)
 
   # Scale the points of all curves, those with marks last so that they stay visible.
@@ -68,7 +70,7 @@ def plot(
     line = ''
     for column in range(columns):
       cell = cells.get((row, column))
-      line += color_text(*cell, coloured) if cell else ' '
+      line += color_text(*cell) if cell else ' '
     edge = '┤' if row in labels else '│'
     yield f'{labels.get(row, ""):>{LABEL_WIDTH}}{edge}{line}'.rstrip()
   first, last = f'{begin:,}', f'{end:,}'
@@ -105,7 +107,3 @@ def join_dots(
     before = level
   return {cell: chr(0x2800 + dots) for cell, dots in found.items()}
 
-
-def color_text(text: str, colour: int, coloured: bool) -> str:
-  """Color a text if the terminal has colors."""
-  return f'\x1b[{colour}m{text}\x1b[0m' if coloured and colour else text

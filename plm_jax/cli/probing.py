@@ -111,11 +111,9 @@ def format_mean(values: Sequence[float]) -> str:
 
 def draw_layer_chart(layers: Sequence[LayerProbe]) -> Element:
   """Draw accuracies over layers."""
-  lines: dict[str, list[tuple[int, float]]] = {'heldout': [], 'train': [], 'baseline': []}
-  for layer in layers:
-    lines['heldout'].append((layer.layer, statistics.mean(layer.accuracy)))
-    lines['train'].append((layer.layer, statistics.mean(layer.untrained)))
-    lines['baseline'].append((layer.layer, statistics.mean(layer.control)))
+  fields = {'heldout': 'accuracy', 'train': 'untrained', 'baseline': 'control'}
+  lines = {line: [(layer.layer, statistics.mean(getattr(layer, field))) for layer in layers]
+           for line, field in fields.items()}
   names = {'heldout': 'trained', 'train': 'untrained', 'baseline': 'control task'}
   metric = Metric(2, 'Accuracy', percent=True)
   chart = html.draw_chart(lines, 1.0, [], metric, names, 'layer')
@@ -127,8 +125,8 @@ def layer_table(layers: Sequence[LayerProbe]) -> Element:
   titles = 'layer', 'trained', 'untrained', 'control task', 'selectivity'
   table = el('table', el('tr', *(el('th', title) for title in titles)))
   for one in layers:
-    cells = (layer_name(one), format_mean(one.accuracy), format_mean(one.untrained),
-             format_mean(one.control), f'{one.selectivity:.1%}')
+    means = map(format_mean, (one.accuracy, one.untrained, one.control))
+    cells = layer_name(one), *means, f'{one.selectivity:.1%}'
     table.append(el('tr', *(el('td', cell) for cell in cells)))
   return table
 

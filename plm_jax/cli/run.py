@@ -75,10 +75,8 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   with validation.defer_checks():
     preflight.check_text_options(config, options.given_fields(args, 'data.prepare.'))
     # A mesh that is given is used as it is. Axes that are left out do not come from the recipe.
-    given = {}
-    for name in ('data', 'fsdp', 'tensor'):
-      if options.option_value(f'--mesh.{name}', list(args)):
-        given[name] = getattr(config.mesh, name)
+    given = {name: getattr(config.mesh, name) for name in ('data', 'fsdp', 'tensor')
+             if options.option_value(f'--mesh.{name}', list(args))}
     if given and config.mesh.adapts:
       config = dataclasses.replace(config, mesh=MeshConfig(**given))
     return config

@@ -31,7 +31,7 @@ from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError, Phase, PretrainRun
 from plm_jax.layers.dense import count_parameters
 from plm_jax.optim.optimizers import make_schedule
-from plm_jax.recipes import Recipe, find_recipe, word_vectors
+from plm_jax.recipes import Recipe, word_vectors
 from plm_jax.training.learner import make_learner, placeholder_vocab
 from plm_jax.training.step import Learner
 
@@ -48,15 +48,11 @@ def start(args: Sequence[str]) -> None:
     depth = options.parse_whole_number('depth', given, 1) if given else None
     flags = {'--all', '--layers'} & {*rest}
     rest = [arg for arg in rest if arg not in flags]
-    if not rest or rest[0].startswith('-'):
-      raise ConfigError('which recipe? `python -m plm_jax show RECIPE`; `python -m plm_jax train` '
-                        'lists them')
-    name, *rest = rest
+    name = ''.join(rest[:1])
     if name in word_vectors.PUBLISHED:
       raise ConfigError(f'{name} trains word vectors, which have no layers: see `python -m plm_jax '
                         f'train {name} --help`')
-    size, rest = options.pop_option('--size', rest)
-    recipe = find_recipe(name, size)
+    recipe, rest = options.take_recipe('show RECIPE', rest)
     config = runs.parse(recipe, rest)
     config_lib.check(config)
     for line in describe(recipe, config, '--all' in flags):

@@ -115,8 +115,8 @@ def part_texts(part: Any) -> dict[str, str]:
   """Return the descriptions of the arguments of a function or the fields of a class, by name."""
   import docstring_parser  # tyro reads docstrings by it, too
   found = {}
-  for base in filter(dataclasses.is_dataclass, part.__mro__[::-1]) if isinstance(part, type) else [
-      part]:
+  bases = filter(dataclasses.is_dataclass, part.__mro__[::-1]) if isinstance(part, type) else [part]
+  for base in bases:
     for each in docstring_parser.parse_from_object(base).params:
       found[each.arg_name] = ' '.join((each.description or '').split())
   return found
