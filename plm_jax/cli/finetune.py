@@ -2,7 +2,6 @@
 from collections.abc import Sequence
 import dataclasses
 import functools
-import math
 import re
 import statistics
 import sys
@@ -188,8 +187,8 @@ def run_sweep(
 def run_of_seed(config: FinetuneRun, seed: int, repeated: bool) -> FinetuneRun:
   """Return the run of one of several seeds. repeated: not the first, whose baselines hold."""
   baseline = config.data.baseline and not repeated
-  config = dataclasses.replace(config, seed=seed, output=f'{config.folder}/seed-{seed}')
-  return validation.with_paths(config, {'data.baseline': baseline})
+  return validation.with_paths(config, {
+      'seed': seed, 'output': f'{config.folder}/seed-{seed}', 'data.baseline': baseline})
 
 
 def run_seeds(
@@ -238,6 +237,5 @@ def find_collapsed(values: dict[int, float]) -> list[int]:
   """
   middle = statistics.median(values.values())
   upper = [value - middle for value in values.values() if value >= middle]
-  spread = math.sqrt(statistics.mean([gap ** 2 for gap in upper]))
-  limit = max(5.0, 3 * spread)
+  limit = max(5.0, 3 * statistics.pstdev(upper, 0))
   return [seed for seed, value in values.items() if middle - value > limit]

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
-import dataclasses
 import importlib.util
 import itertools
 import json
@@ -25,16 +24,17 @@ ROW_GROUP = 4096
 """texts of a row group of .parquet files"""
 
 
-@dataclasses.dataclass(frozen=True)
 class PredictionFormat:
   """How predictions are written."""
 
-  row: Callable[[Task, InputExample, Any], str]
-  """(task, input, prediction) -> text of the file"""
-  table: TableFormat | None = None
-  """the table whose rows are written, if it has a head"""
-  probabilities: bool = False
-  """whether predictions have the probabilities of all classes"""
+  def __init__(self, row: Callable[[Task, InputExample, Any], str], probabilities: bool = False):
+    """Make a format.
+
+    Args:
+      row: (task, input, prediction) -> text of the file.
+      probabilities: whether predictions have the probabilities of all classes.
+    """
+    self.row, self.probabilities = row, probabilities
 
 
 def prediction_format(
@@ -61,8 +61,7 @@ def prediction_format(
   if ending == 'jsonl':
     return PredictionFormat(format_json, probabilities=probabilities)
   if ending == 'tsv':
-    table = TableFormat(probabilities)
-    return PredictionFormat(table.row, table, probabilities)
+    return TableFormat(probabilities)
   conll = ' or .conll' if example_format.writes_columns else ''
   raise ConfigError(f'--output is .jsonl or .tsv{conll}, got {output}')
 
@@ -79,18 +78,21 @@ def open_text(output: str) -> Iterator[Callable[[str], None]]:
 
 def write_json_lines(output: str, records: Iterable[Any]) -> None:
   """Write predictions to a .jsonl file, one per line, and print its name."""
-  lines = [json.dumps(record, ensure_ascii=False) for record in records]
-  storage.write(output, '\n'.join(lines) + '\n')
+  storage.write(output, ''.join(map(json_line, records)))
   print(f'predictions in {output}')
+
+
+def json_line(record: Any) -> str:
+  """Return a record as a line of a .jsonl file."""
+  return json.dumps(record, ensure_ascii=False) + '\n'
 
 
 def format_json(task: Task, one: InputExample, prediction: Any) -> str:
   """Return a prediction as a line of JSON."""
-  fields = prediction_fields(task, one, prediction)
-  return json.dumps(fields, ensure_ascii=False) + '\n'
+  return json_line(prediction_fields(task, one, prediction))
 
 
-class TableFormat:
+class TableFormat(PredictionFormat):
   """Writes predictions as rows of a table, with tabs between columns.
 
   The columns are those of the first prediction: with `text_b` if it has two texts, and with
@@ -99,10 +101,10 @@ class TableFormat:
 
   def __init__(self, probabilities: bool = False):
     """Make a table. probabilities: with a column p(NAME) for each class."""
+    super().__init__(self.format_row, probabilities)
     self.head: tuple[str, ...] = ()
-    self.probabilities = probabilities
 
-  def row(self, task: Task, one: InputExample, prediction: Any) -> str:
+  def format_row(self, task: Task, one: InputExample, prediction: Any) -> str:
     """Return a row, and before the first one the head.
 
     Raises:

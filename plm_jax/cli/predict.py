@@ -108,8 +108,8 @@ def write_predictions(
     The number of predictions.
   """
   task, predict = require_task(trained), make_predictor(trained, batch, pack=pack)
-  if layout.table and output.rows:
-    layout.table.head = tuple(output.first_line().split('\t'))
+  if isinstance(layout, output_files.TableFormat) and output.rows:
+    layout.head = tuple(output.first_line().split('\t'))
   count = 0
   for chunk in rows:
     examples = [one.example for one in chunk]

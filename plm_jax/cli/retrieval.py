@@ -1,5 +1,4 @@
 """Implement `python -m plm_jax mine-negatives` and `evaluate-retrieval`."""
-import json
 from typing import Annotated, Any
 
 import tyro
@@ -53,7 +52,7 @@ def mine_negatives_command(
           'query': one.query, 'positive': one.positive, 'negatives': one.negatives}
       if judge:
         row['scores'] = [round(score, 6) for score in one.scores]
-      write(json.dumps(row, ensure_ascii=False) + '\n')
+      write(output_files.json_line(row))
   print(f'{written:,} pairs with negatives in {output}')
   if fewer:
     print(f'{fewer:,} of them have fewer than {settings.number} negatives')

@@ -1,6 +1,5 @@
 """Implement `python -m plm_jax similar`, `search`, `rerank` and `distill`."""
 from collections.abc import Iterator, Sequence
-import json
 import sys
 from typing import Any
 
@@ -115,7 +114,7 @@ def search_command(
         if texts:
           row['text'] = texts[hit.number]
         rows.append(row)
-      write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+      write(output_files.json_line({'query': query, 'hits': rows}))
 
 
 @command(top='[1, 1000000]', first='[0, 1000000000]', batch='[1, 16777216]')
@@ -159,7 +158,7 @@ def rerank_command(
           for hit in hits:
             number = int(numbers[hit.number])
             rows.append({'number': number, 'score': round(hit.score, 6), 'text': hit.text})
-          out.write(json.dumps({'query': query, 'hits': rows}, ensure_ascii=False) + '\n')
+          out.write(output_files.json_line({'query': query, 'hits': rows}))
         out.finish_chunk(len(chunk))
 
 

@@ -15,7 +15,7 @@ from etils import epath
 from plm_jax import storage
 from plm_jax.inference.samples import FillMaskSample, GenerationSample
 from plm_jax.objectives import metric_names
-from plm_jax.report.history import Curves, LengthChange, Point, read_curves
+from plm_jax.report.history import Curves, LengthChange, Point, finite_points, read_curves
 from plm_jax.report.metric_display import (
   CURVE_NAMES,
   OTHER_RANK,
@@ -238,7 +238,7 @@ def metric_figure(
   lines: dict[str, Sequence[Point]] = {}
   lost = 0
   for split in sorted(curves[key], key=lambda split: (split != 'train', split)):
-    points = [point for point in curves[key][split] if math.isfinite(point[1])]
+    points = finite_points(curves[key][split])
     lost += len(curves[key][split]) - len(points)
     if points:
       lines[split] = downsample(points)
