@@ -18,7 +18,7 @@ from plm_jax.config import serialization
 from plm_jax.config.run import RunConfig
 from plm_jax.errors import ConfigError, UserError
 from plm_jax.report import html
-from plm_jax.report.history import History, finite_points, history
+from plm_jax.report.history import History, history
 from plm_jax.report.html import el
 from plm_jax.report.metric_display import (
   OTHER_RANK,
@@ -73,11 +73,8 @@ def compare_command(
 def print_curves(names: Sequence[str], curves: HeldoutCurves) -> None:
   """Print the curves of the first three losses and accuracies."""
   width, coloured = shutil.get_terminal_size((100, 40)).columns, sys.stdout.isatty()
-  shown = []
-  for name in curves:
-    metric = describe_metric(name, curves)
-    if metric.rank <= 2 and '/' not in name:
-      shown.append((name, metric))
+  metrics = {name: describe_metric(name, curves) for name in curves if '/' not in name}
+  shown = [(name, metric) for name, metric in metrics.items() if metric.rank <= 2]
   for name, metric in shown[:3]:
     lines = [Curve(names[at], points, MARKS[at], COLORS[at])
              for at, points in curves[name].items()]
@@ -102,14 +99,10 @@ def metric_order(found: Sequence[History]) -> list[str]:
 
 def last_metrics(found: Sequence[History]) -> dict[str, list[str]]:
   """Return steps, tokens, last held-out metrics and speed of each run."""
-  steps, tokens, speeds = [], [], []
-  for one in found:
-    steps.append(f'{one.step:,}')
-    read = one.tokens(one.step)
-    tokens.append(f'{read:,}' if read else '')
-    points = finite_points(one.curves.get('tokens_per_second', {}).get('train', ()))
-    speeds.append([value for _, value in points])
-  table = {'steps': steps, 'tokens read': tokens}
+  read = [one.tokens(one.step) for one in found]
+  speeds = [[value for _, value in one.points('tokens_per_second', 'train')] for one in found]
+  table = {'steps': [f'{one.step:,}' for one in found],
+           'tokens read': [f'{tokens:,}' if tokens else '' for tokens in read]}
   names = metric_order(found)
   for name in names:
     values = [one.last(name) for one in found]
@@ -182,8 +175,8 @@ def heldout_curves(found: Sequence[History], by: str) -> HeldoutCurves:
       continue
     some = {}
     for at, one in enumerate(found):
-      points = finite_points(one.curves.get(name, {}).get('heldout', ()))
-      if points and by == 'tokens':
+      points = one.points(name)
+      if by == 'tokens':
         points = [(one.tokens(step), value) for step, value in points]
       if points:
         some[at] = points

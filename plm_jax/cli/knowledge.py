@@ -31,9 +31,7 @@ def losses_command(
     mesh: devices over which a large model is split
   """
   trained = inputs.load_on_mesh(run, mesh)
-  counted: list[str] = []
-  for source in corpus:
-    counted += text_sources.read_texts(source)
+  counted = [text for source in corpus for text in text_sources.read_texts(source)]
   frequency, position = known.losses(trained, inputs.read_text_arguments(texts, limit), counted)
   where = 'the corpus' if corpus else 'these texts'
   tables = {f'met in {where}, times': frequency, 'tokens before it': position}

@@ -11,9 +11,6 @@ from plm_jax import environment, errors, streams, versions
 from plm_jax.cli import completion, flags, help, suggestions
 from plm_jax.cli.catalog import COMMANDS
 
-RECIPE_COMMANDS = 'train', 'finetune', 'doctor', 'inspect', 'show'
-"""commands whose options depend on a recipe or a task: they check their options themselves"""
-
 ARGUMENTS_NEEDED = 'vectors', 'show', 'inspect', 'finetune'
 """commands that print their help if they get no argument"""
 
@@ -61,10 +58,10 @@ def answer(args: Sequence[str]) -> bool:
   if topic is not None or (not rest and path[-1] in ARGUMENTS_NEEDED):
     print(help.command_help(path, topic or '', ''.join(others[:1])))
     return True
-  if path[0] not in RECIPE_COMMANDS:
+  command = help.find_command(path)
+  if not command.config:  # a command whose options depend on a recipe or a task checks them itself
     called = f'{environment.program()} {" ".join(path)} --help all'
     rest = rest[:rest.index('--beam')] if '--beam' in rest else rest
-    command = help.find_command(path)
     rest = flags.normalize(rest, help.option_kinds(path))
     suggestions.check_options(rest, help.known_options(path), called)
     suggestions.check_argument_count(

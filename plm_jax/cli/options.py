@@ -103,11 +103,11 @@ def join_values(
   found, rest = [], list(args)
   while rest:
     arg = rest.pop(0)
-    if arg != name and not arg.startswith(f'{name}='):
+    option, equals, value = arg.partition('=')
+    if option != name:
       found.append(arg)
       continue
-    values = [arg.partition('=')[2]] if '=' in arg else rest[:1]
-    rest = rest if '=' in arg else rest[1:]
+    values = [value] if equals or not rest else [rest.pop(0)]
     while rest and not rest[0].startswith('--') and (known is None or rest[0] in known):
       values.append(rest.pop(0))
     found.append(f'{name}={",".join(values)}')

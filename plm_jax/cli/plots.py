@@ -62,15 +62,10 @@ def plot(
       cells[cell] = (curve.mark or character, curve.colour)
 
   # Lines, with labels at the left and the first and last step below.
-  labels = {}
-  for tick in edges:
-    row = round((high - tick) / (high - low) * (height - 1))
-    labels[row] = format_value(tick, metric)
+  labels = {round((high - tick) / (high - low) * (height - 1)): format_value(tick, metric)
+            for tick in edges}
   for row in range(height):
-    line = ''
-    for column in range(columns):
-      cell = cells.get((row, column))
-      line += color_text(*cell) if cell else ' '
+    line = ''.join(color_text(*cells.get((row, column), (' ', 0))) for column in range(columns))
     edge = '┤' if row in labels else '│'
     yield f'{labels.get(row, ""):>{LABEL_WIDTH}}{edge}{line}'.rstrip()
   first, last = f'{begin:,}', f'{end:,}'

@@ -119,9 +119,7 @@ def records_problems(folder: epath.Path) -> Iterator[str]:
       stored.append(StoredWindows(stem, meta))
     except UserError as error:
       yield f'{error}: delete it, and it is made again'
-  shards: list[tuple[Split, int]] = []
-  for split in SPLITS:
-    shards.extend((split, place) for place in range(len(meta.shards(split))))
+  shards = [(split, place) for split in SPLITS for place in range(len(meta.shards(split)))]
 
   def list_problems(shard: tuple[Split, int]) -> list[str]:
     return list(shard_problems(folder, meta, *shard, stored))

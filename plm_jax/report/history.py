@@ -39,9 +39,13 @@ class History(NamedTuple):
     steps = [points[-1][0] for splits in self.curves.values() for points in splits.values()]
     return max(steps, default=0)
 
+  def points(self, name: str, split: str = 'heldout') -> list[Point]:
+    """Return the points of a metric with finite values."""
+    return finite_points(self.curves.get(name, {}).get(split, ()))
+
   def last(self, name: str, split: str = 'heldout') -> float | None:
     """Return the last finite value of a metric; None if there is none."""
-    points = finite_points(self.curves.get(name, {}).get(split, ()))
+    points = self.points(name, split)
     return points[-1][1] if points else None
 
   def tokens(self, step: int) -> int:

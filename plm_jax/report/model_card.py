@@ -9,7 +9,7 @@ from plm_jax.checkpoints.restore import find_run_checkpoints, open_newest
 from plm_jax.config.run import PretrainRun, RunConfig
 from plm_jax.objectives import metric_names
 from plm_jax.report.environment import package_version
-from plm_jax.report.history import finite_points, history
+from plm_jax.report.history import history
 from plm_jax.storage import hub
 from plm_jax.training import run_metrics
 
@@ -136,9 +136,8 @@ def run_card(
   if not heldout:
     until = found.config.train.steps if step is None else step
     heldout = {}
-    for name, splits in found.curves.items():
-      points = finite_points(splits.get('heldout', ()))
-      values = [value for at, value in points if at <= until]
+    for name in found.curves:
+      values = [value for at, value in found.points(name) if at <= until]
       if values:
         heldout[name] = values[-1]
   path = storage.resolve_path(folder) / BASELINES_FILE
