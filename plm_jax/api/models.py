@@ -294,9 +294,9 @@ def export(
   if write_extra:
     usage = SENTENCE_TRANSFORMERS_USAGE
   if trained.source:
-    card = model_card.run_card(
-        trained.source, trained.family, trained.capabilities, count_parameters(params),
-        trained.checkpoint, usage.format(folder='ORG/NAME') + '.')
+    card = model_card.run_card(trained.source, model_card.ExportedModel(
+        trained.family, trained.capabilities, count_parameters(params),
+        usage.format(folder='ORG/NAME') + '.'), trained.checkpoint)
     if card and average:
       card += (f'\nThe parameters are the mean of the {average} newest checkpoints of the run. The '
                'metrics above are those of one checkpoint.\n')

@@ -50,6 +50,7 @@ def encode_sentences(
   row_format, vocab = get_input_format(trained.family), trained.tokenizer.vocab
   longest = max_row_length(trained)
   room = longest - row_format.count_special(vocab, 1)
+  # Rows of all texts; `documents` has the number of the text of each row.
   rows, documents, cuts = [], [], Truncation(len(texts))
   before, skip = trained.find_prompt(prompt), 0
   if before and not trained.pools_prompt:

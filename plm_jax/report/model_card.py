@@ -1,7 +1,7 @@
 """Write the model card of an exported model, README.md, as model hubs display it."""
 from collections.abc import Mapping
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 from plm_jax import storage
 from plm_jax.checkpoints.checkpoint import CheckpointError
@@ -22,6 +22,20 @@ PIPELINES = {
 """pipeline_tag of model hubs, by the first of these that a model supports"""
 
 BUILT_IN = {'embedded': 'documentation of installed Python packages (built-in corpus)'}
+
+
+class ExportedModel(NamedTuple):
+  """What a model card says about the exported files."""
+
+  family: str
+  """model_type of transformers"""
+  can: tuple[str, ...]
+  """functions that the model supports (`LoadedModel.capabilities`)"""
+  parameters: int
+  """number of parameters"""
+  usage: str = '`plm_jax.load` loads it.'
+  """a sentence on what loads the model"""
+
 
 TEMPLATE = """---
 library_name: {library}
@@ -50,23 +64,18 @@ text, and was not tested on other text.
 
 
 def render_card(
-    run: RunConfig, heldout: Mapping[str, float], family: str, can: tuple[str, ...],
-    parameters: int, step: int | None = None,
-    baselines: Mapping[str, Mapping[str, float]] = types.MappingProxyType({}),
-    usage: str = '') -> str:
+    run: RunConfig, heldout: Mapping[str, float], model: ExportedModel, step: int | None = None,
+    baselines: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})) -> str:
   """Return the model card of a run.
 
   Args:
     run: its configuration.
     heldout: held-out metrics of the exported parameters.
-    family: model_type of transformers.
-    can: functions that the model supports (`LoadedModel.capabilities`).
-    parameters: number of parameters.
+    model: what was exported.
     step: updates before the exported parameters; None: all that were planned.
     baselines: their scores by metric and name.
-    usage: a sentence on what loads the model.
   """
-  tag = next((tag for name, tag in PIPELINES.items() if name in can), '')
+  tag = next((tag for name, tag in PIPELINES.items() if name in model.can), '')
   pretrained = isinstance(run, PretrainRun)
   name = hub.parse_name(run.warm_start)
   base = f'base_model: {name.name}\n' if name and not pretrained else ''
@@ -90,9 +99,9 @@ def render_card(
       rows[f'Baseline, {baseline}'] = f'{score:.2f} {name}'
   how = 'pre-trained' if pretrained else 'fine-tuned'
   return TEMPLATE.format(
-      library='sentence-transformers' if 'similar' in can else 'transformers', base=base,
+      library='sentence-transformers' if 'similar' in model.can else 'transformers', base=base,
       pipeline=f'pipeline_tag: {tag}\n' if tag else '', name=run.title, recipe=run.name,
-      usage=usage or '`plm_jax.load` loads it.', family=family, parameters=parameters,
+      usage=model.usage, family=model.family, parameters=model.parameters,
       size=describe_size(run.model), scale=scale, how=how, version=package_version(),
       rows='\n'.join(f'| {key} | {text} |' for key, text in rows.items()))
 
@@ -112,13 +121,10 @@ def last_part(path: str) -> str:
   return path.rstrip('/').rpartition('/')[2]
 
 
-def run_card(
-    folder: str, family: str, can: tuple[str, ...], parameters: int, checkpoint: str = '',
-    usage: str = '') -> str:
+def run_card(folder: str, model: ExportedModel, checkpoint: str = '') -> str:
   """Return the model card of the run in a folder; '' if no run has written there.
 
   checkpoint: name of the exported checkpoint; '': the best or the newest.
-  usage: a sentence on what loads the model.
 
   Its metrics are those of the exported checkpoint, or the last ones of metrics.jsonl up to it.
   """
@@ -142,4 +148,4 @@ def run_card(
         heldout[name] = values[-1]
   path = storage.resolve_path(folder) / BASELINES_FILE
   baselines = storage.read_json(path, error=CheckpointError) if path.exists() else {}
-  return render_card(found.config, heldout, family, can, parameters, step, baselines, usage)
+  return render_card(found.config, heldout, model, step, baselines)

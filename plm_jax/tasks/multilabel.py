@@ -389,7 +389,9 @@ def to_list(label: Any, separator: str, names: Sequence[str]) -> Any:
 
 def split_labels(text: str, separator: str) -> list[str]:
   """Split a text at a separator, without empty parts."""
-  parts = text.split(separator if separator.strip() else None) if separator else [text]
+  parts = [text]
+  if separator:
+    parts = text.split(separator if separator.strip() else None)
   return [part for part in map(format_label, parts) if part]
 
 

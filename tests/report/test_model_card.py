@@ -7,14 +7,15 @@ import types
 from plm_jax import recipes
 from plm_jax.report import model_card
 from plm_jax.report.history import History
+from plm_jax.report.model_card import ExportedModel
 
 
 def test_a_card_describes_the_training_of_a_model(tmp_path):
   bert = recipes.find_recipe('bert_base')('laptop')
   bert = dataclasses.replace(bert, data=dataclasses.replace(
       bert.data, path=('/home/someone/texts/mine.txt', 'gs://b/more/')))
-  told = model_card.render_card(bert, {'mlm': 2.5, 'mlm_accuracy': 0.5}, 'bert',
-                                ('encode', 'fill_mask'), 1_234_567)
+  told = model_card.render_card(bert, {'mlm': 2.5, 'mlm_accuracy': 0.5},
+                                ExportedModel('bert', ('encode', 'fill_mask'), 1_234_567))
   front, _, text = told.removeprefix('---\n').partition('---\n')
   assert front == 'library_name: transformers\npipeline_tag: fill-mask\ntags:\n- plm_jax\n'
   assert '\n# bert_base-laptop\n' in text and 'the recipe `bert_base` of\nplm_jax ' in text
@@ -28,12 +29,13 @@ def test_a_card_describes_the_training_of_a_model(tmp_path):
                '| Held-out MLM accuracy | 50.0% |'):
     assert line in text.splitlines()
   assert 'someone' not in told
-  assert model_card.run_card(str(tmp_path), 'bert', (), 0) == ''
+  assert model_card.run_card(str(tmp_path), ExportedModel('bert', (), 0)) == ''
 
 
 def test_the_card_of_sentence_vectors():
   run = recipes.find_recipe('bert_base')('test')
-  told = model_card.render_card(run, {}, 'bert', ('encode', 'similar', 'search', 'fill_mask'), 1)
+  model = ExportedModel('bert', ('encode', 'similar', 'search', 'fill_mask'), 1)
+  told = model_card.render_card(run, {}, model)
   assert told.startswith(
       '---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n')
 
@@ -48,7 +50,7 @@ def test_steps_and_metrics_match_the_exported_weights(tmp_path, monkeypatch):
     yield types.SimpleNamespace(meta=lambda number: {step: meta}[number]), step
   def told(step, meta):
     monkeypatch.setattr(model_card, 'open_newest', lambda folder: checkpoint(folder, step, meta))
-    return model_card.run_card(str(tmp_path), 'bert', (), 1).splitlines()
+    return model_card.run_card(str(tmp_path), ExportedModel('bert', (), 1)).splitlines()
   first = told(4, {})
   assert '| Steps | 4 of 8 planned |' in first and '| Tokens read | 1,024 |' in first
   assert '| Held-out MLM loss | 3.000 |' in first

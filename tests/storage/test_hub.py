@@ -393,7 +393,8 @@ def test_teacher_and_guide_of_sentence_vectors_are_pinned(loss, config, tmp_path
 def test_the_model_card_names_the_model(config):
   run = recipes.finetune.recipe('classification', scale='test')
   run = dataclasses.replace(run, warm_start=f'org/bert@{OLD}')
-  card = model_card.render_card(run, {}, 'bert', ('predict',), 1000)
+  exported = model_card.ExportedModel('bert', ('predict',), 1000)
+  card = model_card.render_card(run, {}, exported)
   assert 'pipeline_tag: text-classification\nbase_model: org/bert\n' in card
   local = dataclasses.replace(run, warm_start='runs/bert')
-  assert 'base_model' not in model_card.render_card(local, {}, 'bert', ('predict',), 1000)
+  assert 'base_model' not in model_card.render_card(local, {}, exported)
