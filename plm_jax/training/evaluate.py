@@ -107,6 +107,17 @@ def to_bits_per_byte(loss: float, spelled: np.ndarray) -> float:
 logger = logging.getLogger(__name__)
 
 
+def find_verified_step(config: RunConfig, checkpoints: Checkpoints) -> int | None:
+  """Return the step of the checkpoint to resume from, with verified checksums; None: there is
+  none."""
+  if config.train.resume == 'whole':
+    checkpoints.move_damaged_aside(logger.warning)
+  step = checkpoints.latest_on_all_hosts()
+  if step is not None:
+    checkpoints.verify(step)
+  return step
+
+
 class BestCheckpoint:
   """The parameters of the evaluation with the best `train.best`, in the folder `best` of the run.
 
@@ -125,12 +136,9 @@ class BestCheckpoint:
     self.values: dict[str, float] = {}
     if not self.checkpoints:
       return
-    if config.train.resume == 'whole':
-      self.checkpoints.move_damaged_aside(logger.warning)
-    newest = self.checkpoints.latest_on_all_hosts()
+    newest = find_verified_step(config, self.checkpoints)
     if newest is None:
       return
-    self.checkpoints.verify(newest)
     meta = self.checkpoints.meta(newest)
     if self.name in meta['heldout']:  # otherwise it was selected by another metric
       self.step, self.values = meta['step'], meta['heldout']

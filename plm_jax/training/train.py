@@ -25,7 +25,7 @@ from plm_jax.errors import UserError, name_field
 from plm_jax.storage.lock import Lock
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.compile_ahead import CompileAhead, Programs
-from plm_jax.training.evaluate import BestCheckpoint
+from plm_jax.training.evaluate import BestCheckpoint, find_verified_step
 from plm_jax.training.feed import Feed, TextFeed
 from plm_jax.training.interrupts import catch_interrupts, mark_saving
 from plm_jax.training.learner import make_learner, make_updates
@@ -268,17 +268,6 @@ def evaluate_checkpoint(config: RunConfig, open_feed: Callable[[Any], Feed],
     folder = find_run_checkpoints(config.folder, job=True)
     params = restore_params(folder, shapes.params, layout.params, job=True)
     return feed.make_evaluator(learner, mesh)(params, config.train.phases[-1])
-
-
-def find_verified_step(config: RunConfig, checkpoints: Checkpoints) -> int | None:
-  """Return the step of the checkpoint to resume from, with verified checksums; None: there is
-  none."""
-  if config.train.resume == 'whole':
-    checkpoints.move_damaged_aside(logger.warning)
-  step = checkpoints.latest_on_all_hosts()
-  if step is not None:
-    checkpoints.verify(step)
-  return step
 
 
 def check_same_run(

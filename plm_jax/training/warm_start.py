@@ -46,9 +46,7 @@ VOCAB_AXES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
 def resolve_teacher(config: RunConfig) -> RunConfig:
   """Fill in the configuration of the teacher that the objective needs. Raises ConfigError."""
   def describe(folder):
-    if conversion.is_checkpoint(folder):
-      return conversion.load(folder, heads=(), lazy=True).config
-    return read_config(folder).model
+    return read_model_config(folder)[1]
   objective = config.training_objective.lifecycle.resolve_teacher(describe) or config.objective
   return dataclasses.replace(config, objective=objective)
 
