@@ -61,20 +61,13 @@ def refresh_cache(model: Any) -> tuple[Any, DerivedCache]:
   with CACHES_LOCK:
     cache = CACHES.setdefault(model, DerivedCache())
   with cache.lock:
-    if not same_objects(jax.tree.leaves(model.params), cache.leaves):
+    if [*map(id, jax.tree.leaves(model.params))] != [*map(id, cache.leaves)]:
       cache.leaves, cache.forms = [], {}  # releases the old arrays before new ones are made
       params = put_on_device(model.params, model.mesh)
       if params is not model.params:
         object.__setattr__(model, 'params', params)
       cache.leaves = jax.tree.leaves(params)
     return model.params, cache
-
-
-def same_objects(some: list[Any], others: list[Any]) -> bool:
-  """Tell whether two lists hold the same objects."""
-  if len(some) != len(others):
-    return False
-  return all(one is other for one, other in zip(some, others, strict=True))
 
 
 def put_on_device(tree: Any, mesh: Mesh | None) -> Any:
