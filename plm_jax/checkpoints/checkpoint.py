@@ -156,10 +156,8 @@ class Checkpoints:
     self.manager._non_blocking_metadata_store.wait_until_finished()
     folder = self.folder / str(self.saving_step)
     if not storage.is_remote(self.folder):
-      drafts = []
-      for path in self.folder.iterdir():
-        if path.name.startswith(f'{self.saving_step}.') and path.is_dir():
-          drafts.append(path)
+      drafts = [path for path in self.folder.iterdir()
+                if path.name.startswith(f'{self.saving_step}.') and path.is_dir()]
       if drafts:
         folder = max(drafts, key=lambda path: path.stat().mtime)
     checksums.write(folder)
@@ -329,7 +327,7 @@ def check_free_space(folder: epath.PathLike, needed: int, free: int | None) -> N
         'the same command resumes.')
 
 
-def sharded_shapes(shapes, shardings):
+def sharded_shapes(shapes: Any, shardings: Any) -> Any:
   """Combine a tree of shapes and a tree of shardings."""
   def combine(shape, sharding):
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
@@ -352,10 +350,9 @@ def check_finite(tree, where: epath.PathLike) -> None:
   Raises:
     CheckpointError: some are not; it names the first array.
   """
-  floats = {}
-  for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]:
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-      floats[jax.tree_util.keystr(path, simple=True, separator='/')] = x
+  floats = {jax.tree_util.keystr(path, simple=True, separator='/'): x
+            for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]
+            if jnp.issubdtype(x.dtype, jnp.inexact)}
   if all(map(is_in_host_memory, floats.values())):
     # Compiling a program for it would take longer than this does for most models.
     good = [all(map(is_finite_on_host, host_arrays(x))) for x in floats.values()]

@@ -20,6 +20,7 @@ from jax.experimental import topologies
 from packaging.version import Version
 
 from plm_jax import sharding
+from plm_jax.checkpoints.checkpoint import sharded_shapes
 from plm_jax.compile.hlo import Program
 from plm_jax.config.run import ConfigError, Phase, RunConfig
 from plm_jax.errors import name_field, print_line
@@ -224,8 +225,7 @@ def analyze_step(config: RunConfig, learner: Learner, phase: Phase, mesh) -> Com
   start_time = time.time()
   with jax.set_mesh(mesh):
     _, shapes, layout = make_sharded_init(learner, windows, mesh)
-    placed = jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
+    placed = sharded_shapes(shapes, layout)
     lowered = jit_train_step(learner, layout).lower(placed, windows)
     with explain_out_of_memory(phase):
       compiled = lowered.compile()

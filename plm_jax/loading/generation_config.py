@@ -190,15 +190,16 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
     names = {True: 'full', False: 'heuristic'}
     options['early_stopping'] = names.get(stated['early_stopping'], 'never')
   if stated.get('do_sample') and options.get('beams', 1) == 1:
-    options |= {name: stated.get(name, usual) for name, usual in SAMPLING_DEFAULTS.items()}
+    options |= {name: stated.get(name, value) for name, value in SAMPLING_DEFAULTS.items()}
   longest = imported.config.max_length
   if longest and type(options.get('max_new')) is int and options['max_new'] >= longest:
     options['max_new'] = longest - 1
   if type(options.get('max_new')) is int and options['max_new'] < 1:
     del options['max_new']
-  options = non_default_options(options)
+  usual = GenerationConfig()
+  options = {name: value for name, value in options.items() if value != getattr(usual, name)}
   try:
-    dataclasses.replace(GenerationConfig(), **options)
+    dataclasses.replace(usual, **options)
   except ValueError as error:
     raise ConvertError(
         f'the generation settings of the checkpoint cannot be used: {error}') from error
@@ -245,12 +246,6 @@ def find_unsupported(
   if any(len(word) > 1 for word in words):
     found.append('bad_words_ids of several tokens')
   return tuple(found)
-
-
-def non_default_options(options: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the options that differ from the defaults."""
-  usual = GenerationConfig()
-  return {name: value for name, value in options.items() if value != getattr(usual, name)}
 
 
 def resolve_generation_config(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from plm_jax import sharding
+from plm_jax.checkpoints.checkpoint import sharded_shapes
 from plm_jax.config.run import Phase, RunConfig, phase_objective
 from plm_jax.data.pipeline import import_tensorflow
 from plm_jax.tokenizers import Vocab
@@ -58,8 +59,7 @@ class CompileAhead:
       windows = objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
       with jax.set_mesh(mesh):
         make_state, shapes, layout = make_sharded_init(learner, window, mesh)
-        state = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, layout)
+        state = sharded_shapes(shapes, layout)
         updates = make_updates(self.config, learner, layout)
         update = updates(phase)
         evaluation = jit_evaluation(learner)
