@@ -261,9 +261,8 @@ def check_files(name: HubName, folder: pathlib.Path, paths: Collection[str]) -> 
                      'removed: the same command downloads it again')
     checked[path] = seen
   if checked != before:
-    with contextlib.suppress(storage.StorageError), storage.atomic_writer(
-        record, storage.StorageError) as file:
-      file.write(json.dumps(checked).encode())
+    with contextlib.suppress(storage.StorageError):
+      storage.write(record, json.dumps(checked))
 
 
 @contextlib.contextmanager
