@@ -4,8 +4,8 @@
     bert = plm_jax.load('runs/bert_base-laptop')
     plm_jax.fill_mask(bert, 'Returns the [MASK] of the array.')
 
-The modules of `plm_jax.api` (models, corpus, transfer, similarity, knowledge, serving) describe
-each function. A module is imported when one of its functions is first used.
+The modules of `plm_jax.api` (models, scoring, corpus, transfer, similarity, retrieval, knowledge,
+serving) describe each function. A module is imported when one of its functions is first used.
 """
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -4,6 +4,7 @@
     scoring     likelihoods of continuations, perplexity
     transfer    fine-tune, predict, tag, answer
     similarity  encode, compare, search, distill text vectors
+    retrieval   mine negatives, evaluate retrieval and reranking
     knowledge   likelihoods, minimal pairs, probes, attention, token losses
     corpus      clean, prepare, inspect text
     serving     compile a model's programs before the first request
