@@ -1,5 +1,6 @@
 """Environment settings of other libraries, which they read when they are first imported or used."""
 import ctypes
+import glob
 import importlib.metadata
 import importlib.util
 import os
@@ -19,6 +20,9 @@ DEFAULTS = {
     # What another process or client has written is visible at once; the default is five seconds.
     'GCS_STAT_CACHE_MAX_AGE': '0',
 }
+
+TPU_FILES = '/dev/accel*', '/dev/vfio/*'
+"""device files, of which one exists on any machine with a TPU"""
 
 # With its default, jaxlib 0.10 sometimes computes wrong results for what it fuses on the CPU,
 # except for products alone: a vmapped pullback of attention was off by more than its size. 0.12 is
@@ -47,6 +51,10 @@ def set_defaults() -> None:
   """Set environment variables that are not set; warn where JAX has read its flags already."""
   for name, value in DEFAULTS.items():
     os.environ.setdefault(name, value)
+  only_libtpu = importlib.util.find_spec('libtpu') and not importlib.util.find_spec('jax_plugins')
+  if only_libtpu and not any(map(glob.glob, TPU_FILES)):
+    # libtpu is here to compile for TPUs: every command would begin with its messages.
+    os.environ.setdefault('JAX_PLATFORMS', 'cpu')
   flags = os.environ.get('XLA_FLAGS', '')
   if importlib.metadata.version('jaxlib').startswith('0.10.') and CPU_FUSION_FLAG not in flags:
     os.environ['XLA_FLAGS'] = f'{flags} --{CPU_FUSION_FLAG}={CPU_FUSION_VALUE}'.strip()
