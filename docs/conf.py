@@ -82,11 +82,11 @@ PAGES = {
     'notebooks/': 'tutorials/'}
 INSIDE = re.compile(r'\]\((?:\.\./)+(' + '|'.join(map(re.escape, PAGES)) + ')')
 OUTSIDE = re.compile(r'\[([^\]]+)\]\((?:\.\./)+(?:plm_jax|benchmarks|scripts|experiments|tests)[^)\s]*\)')
-# Line breaks of Chinese text, which HTML would show as spaces; and blocks of code, which keep theirs.
+# Line breaks of Chinese text, which HTML would show as spaces; front matter and code keep theirs.
 CHINESE_BREAK = re.compile(
     r'(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])\n *(?=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])'
     r'|(?<=[，。；：、）！？])\n *(?=[A-Za-z`\[(])')
-CODE = re.compile(r'(^```.*?^```$|^    [^\n]*$)', re.M | re.S)
+CODE = re.compile(r'(\A---$.*?^---$|^```.*?^```$|^    [^\n]*$)', re.M | re.S)
 NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
 
