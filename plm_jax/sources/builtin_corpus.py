@@ -7,7 +7,6 @@ result is a text file in the format of `text_sources`, made once and stored in t
 """
 import ast
 from collections.abc import Iterable, Iterator
-import gc
 import importlib.metadata
 import importlib.util
 import inspect
@@ -84,20 +83,20 @@ def read_modules(paths: list[Path], workers: int) -> Iterator[list[list[str]]]:
 
 def read_module(path: Path) -> list[list[str]]:
   """Read the documents of a source file; [] if it cannot be read or parsed, such as a template."""
-  collecting = gc.isenabled()
-  gc.disable()  # syntax trees have no cycles, and looking for them took a quarter of the parsing
   try:
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # invalid escapes in other people's strings
-      tree = ast.parse(path.read_bytes())
-    return collect_documents(tree)
-  except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: nested too deeply
+    # Syntax trees have no cycles, and looking for them took a quarter of the parsing.
+    with worker_pool.without_garbage_collection():
+      return collect_documents(parse_quietly(path.read_bytes()))
+  except (SyntaxError, ValueError, RecursionError, MemoryError,  # MemoryError: nested too deeply
+          FileNotFoundError, PermissionError):
     return []
-  except (FileNotFoundError, PermissionError):
-    return []
-  finally:
-    if collecting:
-      gc.enable()
+
+
+def parse_quietly(content: bytes) -> ast.Module:
+  """Parse a source file without warnings of invalid escapes in other people's strings."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return ast.parse(content)
 
 
 def collect_documents(tree: ast.Module) -> list[list[str]]:
@@ -109,11 +108,11 @@ def collect_documents(tree: ast.Module) -> list[list[str]]:
     for string in find_strings(node):
       if string not in cleaned:
         cleaned[string] = clean_docstring(string)
-      text.extend(cleaned[string])
+      text += cleaned[string]
     if isinstance(node, ast.ClassDef) and len(text) >= 4:
       classes.append(text)
     else:
-      module.extend(text)
+      module += text
   return [document for document in (module, *classes) if document]
 
 
@@ -131,9 +130,7 @@ def find_strings(node: ast.AST) -> list[str]:
       text, least = child.value, 0
     if isinstance(text, ast.Constant) and isinstance(text.value, str) and len(text.value) >= least:
       found.append((text.lineno, text.value))
-    for part in ast.iter_child_nodes(child):
-      if not is_short(part):
-        pending.append(part)
+    pending += [part for part in ast.iter_child_nodes(child) if not is_short(part)]
   return [text for _, text in sorted(found)]
 
 

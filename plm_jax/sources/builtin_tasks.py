@@ -21,7 +21,6 @@ import inspect
 import itertools
 import re
 from typing import Any, NamedTuple
-import warnings
 import zlib
 
 from plm_jax.sources import builtin_corpus, sentence_splitting
@@ -69,10 +68,8 @@ def builtin_rows(source: str) -> Iterator[LabeledRow]:
 
 def classification(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
   """Yield paragraphs and their package."""
-  for file, texts in itertools.groupby(docs, lambda text: text.file):
-    paragraphs = itertools.chain.from_iterable(text.paragraphs for text in texts)
-    for paragraph in itertools.islice(paragraphs, MAX_PARAGRAPHS):
-      yield {'text': paragraph, 'label': file.partition('/')[0]}
+  for row in multilabel(docs):
+    yield {'text': row['text'], 'label': row['labels'][0]}
 
 
 def multilabel(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
@@ -80,11 +77,9 @@ def multilabel(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
   for file, texts in itertools.groupby(docs, lambda text: text.file):
     paragraphs = itertools.chain.from_iterable(text.marked_paragraphs for text in texts)
     for paragraph in itertools.islice(paragraphs, MAX_PARAGRAPHS):
-      labels, text = [file.partition('/')[0]], strip_marks(paragraph)
-      if text != paragraph:
-        labels.append('code')
-      if re.search(r'\d', text):
-        labels.append('number')
+      text = strip_marks(paragraph)
+      more = {'code': text != paragraph, 'number': re.search(r'\d', text)}
+      labels = [file.partition('/')[0]] + [label for label, applies in more.items() if applies]
       yield {'text': text, 'labels': labels}
 
 
@@ -239,10 +234,7 @@ def parse_docstrings(name: str, content: bytes, seen: set[str]) -> Iterator[Docs
 
   Adds the first sentences to `seen`.
   """
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # invalid escapes in other people's strings
-    tree = ast.parse(content)
-  for node in ast.walk(tree):
+  for node in ast.walk(builtin_corpus.parse_quietly(content)):
     if not isinstance(node, ast.FunctionDef | ast.ClassDef):
       continue
     docstring = ast.get_docstring(node, clean=False)

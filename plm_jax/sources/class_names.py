@@ -131,18 +131,14 @@ class Classes:
 
   def find_class_id(self, label: Any) -> int:
     """Find the index of a class, without the cache; see `class_id`."""
-    number = self.numbers.get(format_label(label), -1)
-    if number >= 0:
-      return number
+    if (name := format_label(label)) in self.numbers:
+      return self.numbers[name]
     key = class_key(label)
-    number = self.keys.get(key, -1)
-    if number >= 0 or self.numeric or key.kind == 'text':
-      return number
+    if key in self.keys or self.numeric or key.kind == 'text':
+      return self.keys.get(key, -1)
     # Booleans count as 0 and 1 if the classes have other names.
     index = int(key.value)
-    if key.value == index and 0 <= index < len(self.names):
-      return index
-    return -1
+    return index if key.value == index and 0 <= index < len(self.names) else -1
 
 
 get_classes = functools.lru_cache(maxsize=8)(Classes)

@@ -59,24 +59,10 @@ class TextReadConfig:
     return MAX_PARAGRAPH if self.parts else MAX_DOCUMENT
 
 
-def read_file_documents(opened: TextFile, config: TextReadConfig, stats: ReadStats, alone: bool
-                        ) -> Iterator[Document]:
-  """Yield the documents of a file.
-
-  Args:
-    opened: the file.
-    config: how to read it.
-    stats: is updated.
-    alone: the source has no other files, see `resolve_division`.
-
-  Raises:
-    SourceError: see `number_lines`.
-  """
-  yield from detect_reader(opened, alone)(opened, config, stats)
-
-
 def detect_reader(opened: TextFile, alone: bool) -> Reader:
   """Return the function that reads a file, from its name or its beginning.
+
+  alone: the source has no other files, see `resolve_division`.
 
   JSON Lines, WikiExtractor's marks, WET files and MediaWiki dumps are detected by their beginning,
   whatever the name.

@@ -54,9 +54,7 @@ def input_parts(given: Any) -> tuple[Any, ...]:
   """Return the parts of an input: a text alone, or the items of a list; () for anything else."""
   if isinstance(given, str):
     return (given,)
-  if isinstance(given, Sequence):
-    return tuple(given)
-  return ()
+  return tuple(given) if isinstance(given, Sequence) else ()
 
 
 def are_texts(parts: Sequence[Any]) -> TypeGuard[tuple[str, ...]]:
@@ -223,18 +221,14 @@ def column_value(row: LabeledRow, names: str) -> Any:
 
 def find_column(row: LabeledRow, names: str) -> str:
   """Return the first of the columns 'a|b' that the row has, `names` if it has none."""
-  for name in names.split('|'):
-    if column_value(row, name) is not None:
-      return name
-  return names
+  found = (name for name in names.split('|') if column_value(row, name) is not None)
+  return next(found, names)
 
 
 def row_key(row: LabeledRow) -> str:
   """Return the id that a row states, '' if there is none."""
-  for name in KEY_COLUMNS:
-    if row.columns.get(name) is not None:
-      return str(row.columns[name])
-  return ''
+  stated = (row.columns[name] for name in KEY_COLUMNS if row.columns.get(name) is not None)
+  return str(next(stated, ''))
 
 
 def read_text(row: LabeledRow, names: str, field: str = 'first') -> str:
@@ -253,9 +247,9 @@ def read_text(row: LabeledRow, names: str, field: str = 'first') -> str:
     value = column_value(row, name)
     if value is None:
       raise missing_column(row, name, field)
-    if isinstance(value, list) and value and all(map(labeled_files.is_valid_text, value)):
+    if isinstance(value, list) and value and all(map(is_valid_text, value)):
       value = '\n'.join(value)  # turns of a dialogue
-    if not isinstance(value, str) or not labeled_files.is_valid_text(value):
+    if not isinstance(value, str) or not is_valid_text(value):
       raise invalid_column(
           row, name, 'no text', f'must be a text, got {describe_type(value)}, {value!r:.80}')
     if not value.strip():
@@ -277,7 +271,7 @@ def missing_column(row: LabeledRow, names: str, field: str) -> UnreadableRow:
       return UnreadableRow('no text', f'{row.where}: the column {name!r} is null')
   wanted = ' or '.join(map(repr, several))
   others = [name for name, value in row.columns.items()
-            if labeled_files.is_valid_text(value) and name not in LABEL_COLUMNS]
+            if is_valid_text(value) and name not in LABEL_COLUMNS]
   example = others[0] if len(others) == 1 else 'NAME'
   remedy = 'rename the column that is meant'
   for name in ('column', f'columns.{field}') if field == 'first' else (f'columns.{field}',):
@@ -307,7 +301,7 @@ def read_text_list(row: LabeledRow, names: str, field: str) -> list[str]:
     text = one
     if isinstance(one, dict) and isinstance(one.get('text'), str):
       text = f'{one.get("title") or ""} {one["text"]}'
-    if not labeled_files.is_valid_text(text) or not text.strip():
+    if not is_valid_text(text) or not text.strip():
       break
     texts.append(text.strip())
   if not texts or len(texts) < len(value):
@@ -320,7 +314,7 @@ def read_tagging(row: LabeledRow, columns: Columns) -> RawExample:
   words, tags = column_value(row, columns.first), column_value(row, columns.label)
   if words is None:
     raise missing_column(row, columns.first, 'first')
-  if not isinstance(words, list) or not words or not all(map(labeled_files.is_valid_text, words)):
+  if not isinstance(words, list) or not words or not all(map(is_valid_text, words)):
     raise invalid_column(
         row, columns.first, 'no words', f'must be a list of words, got {words!r:.80}')
   stripped = [word.strip() for word in words]
@@ -352,7 +346,7 @@ def read_question(row: LabeledRow, columns: Columns) -> RawExample:
   question, context = read_text(row, columns.first), column_value(row, columns.second)
   if context is None:
     raise missing_column(row, columns.second, 'second')
-  if not labeled_files.is_valid_text(context) or not context.strip():
+  if not is_valid_text(context) or not context.strip():
     raise invalid_column(
         row, columns.second, 'empty text', f'must be a text, got {context!r:.80}')
   label = column_value(row, columns.label)
@@ -402,7 +396,7 @@ def parse_answers(label: Any, where: str) -> list[tuple[str, int]]:
     fields = item if isinstance(item, dict) else {'text': item}
     text: Any = fields.get('text')
     start = fields.get('answer_start', -1)
-    if not labeled_files.is_valid_text(text) or not text.strip() or not isinstance(start, int):
+    if not is_valid_text(text) or not text.strip() or not isinstance(start, int):
       raise UnreadableRow(
           'no answers', f"{where}: answers are texts with their 'answer_start', got {shown!r:.80}")
     pairs.append((text, start))

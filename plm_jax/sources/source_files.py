@@ -35,9 +35,7 @@ def find_files(source: str) -> list[epath.Path]:
   """Return the files of a source, in reading order. Raises SourceError where there are none."""
   if source == 'embedded':
     return [epath.Path(builtin_corpus.corpus_path())]
-  found = []
-  for _, matches in split_source(source):
-    found.extend(matches)
+  found = list(itertools.chain.from_iterable(matches for _, matches in split_source(source)))
   for file in found:
     if not storage.is_remote(file):
       with storage.io_errors_as(file, 'read', SourceError):
@@ -53,9 +51,8 @@ def split_source(source: str) -> list[tuple[str, list[epath.Path]]]:
     if not path:
       raise SourceError(f'{source!r} names no text: {EXPECTED_SOURCE}')
     if not matches:
-      commas = ''
-      if ',' in source:
-        commas = ' (commas separate paths; a name with one has to exist as it is written)'
+      hint = ' (commas separate paths; a name with one has to exist as it is written)'
+      commas = hint if ',' in source else ''
       raise SourceError(f'no files match {path!r}{commas}: {EXPECTED_SOURCE}')
   return found
 
@@ -106,11 +103,8 @@ def expand_glob(pattern: str) -> list[epath.Path]:
   fixed = re.split(r'[*?\[]', pattern)[0].rpartition('/')[0]
   if fixed == pattern or not storage.resolve_path(fixed).exists():
     return []
-  found = []
-  for path in storage.resolve_path(fixed).glob(pattern[len(fixed) + 1:]):
-    if not path.is_dir():
-      found.append(path)
-  return found
+  paths = storage.resolve_path(fixed).glob(pattern[len(fixed) + 1:])
+  return [path for path in paths if not path.is_dir()]
 
 
 def expand_recursive_glob(pattern: str) -> list[epath.Path]:

@@ -121,7 +121,7 @@ def read_file(file: epath.Path, config: TextReadConfig, stats: ReadStats, alone:
       yield from document_formats.document_from_fields(fields, where, config, stats)
     return
   with open_text_file(file, config.encoding) as opened:
-    yield from document_formats.read_file_documents(opened, config, stats, alone)
+    yield from document_formats.detect_reader(opened, alone)(opened, config, stats)
 
 
 def read_texts(source: str) -> Iterator[str]:
@@ -182,11 +182,9 @@ def estimate_characters(source: str) -> int:
   if source.startswith('tfds:'):
     return 0
   found = find_files(source)
-  total = 0
-  for file, length in zip(found, map_in_threads(file_length, found), strict=True):
-    compressed = file.suffix.lower() in ('.gz', '.xz', '.bz2', '.parquet')
-    total += length * (4 if compressed else 1)
-  return total
+  lengths = zip(found, map_in_threads(file_length, found), strict=True)
+  packed = '.gz', '.xz', '.bz2', '.parquet'
+  return sum(length * (4 if file.suffix.lower() in packed else 1) for file, length in lengths)
 
 
 def fingerprint(source: str) -> str:

@@ -139,10 +139,9 @@ def unique_texts(value: Any) -> list[Any]:
   """Return the distinct texts of a text, a list of texts, or objects with a 'text'."""
   if isinstance(value, dict):
     value = value.get('text', [])
-  found = []
-  for item in value if isinstance(value, list) else [value]:
-    found.append(item['text'] if isinstance(item, dict) and 'text' in item else item)
-  return list(dict.fromkeys(found))
+  return list(dict.fromkeys(
+      item['text'] if isinstance(item, dict) and 'text' in item else item
+      for item in (value if isinstance(value, list) else [value])))
 
 
 def format_number(value: Any, step: float, where: str) -> str:
