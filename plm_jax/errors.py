@@ -257,9 +257,8 @@ def exit_interrupted() -> None:
   give for the signal: 130 for Ctrl-C.
   """
   number = SIGNALS[0] if SIGNALS else signal.SIGINT
-  reason = 'interrupted'
-  if number != signal.SIGINT:
-    reason = f'stopped by {signal.Signals(number).name}'
+  stopped = f'stopped by {signal.Signals(number).name}'
+  reason = 'interrupted' if number == signal.SIGINT else stopped
   if SIGNALS and SAVED:
     print(f'{reason}: the same command resumes', file=sys.stderr)
     sys.exit(EXIT_STOPPED)
@@ -369,8 +368,6 @@ LFS_MARK = b'version https://git-lfs.github.com/spec/'
 def describe_error(error: BaseException) -> str:
   """Describe an error of the operating system, TensorFlow or a bucket's client in one line."""
   if isinstance(error, OSError) and error.strerror:
-    if error.filename:
-      return f'{error.filename}: {error.strerror}'
-    return error.strerror
+    return f'{error.filename}: {error.strerror}' if error.filename else error.strerror
   message = getattr(error, 'message', None) or str(error) or type(error).__name__
   return ' '.join(str(message).split())[:500]

@@ -159,10 +159,7 @@ def partition_spec(names: Sequence[str | None], shape: Sequence[int], mesh) -> P
     axes = AXIS_RULES.get(name or '', ())
     shards = math.prod(mesh.shape[axis] for axis in axes)
     fits = size % shards == 0 or (name in PADDED_AXES and size >= shards)
-    if axes and shards > 1 and fits:
-      parts.append(axes)
-    else:
-      parts.append(None)
+    parts.append(axes if axes and shards > 1 and fits else None)
   return PartitionSpec(*parts)
 
 
@@ -215,13 +212,8 @@ def gather_parameter(x: jax.Array, *names: str | None) -> jax.Array:
     names: logical names of its axes.
   """
   batch_axes = set(AXIS_RULES['batch'])
-  kept = []
-  for name in names:
-    axes = AXIS_RULES.get(name or '', ())
-    if batch_axes.isdisjoint(axes):
-      kept.append(name)
-    else:
-      kept.append(None)
+  kept = [name if batch_axes.isdisjoint(AXIS_RULES.get(name or '', ())) else None
+          for name in names]
   return constrain(x, *kept)
 
 

@@ -24,10 +24,8 @@ class Truncation:
 
   def add(self, other: 'Truncation') -> None:
     """Add the numbers of more texts."""
-    self.texts += other.texts
-    self.truncated += other.truncated
-    self.tokens += other.tokens
-    self.lost += other.lost
+    for name, number in vars(other).items():
+      setattr(self, name, getattr(self, name) + number)
 
   def __str__(self) -> str:
     return (f'{self.truncated:,} of {self.texts:,} texts were too long and were truncated, '

@@ -20,13 +20,15 @@ Apostrophes, hyphens and underscores depend on the use: `tag` divides text as Co
 vectors keep apostrophes between letters, `clean` drops all punctuation. Each use documents its
 choice where it builds its expression.
 """
+from collections.abc import Iterable
 import functools
+import itertools
 import re
 from typing import NamedTuple
 import unicodedata
 
 
-def format_ranges(characters: list[int]) -> str:
+def format_ranges(characters: Iterable[int]) -> str:
   """Format ascending code points as the content of a character class."""
   ranges: list[list[int]] = []
   for code in characters:
@@ -49,10 +51,9 @@ def characters_in_category(category: str, *blocks: range) -> str:
     category: prefix of the category, such as 'M' or 'L'.
     blocks: code points.
   """
-  codes = []
-  for block in blocks:
-    codes += [code for code in block if unicodedata.category(chr(code)).startswith(category)]
-  return format_ranges(codes)
+  codes = itertools.chain.from_iterable(blocks)
+  return format_ranges(
+      code for code in codes if unicodedata.category(chr(code)).startswith(category))
 
 
 JOINER = '\u200d'

@@ -145,10 +145,9 @@ def check(config: Any, named: FieldNamer = name_field, path: str = '', deep: boo
   for name, kind in field_types(cls).items():
     if deep or not contains_configs(kind):
       check_value(getattr(config, name), kind, limits.get(name), named, path_of(name))
-  if isinstance(config, ValidatedConfig):
-    message = config.conflict(lambda name: named(path_of(name)))
-    if message:
-      raise ConfigError(message)
+  is_validated = isinstance(config, ValidatedConfig)
+  if is_validated and (message := config.conflict(lambda name: named(path_of(name)))):
+    raise ConfigError(message)
 
 
 def check_value(
@@ -175,8 +174,7 @@ def check_value(
       raise ConfigError(
           f'{named(path)} is {describe_type(kind, limits, value)}, got {short_repr(value)}')
   elif isinstance(value, str):
-    problem = find_text_problem(value)
-    if problem:
+    if problem := find_text_problem(value):
       raise ConfigError(f'{named(path)} {problem}: {short_repr(value)}')
   elif isinstance(value, tuple):
     kinds = typing.get_args(tuple_type(kind, value))
@@ -282,9 +280,7 @@ def describe_interval(limits: str | None, value: Any = None) -> str:
     return ''
   low_text, high_text = f'{low:,.12g}', f'{high:,.12g}'
   if math.isinf(high):
-    if low_is_open:
-      return f'above {low_text}'
-    return f'of {low_text} or more'
+    return f'above {low_text}' if low_is_open else f'of {low_text} or more'
   if low_is_open and high_is_open:
     return f'between {low_text} and {high_text}'
   if low_is_open:
@@ -313,11 +309,8 @@ def short_repr(value: Any, most: int = 100) -> str:
     return 'a number of over 30 digits'
   if isinstance(value, str | tuple):
     value = value[:most]
-  text = repr(value)
-  text = text.encode('utf-8', 'backslashreplace').decode()
-  if len(text) <= most:
-    return text
-  return f'{text[:most]}...'
+  text = repr(value).encode('utf-8', 'backslashreplace').decode()
+  return text if len(text) <= most else f'{text[:most]}...'
 
 
 def tuple_type(kind: Any, value: tuple) -> Any:

@@ -39,9 +39,7 @@ def find_installed(path: Sequence[str] | None = None) -> Installed:
     {name: distribution}.
   """
   found: dict[str, Distribution] = {}
-  if path is None:
-    path = sys.path
-  folders = list(path)
+  folders = list(sys.path if path is None else path)
   names = {canonicalize_name(name): name for name in PACKAGES}
   for canonical, name in names.items():
     for distribution in importlib.metadata.distributions(name=canonical, path=folders):
@@ -109,10 +107,8 @@ def find_conflicts(found: Installed, names: Sequence[str] = PACKAGES) -> Iterato
 
 def find_package(found: Installed, name: str) -> str:
   """Return the name under which a package was found; '': it was not."""
-  for known in found:
-    if canonicalize_name(known) == canonicalize_name(name):
-      return known
-  return ''
+  same = (known for known in found if canonicalize_name(known) == canonicalize_name(name))
+  return next(same, '')
 
 
 def requirements(distribution: Distribution) -> Iterator[tuple[Requirement, str]]:
@@ -137,12 +133,8 @@ def check_importable(found: Installed | None = None) -> None:
   Raises:
     VersionError: it cannot.
   """
-  if found is None:
-    found = find_installed()
-  pair = {}
-  for name in ('jax', 'jaxlib'):
-    if name in found:
-      pair[name] = found[name]
+  found = find_installed() if found is None else found
+  pair = {name: found[name] for name in ('jax', 'jaxlib') if name in found}
   for conflict in find_conflicts(pair, ['jax']):
     raise VersionError(conflict)
 
@@ -153,6 +145,5 @@ def check(found: Installed) -> None:
   Raises:
     VersionError: it names all conflicts.
   """
-  conflicts = list(find_conflicts(found))
-  if conflicts:
+  if conflicts := list(find_conflicts(found)):
     raise VersionError('; '.join(conflicts))
