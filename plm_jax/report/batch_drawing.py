@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from plm_jax.objectives.batch_view import BatchRow, Column, Lane
+from plm_jax.objectives.batch_view import BatchRow, Lane
 from plm_jax.report import html
 from plm_jax.report.html import el
 
@@ -38,36 +38,27 @@ def terminal_lines(rows: Sequence[BatchRow], width: int, coloured: bool) -> Iter
 def fold_lane(lane: Lane, width: int, coloured: bool) -> Iterator[str]:
   """Yield a lane as blocks of lines: tokens, and below each its label and its numbers."""
   has_targets = any(column.target for column in lane.columns)
-  names = [lane.title, *lane.names]
-  if has_targets:
-    names.insert(1, 'labels')
-
-  def column_cells(column: Column) -> list[str]:
-    if has_targets:
-      return [column.piece, column.target, *column.numbers]
-    return [column.piece, *column.numbers]
-
-  cells = [column_cells(column) for column in lane.columns]
+  names = [lane.title, 'labels', *lane.names] if has_targets else [lane.title, *lane.names]
+  cells = [[column.piece, column.target, *column.numbers] if has_targets
+           else [column.piece, *column.numbers] for column in lane.columns]
   sizes = [max(map(display_width, some)) + 1 for some in cells]
   room, begin = max(20, width - NAME_WIDTH), 0
   while begin < len(sizes):
     # As many tokens as fit the width, at least one.
-    end, used = begin + 1, sizes[begin]
-    while end < len(sizes) and used + sizes[end] <= room:
-      used += sizes[end]
-      end += 1
+    fit = int(np.searchsorted(np.cumsum(sizes[begin:]), room, 'right'))
+    block = range(begin, begin + max(1, fit))
     for number, name in enumerate(names):
       line = ''
-      for at in range(begin, end):
+      for at in block:
         cell = cells[at][number]
         padding = ' ' * (sizes[at] - display_width(cell))
         if coloured and number == 0:
           cell = color_text(cell, COLORS.get(lane.columns[at].kind, ''))
         line += cell + padding
-      if begin == 0 or any(cells[at][number] for at in range(begin, end)):
+      if begin == 0 or any(cells[at][number] for at in block):
         shown = name if begin == 0 or number else ''
         yield f'  {shown:{NAME_WIDTH - 2}}{line}'.rstrip()
-    begin = end
+    begin = block.stop
   if lane.padding:
     yield f'  {"":{NAME_WIDTH - 2}}and {lane.padding} of padding'
 
