@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax import errors, storage
 from plm_jax.cli import output_files
 from plm_jax.cli.work_identity import Work
 from plm_jax.errors import ConfigError
@@ -97,7 +97,7 @@ def open_vectors(output: str, ragged: bool, work: Work | None) -> Iterator[Chunk
     work: identifies the work (`work_identity.identify_work`); None: it cannot be resumed.
   """
   if work is None:
-    with tempfile.TemporaryFile() as draft:
+    with storage.io_errors_as(output, 'written'), tempfile.TemporaryFile() as draft:
       vectors = VectorOutput(ChunkOutput(draft.write), ragged)
       yield vectors
       vectors.publish(output, draft)

@@ -1,5 +1,6 @@
 """Implement `python -m plm_jax vectors`, and `train` for recipes of word vectors."""
 from collections.abc import Mapping, Sequence
+import itertools
 import os
 import sys
 from typing import Annotated, Literal
@@ -147,9 +148,7 @@ def measure_file(vectors, file: str, lower: bool) -> Mapping[str, evaluation.Vec
   if '.tsv' in os.path.basename(file):
     pairs = evaluation.read_pairs(file)
     return {'Spearman': evaluation.score_similarity(vectors, pairs, lower)}
-  questions = []
-  for section in evaluation.read_analogies(file).values():
-    questions += section
+  questions = [*itertools.chain.from_iterable(evaluation.read_analogies(file).values())]
   return {'3CosAdd, %': evaluation.score_analogies(vectors, questions, 'add', lower=lower),
           '3CosMul, %': evaluation.score_analogies(vectors, questions, 'mul', lower=lower)}
 

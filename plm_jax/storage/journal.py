@@ -112,7 +112,7 @@ class ChunkOutput:
   rows = 0
   """number of rows whose results are complete from the beginning"""
 
-  def __init__(self, writer: Callable[[Any], None]):
+  def __init__(self, writer: Callable[[Any], Any]):
     self.writer = writer
 
   def skip_chunk(self, rows: int) -> Chunk | None:
