@@ -235,20 +235,19 @@ def tag_command(
   """
   if not texts:
     raise ConfigError('there is no text: give one, a file, or - for standard input')
-  are_sources = [text == '-' or is_source(text) for text in texts]
+  sources_read = [text for text in texts if text == '-' or is_source(text)]
   trained = transfer.load_for_task(run, 'tagging', 'tag')
   task = require_task(trained)
   layout = (output_files.prediction_format(output, TAGGING) if output
             else output_files.PredictionFormat(mark_up))
 
   def read_all() -> Iterator[list[InputExample]]:
-    for text, from_file in zip(texts, are_sources, strict=True):
-      if from_file:
+    for text in texts:
+      if text in sources_read:
         yield from read_tagging_chunks(task, text, training_columns(run))
       else:
         yield [TAGGING.parse_input(text, 'the text')]
 
-  sources_read = [text for text, from_file in zip(texts, are_sources, strict=True) if from_file]
   work = work_identity.identify_work(
       output, sources_read, trained, texts=texts, batch=batch, columns=training_columns(run))
   with partial_output.open_text(output, work, 'texts') as out, track_progress(task, output):
