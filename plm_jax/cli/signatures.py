@@ -1,7 +1,7 @@
 """Options of commands and configurations: their names, values, defaults and descriptions.
 
-Help needs them without JAX, whose import takes seconds, so they are in help.json next to this file.
-`python -m plm_jax.cli.signatures` regenerates it; a test checks that it is current.
+Help needs them without JAX, whose import takes seconds, so they are in help.json next to this file,
+which `write_help` writes.
 """
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -58,40 +58,6 @@ def recipe_titles() -> dict[str, str]:
 def registered_words() -> dict[str, str]:
   """Return names in registries that help texts list, by the names of their fields in `catalog`."""
   return dict(read_file()['words'])
-
-
-# From the code, which is imported.
-
-
-def collect() -> dict[str, Any]:
-  """Collect what help.json contains."""
-  from plm_jax import recipes
-  from plm_jax.cli import catalog, finetune
-  from plm_jax.recipes import word_vectors
-  from plm_jax.tasks import kinds
-  found: dict[str, Any] = {}
-  for command in (*catalog.COMMANDS.values(), *catalog.VECTORS.values()):
-    if command.function:
-      found[command.function] = list(command_arguments(catalog.import_function(command.function)))
-    if command.config:
-      found[command.config] = list(config_options(catalog.import_name(command.config)(name='')))
-  titles = {name: recipe.description for name, recipe in recipes.all_recipes().items()}
-  titles |= dict.fromkeys(word_vectors.PUBLISHED, word_vectors.__doc__ or '')
-  found['recipes'] = [(name, text.strip().partition('\n')[0]) for name, text in titles.items()]
-  words = {'kind': kinds.describe_kinds()}
-  for fields in finetune.NAMED_VALUES.values():
-    words |= {field: ', '.join(values) for field, values in fields.items()}
-  found['words'] = list(words.items())
-  return found
-
-
-def write_file() -> None:
-  """Write help.json, one option per line."""
-  parts = []
-  for name, rows in collect().items():
-    lines = ',\n'.join(json.dumps(row, ensure_ascii=False) for row in rows)
-    parts.append(f'{json.dumps(name)}: [\n{lines}]')
-  FILE.write_text('{' + ',\n'.join(parts) + '}\n', 'utf-8')
 
 
 def command_arguments(function: Callable[..., Any]) -> Iterator[Option]:
@@ -183,7 +149,3 @@ def describe_kind(hint: Any) -> str:
 def format_default(value: Any) -> str:
   """Format a default as it is typed: a number, a text, or several."""
   return ' '.join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-if __name__ == '__main__':
-  write_file()

@@ -19,6 +19,7 @@ from plm_jax.cli import (
   options,
   signatures,
   suggestions,
+  write_help,
 )
 from plm_jax.cli.run import parse
 from plm_jax.errors import ConfigError
@@ -152,8 +153,8 @@ def test_recipe_titles_cover_all_recipes():
 
 
 def test_the_file_of_options_is_current():
-  """`python -m plm_jax.cli.signatures` rewrites it."""
-  assert json.loads(json.dumps(signatures.collect())) == signatures.read_file()
+  """`python -m plm_jax.cli.write_help` rewrites it."""
+  assert json.loads(json.dumps(write_help.collect())) == signatures.read_file()
 
 
 @pytest.mark.parametrize(('typed', 'meant'), [
