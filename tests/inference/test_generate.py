@@ -133,7 +133,7 @@ def test_ids_that_no_token_has_are_refused(tokenizer, ids):
 def test_unusable_prompts_and_models_are_refused(trained, tokenizer):
   with pytest.raises(ConfigError, match='has 61 tokens, and max_new is 4: the model takes 64'):
     generate.generate(trained, ['An', 'x' * 60], GenerationConfig(4))
-  with pytest.raises(CheckpointError, match='language-modelling head'):
+  with pytest.raises(CheckpointError, match='no language model head: text cannot be generated'):
     generate.generate(dataclasses.replace(trained, heads={}), ['An'])
   with pytest.raises(CheckpointError, match='no tokenizer'):
     generate.generate(dataclasses.replace(trained, tokenizer=None), ['An'])

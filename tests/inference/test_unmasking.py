@@ -157,7 +157,7 @@ def test_unsupported_settings_of_unmasking_are_refused(trained):
   with pytest.raises(ConfigError, match='cannot be streamed'):
     list(generate.stream(trained, ['a'], GenerationConfig(2)))
   other = dataclasses.replace(trained, generates_by_unmasking=False)
-  refused('order random or confidence', other)
+  refused('masked language model, such as BERT: order=random fills masks', other)
   assert len(generate.generate(other, ['a'], GenerationConfig(2, order='random'))[0][0].tokens) == 2
   assert {'generate',
           'perplexity'} <= {*trained.capabilities} and 'generate' not in other.capabilities
