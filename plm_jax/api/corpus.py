@@ -146,4 +146,4 @@ def recipe_settings(name: str, scale: Scale) -> dict[str, Any]:
   config = recipe(name, scale)
   text = {field.name: getattr(config.data.prepare, field.name)
           for field in dataclasses.fields(TextConfig)}
-  return {'vocab': config.model.vocab, **text}
+  return {'vocab': config.model.vocab} | text

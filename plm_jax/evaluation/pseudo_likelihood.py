@@ -144,7 +144,8 @@ class PseudoScorer:
     whole, targets, positions = [], np.zeros(rows, np.int32), np.zeros((rows, 1), np.int32)
     for row, (number, place) in enumerate(masked):
       text, end = ids[number], self.hidden(ids[number], place)
-      whole.append([*before, *text[:place], *[vocab.mask] * (end - place), *text[end:], *after])
+      hidden = [vocab.mask] * (end - place)
+      whole.append(before + list(text[:place]) + hidden + list(text[end:]) + after)
       positions[row], targets[row] = len(before) + place - self.shifted, text[place]
     batch = prompts.make_batch(whole, length, max(vocab.pad, 0), rows, self.cls_last)
     return batch | {'positions': positions}, targets

@@ -102,7 +102,7 @@ def selection_metric(best: str, task: Any, dev: Sequence[str]) -> str:
     return ''
   if best == 'main':
     return task.metric_names[0]
-  metrics = [*task.metric_names, *(['loss'] if task.has_heldout_loss else [])]
+  metrics = list(task.metric_names) + (['loss'] if task.has_heldout_loss else [])
   known = [f'{name}_{metric}' if name else metric for name in dev for metric in metrics]
   if best not in known:
     raise ConfigError(f'{name_field("train.best")} is main or one of the metrics of the task, '

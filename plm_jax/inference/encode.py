@@ -248,7 +248,7 @@ def build_row(trained: LoadedModel, tokenizer: Tokenizer, text: Prompt) -> list[
     raise CheckpointError('the tokenizer has no [CLS] or no [SEP], which stand around the texts of '
                           'an encoder')
   before, behind = encoder_delimiters(vocab, model.cls_last)
-  return [*before, *ids, *behind]
+  return before + ids + behind
 
 
 def iterate_batches(

@@ -186,7 +186,7 @@ def encode_prompt(config: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
   before, after = encoder_delimiters(vocab, config.cls_last)
   if has_shifted_targets(config):  # GPT-BERT: no token at the end
     before, after = [boundary_ids(vocab)[0]], []
-  ids = [*before, *text, *after]
+  ids = before + text + after
   if vocab.mask not in ids:
     raise ConfigError(f'there is no [MASK] in {prompt!r}: put one in place of the word to predict')
   if config.max_length and len(ids) > config.max_length:

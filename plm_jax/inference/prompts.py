@@ -144,7 +144,7 @@ def make_batch(
   """
   tokens, segments = pad_rows(rows, length, pad, size)
   types = {'types': last_token_types(segments)} if cls_last else {}
-  return {'tokens': tokens, 'segments': segments, **types}
+  return {'tokens': tokens, 'segments': segments} | types
 
 
 def last_token_types(segments: np.ndarray) -> np.ndarray:
