@@ -214,17 +214,22 @@ def run_seeds(
       return list(results.values())
   heldout = results[config.seed].heldout
   metric = config.train.best if config.train.best in heldout else next(iter(heldout))
-  print_summary(metric, {seed: result.heldout[metric] for seed, result in results.items()})
+  values = {seed: result.heldout[metric] for seed, result in results.items()}
+  print_summary(metric, values, config.training_objective.reporting.higher_is_better(metric))
   return list(results.values())
 
 
-def print_summary(metric: str, values: dict[int, float]) -> None:
-  """Print mean and standard deviation of a metric over seeds, and the seeds that collapsed."""
+def print_summary(metric: str, values: dict[int, float], higher: bool = True) -> None:
+  """Print mean and standard deviation of a metric over seeds, and the seeds that collapsed.
+
+  higher: whether larger values are better; only then the metric is in percent.
+  """
   every = list(values.values())
+  best = max(every) if higher else min(every)
   print(f'{metric} of {len(every)} seeds: mean {statistics.mean(every):.2f}, standard deviation '
-        f'{statistics.stdev(every):.2f}, best {max(every):.2f}, median '
+        f'{statistics.stdev(every):.2f}, best {best:.2f}, median '
         f'{statistics.median(every):.2f}')
-  if lost := find_collapsed(values):
+  if higher and (lost := find_collapsed(values)):
     rest = statistics.mean([value for seed, value in values.items() if seed not in lost])
     print(f'collapsed: seeds {", ".join(map(str, lost))}, without which the mean is {rest:.2f}')
 

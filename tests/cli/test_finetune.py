@@ -59,6 +59,9 @@ def test_a_collapsed_run_is_named(capsys):
   assert capsys.readouterr().out.splitlines() == [
       'accuracy of 3 seeds: mean 61.90, standard deviation 7.98, best 67.00, median 66.00',
       'collapsed: seeds 2, without which the mean is 66.50']
+  finetune.print_summary('error', {0: 66.0, 1: 67.0, 2: 52.7}, higher=False)
+  assert capsys.readouterr().out == (
+      'error of 3 seeds: mean 61.90, standard deviation 7.98, best 52.70, median 66.00\n')
 
 
 @pytest.mark.slow
