@@ -64,4 +64,5 @@ def test_figures_of_a_budget(monkeypatch):
                 if line.startswith('| `bert_base`')]
   assert sizes.endswith('| 16 TPU chips, 4 days |')
   # A million steps of 24.32 ms, on 16 chips.
-  assert '| 2.5 of 8<br>2.5 of 8 | 24.3 (compute)<br>24.3 (compute) | 98%<br>98% | 6.76 hours | 108 |' in pod
+  assert ('| 2.5 of 8<br>2.5 of 8 | 24.3 (compute)<br>24.3 (compute) | 98%<br>98% '
+          '| 6.76 hours | 108 |') in pod

@@ -189,7 +189,8 @@ def test_every_python_block_runs(tmp_path, monkeypatch, language):
 @pytest.mark.parametrize('language', ['', 'zh/'])
 def test_figures_of_the_performance_page_are_measured(language):
   """Every decimal number of the page is in the tables of results."""
-  results = [*(ROOT / 'benchmarks/results').glob('*.md'), *(ROOT / 'benchmarks').glob('*/README.md')]
+  results = [*(ROOT / 'benchmarks/results').glob('*.md'),
+             *(ROOT / 'benchmarks').glob('*/README.md')]
   measured = {figure for path in results
               for figure in re.findall(r'\d[\d,]*\.?\d*', path.read_text(encoding='utf-8'))}
   page = (DOCS / language / 'howto/performance.md').read_text(encoding='utf-8')
@@ -206,7 +207,8 @@ QUERIES = {
         'start/models': 'which model', 'howto/own_corpus': 'from scratch, custom dataset',
         'howto/clean': 'deduplication', 'howto/low_resource': 'low resource, small corpus',
         'howto/vocabulary': 'tokenizer, vocabulary, vocabulary size',
-        'howto/gpu': 'GPU, CUDA, multi-GPU, slurm, T4', 'howto/tpu': 'TPU', 'howto/pods': 'Kubernetes',
+        'howto/gpu': 'GPU, CUDA, multi-GPU, slurm, T4', 'howto/tpu': 'TPU',
+        'howto/pods': 'Kubernetes',
         'howto/hyperparameters': 'learning rate, batch size, gradient accumulation, '
                                  'early stopping, mask rate',
         'howto/resume': 'resume, checkpoint', 'howto/costs': 'cost, training time',
@@ -222,7 +224,8 @@ QUERIES = {
         'explanation/precision': 'mixed precision, bfloat16',
         'explanation/attention': 'sliding window, KV cache',
         'coming/transformers': 'Trainer', 'reference/environment': 'environment variables',
-        'start/comparison': 'comparison, alternatives, MaxText, nanoGPT', 'start/faq': 'FAQ, license',
+        'start/comparison': 'comparison, alternatives, MaxText, nanoGPT',
+        'start/faq': 'FAQ, license',
         'howto/performance': 'performance, faster training, tokens per second',
         'howto/datasets': 'datasets, evaluation sets, XNLI',
         'reference/checkpoints': 'checkpoint formats',

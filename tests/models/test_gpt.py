@@ -33,7 +33,8 @@ def test_parameters_of_released_checkpoints(config, number):
 
 
 @pytest.mark.parametrize(('config', 'millions'), [
-    (gpt2.gpt3_small(), 125), (gpt2.gpt3_medium(), 356), (gpt2.gpt3_large(), 760), (gpt2.gpt3_xl(), 1_320),
+    (gpt2.gpt3_small(), 125), (gpt2.gpt3_medium(), 356), (gpt2.gpt3_large(), 760),
+    (gpt2.gpt3_xl(), 1_320),
     (gpt2.gpt3_2_7b(), 2_650),
     (gpt2.gpt3_6_7b(), 6_660), (gpt2.gpt3_13b(), 12_850), (gpt2.gpt3_175b(), 174_600)])
 def test_parameters_of_gpt3(config, millions):
