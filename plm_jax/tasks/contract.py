@@ -322,13 +322,18 @@ class CalibratedTask(Task):
     return {'calibration_temperature': self.temperature}
 
 
+# SciPy has both, but predictions from the shell would wait for its import.
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
   """Compute softmax probabilities of logits [..., C], in float64."""
-  from scipy import special  # takes a while to import
-  return special.softmax(np.asarray(logits, np.float64), -1)
+  logits = np.asarray(logits, np.float64)
+  powers = np.exp(logits - logits.max(-1, keepdims=True))
+  return powers / powers.sum(-1, keepdims=True)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
   """Compute sigmoid probabilities of logits [...], in float64."""
-  from scipy import special
-  return special.expit(np.asarray(logits, np.float64))
+  logits = np.asarray(logits, np.float64)
+  powers = np.exp(-np.abs(logits))
+  return np.where(logits >= 0, 1, powers) / (1 + powers)

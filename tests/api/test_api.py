@@ -185,7 +185,7 @@ def test_the_page_in_python(runs, monkeypatch):
   monkeypatch.chdir(runs)
   for block in blocks:
     exec(block.replace("scale='laptop'", "scale='test'"), names)
-  assert names['vectors'].shape == (10, 32) and names['of_cls'].shape == (1, 32)
+  assert names['vectors'].shape == (10, 32) and names['cls_vectors'].shape == (1, 32)
   assert len(names['candidates']) == 5 and names['result'].per_token > 1
   assert conversion.load('mine/').family == 'bert'
   assert names['prediction'].label in names['films'].labels == ('bad', 'good')
