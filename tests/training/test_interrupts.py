@@ -62,9 +62,12 @@ def test_a_signal_stops_a_command_after_it_saved_its_work(name, tmp_path):
   write_inputs(tmp_path)
   number, args, sign = COMMANDS[name]
   with open('/dev/full', 'w') as full, open(tmp_path / 'messages', 'w') as messages:
+    # Under nohup, the tests ignore SIGHUP, and so would the command.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
         [sys.executable, '-m', 'plm_jax', *args], cwd=tmp_path, stdout=full, stderr=messages,
         env={**os.environ, 'PYTHONPATH': str(ROOT), 'XLA_FLAGS': ''})
+    signal.signal(signal.SIGHUP, before)
     try:
       until = time.monotonic() + 500
       while not has_begun(tmp_path, sign) and process.poll() is None and time.monotonic() < until:
