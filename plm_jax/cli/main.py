@@ -65,5 +65,5 @@ def answer(args: Sequence[str]) -> bool:
     rest = flags.normalize(rest, help.option_kinds(path))
     suggestions.check_options(rest, help.known_options(path), called)
     suggestions.check_argument_count(
-        path[-1], command.usage, rest, help.command_options(command))
+        ' '.join(path), command.usage, rest, help.command_options(command))
   return False

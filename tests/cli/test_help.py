@@ -89,6 +89,11 @@ def test_missing_arguments_are_an_error_with_the_usage(args, got):
                                      help.command_options(entry))
 
 
+def test_a_command_of_word_vectors_has_its_whole_name_in_errors():
+  status, _, said = run('vectors', 'test', 'a.bin')
+  assert status == 2 and said == 'error: vectors test takes MODEL TEXT, got a.bin\n[]\n'
+
+
 def test_every_command_is_in_the_catalog_and_names_its_function():
   assert {*commands.STARTS} < {*catalog.COMMANDS}
   assert {*catalog.FOREIGN_COMMANDS.values()} <= {*catalog.COMMANDS}
