@@ -2,8 +2,8 @@
 
 Source: facebookresearch/fastText at 1142dc4c4ecbc19cc16eee5cdd28472e689267e6, docs/supervised-tutorial.md; TUTORIAL has
 the lines. cooking.stackexchange.txt.xz has the questions of the tutorial's archive, which
-sumanp/text-classification-fastText at fd43f36 keeps. They are contributions to https://cooking.stackexchange.com,
-used under CC BY-SA 3.0, and so is this copy.
+sumanp/text-classification-fastText at fd43f36 keeps. They were contributed to https://cooking.stackexchange.com.
+Their license, CC BY-SA 3.0, holds for this copy, too.
 """
 import lzma
 import pathlib
@@ -57,7 +57,7 @@ def run_fasttext(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_all(given: dict[str, Any], train_and_test: Any) -> dict[str, Any]:
-  """Return the precision at 1 in all settings, or in those that are given; the score is that of the last one."""
+  """Return the precision at 1 in every setting, or in the given ones; the last one is the score."""
   from benchmarks import kept
   text = lzma.decompress(kept.place(given['data'], 'cooking.stackexchange.txt.xz').read_bytes()).decode()
   # line 284: sed -e "s/\([.\!?,'/()]\)/ \1 /g" | tr "[:upper:]" "[:lower:]"
