@@ -98,6 +98,7 @@ def group_equal(
     for name, piece_rows in partition_rows(rows, bits):
       if name not in pieces:
         pieces[name] = DiskTable(folder / f'piece-{name:05d}', rows.dtype)
+        pieces[name].path.unlink(missing_ok=True)  # of work that was interrupted
       pieces[name].append(piece_rows)
   for _, table in sorted(pieces.items()):
     rows = np.fromfile(table.path, table.dtype)

@@ -215,6 +215,18 @@ def test_equal_numbers_meet(tmp_path, monkeypatch):
   assert not list(duplicates.group_equal([np.empty(0, SPAN_DTYPE)], 0, tmp_path))
 
 
+def test_rows_that_an_interruption_left_are_not_counted_again(tmp_path):
+  places = np.arange(10)
+  rows = duplicates.make_rows(PLACE_DTYPE, number=places.astype(np.uint64), place=places)
+  def interrupted():
+    yield rows
+    raise KeyboardInterrupt
+  with pytest.raises(KeyboardInterrupt):
+    list(duplicates.group_equal(interrupted(), 10, tmp_path))
+  assert list(tmp_path.iterdir())
+  assert np.concatenate(list(duplicates.group_equal([rows], 10, tmp_path))).tolist() == rows.tolist()
+
+
 def test_tables_are_truncated_to_complete_rows(tmp_path):
   table = DiskTable(tmp_path / 'a', np.uint64, 2)
   assert len(table) == 0 and table.read().shape == (0, 2)
