@@ -95,7 +95,7 @@ def clean(
   from plm_jax.corpora.filter_documents import CleanConfig, parse_rules
   working = None
   if beam:
-    from plm_jax.corpora import clean_parallel as parallel_cleaning
+    from plm_jax.corpora import clean_stages as parallel_cleaning
     from plm_jax.preparation import parallel_stages
     working = functools.partial(
         parallel_cleaning.clean_with_runner, parallel_stages.make_runner(beam))

@@ -18,7 +18,7 @@ from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError
 from plm_jax.corpora import clean as cleaning
-from plm_jax.corpora import clean_parallel as parallel_cleaning
+from plm_jax.corpora import clean_stages as parallel_cleaning
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.errors import UserError
 from plm_jax.loading.generation_config import GenerationConfig

@@ -14,7 +14,7 @@ from shuffled import Shuffled
 from test_filters import LANGUAGES
 
 from plm_jax import storage, validation
-from plm_jax.corpora import batches, clean_parallel, duplicate_stages, duplicates, filter_documents
+from plm_jax.corpora import batches, clean_stages, duplicate_stages, duplicates, filter_documents
 from plm_jax.corpora import clean as clean_lib
 from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
@@ -68,7 +68,7 @@ def small(monkeypatch, tmp_path):
   """Many pieces, units, files and parts of tables."""
   monkeypatch.setenv('PLM_JAX_CACHE', str(tmp_path / 'cache'))
   monkeypatch.setattr(encode, 'UNIT_CHARACTERS', 3000)
-  monkeypatch.setattr(clean_parallel, 'PIECE_CHARACTERS', 8000)
+  monkeypatch.setattr(clean_stages, 'PIECE_CHARACTERS', 8000)
   monkeypatch.setattr(duplicates, 'PIECE_BYTES', 1 << 12)
   monkeypatch.setattr(duplicates, 'CHUNK_ROWS', 1 << 8)
   monkeypatch.setattr(os, 'fsync', lambda file: None)  # a test writes hundreds of files
@@ -89,7 +89,7 @@ def contents(folder):
 
 
 def by(run):
-  return functools.partial(clean_parallel.clean_with_runner, run)
+  return functools.partial(clean_stages.clean_with_runner, run)
 
 
 @pytest.mark.parametrize('changes', [
@@ -172,12 +172,12 @@ def test_unusable_sources_and_runners_are_refused(config, tmp_path):
 
 
 def test_a_file_ends_after_the_unit_that_fills_it():
-  piece = clean_parallel.FilteredPiece
+  piece = clean_stages.FilteredPiece
   found = [piece((0, 0), [(2, 5), (0, 0), (3, 6)], 0), piece((0, 1), [(1, 9), (1, 4)], 0),
            piece((1, 0), [(0, 0)], 0), piece((2, 0), [(4, 3)], 0)]
-  assert list(clean_parallel.cut_shards(found, 10)) == [
+  assert list(clean_stages.cut_shards(found, 10)) == [
       [((0, 0), 0, 5)], [((0, 1), 0, 2)], [((2, 0), 0, 4)]]
-  assert list(clean_parallel.cut_shards(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)],
+  assert list(clean_stages.cut_shards(found, 21)) == [[((0, 0), 0, 5), ((0, 1), 0, 2)],
                                                         [((2, 0), 0, 4)]]
 
 
