@@ -93,15 +93,11 @@ def clean(
   """
   from plm_jax.corpora import clean as cleaning
   from plm_jax.corpora.filter_documents import CleanConfig, parse_rules
-  working = None
-  if beam:
-    from plm_jax.corpora import clean_stages as parallel_cleaning
-    from plm_jax.preparation import parallel_stages
-    working = functools.partial(
-        parallel_cleaning.clean_with_runner, parallel_stages.make_runner(beam))
+  from plm_jax.preparation import parallel_stages
+  run = parallel_stages.make_runner(beam) if beam else None
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   config = validation.with_overrides(CleanConfig(), parse_rules(rules) | options)
-  return cleaning.clean(config, source, folder, working)
+  return cleaning.clean(config, source, folder, run)
 
 
 def inspect(

@@ -1,6 +1,4 @@
-"""`clean` in parallel: stages that many machines work on in any order, with the same output.
-
-The documents are the same byte for byte.
+"""The stages of `clean`, with the same output byte for byte on one machine or many, in any order.
 
     split_pieces     a part of the source -> its documents, in pieces of about PIECE_CHARACTERS
     filter_piece     a piece -> files with its kept documents, their hashes, and its report
@@ -11,6 +9,11 @@ The documents are the same byte for byte.
 `duplicate_stages` has the stages between plan_shards and write_shard. A shard is the content of one
 output file, and its end depends on everything before it. So one worker counts, with a few numbers
 per million characters. `preparation.parallel_stages` describes stages and what runs them.
+
+Every decision depends on the documents alone, so the output does not depend on the number of
+workers or on interruptions: work resumes from the files of finished pieces. On this machine, memory
+holds a few pieces of one batch and a part of the hashes, whatever the size of the text. The disk
+holds, until the end, the text that the filters keep, and at most 900 bytes per document.
 """
 from collections.abc import Iterable, Iterator
 import dataclasses
@@ -22,13 +25,14 @@ from etils import epath
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.corpora import batches, clean, duplicate_stages
+from plm_jax.corpora import batches, duplicate_stages
 from plm_jax.corpora.batches import CleanReport, KeptDocument
-from plm_jax.corpora.clean import CleanError
 from plm_jax.corpora.duplicate_stages import CorpusShard, DocumentRange
 from plm_jax.corpora.filter_documents import CleanConfig, DocumentFilter, EvaluationNgrams
+from plm_jax.errors import UserError
 from plm_jax.preparation import encode, parallel_stages
 from plm_jax.preparation.parallel_stages import (
+  LocalRunner,
   PartSummary,
   PieceKey,
   Runner,
@@ -40,16 +44,22 @@ from plm_jax.preparation.parallel_stages import (
   read_fields,
   store_arrays,
 )
+from plm_jax.sources import lines
 from plm_jax.sources.document_formats import Document
 from plm_jax.sources.lines import SourceError
 from plm_jax.storage import lock
 from plm_jax.tokenizers import long_text
 
-PIECE_CHARACTERS = 1 << 23  # a worker has a piece in memory
+PIECE_CHARACTERS = 1 << 23  # on many machines; a worker has a piece in memory
 # Raise it when pieces are cut or stored in another way: those of earlier versions are then made
 # again.
 FORMAT = 2
 EVALUATION_FILE = 'evaluation.npz'
+WORK_FOLDER = '.work'  # a name that a source of text ignores
+
+
+class CleanError(UserError):
+  """A folder that cannot take the documents."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,25 +80,40 @@ class FilteredPiece(NamedTuple):
   spans: int
 
 
-def clean_with_runner(
-    run: RunStages, examiner: DocumentFilter, source: str, output: epath.Path, known: str,
+def run_clean(
+    run: RunStages | None, examiner: DocumentFilter, source: str, output: epath.Path, known: str,
     held: lock.Lock) -> tuple[CleanReport, epath.Path]:
-  """Clean a corpus as `clean.clean_locally` does, with the workers of `run`.
+  """Run the stages, and return the report and the folder with the remaining documents.
 
   Pieces that an interrupted run has left are not filtered again.
 
+  Args:
+    run: runs the stages; None: this machine does.
+    examiner: filters documents.
+    source: text.
+    output: folder for the documents.
+    known: fingerprint of everything that the output depends on.
+    held: lock of the output folder.
+
   Raises:
-    SourceError: the text is damaged.
+    SourceError: the text is damaged, or there is none.
     CleanError: the workers do not see the output folder.
   """
+  parent, characters = output, PIECE_CHARACTERS
+  if run is None:
+    run = LocalRunner('clean', source, examiner.config.workers, held)
+    characters = encode.UNIT_CHARACTERS
+    if storage.is_remote(output):
+      parent = epath.Path(storage.cache_folder() / 'clean')
   folder = parallel_stages.make_stage_folder(
-      output, f'{clean.WORK_FOLDER}-', FORMAT, known, PIECE_CHARACTERS, encode.UNIT_CHARACTERS)
-  work = CleanJob(store_worker_inputs(examiner, folder), source, folder, PIECE_CHARACTERS)
+      parent, f'{WORK_FOLDER}-', FORMAT, known, characters, encode.UNIT_CHARACTERS)
+  work = CleanJob(store_worker_inputs(examiner, folder), source, folder, characters)
   fields = parallel_stages.run_stages(
       run, functools.partial(build_stages, work), folder, held, CleanError)
   if not fields['report']['documents']:
     folder.rmtree()
-    raise SourceError(f'{source} holds no documents')
+    raise SourceError(f'{source} holds no documents'
+                      f'{lines.describe_skipped(lines.ReadStats(**fields["stats"]))}')
   return CleanReport.from_json(fields['report']), folder
 
 
@@ -126,7 +151,10 @@ def build_stages(work: CleanJob, runner: Runner) -> None:
   read = parallel_stages.read_sources(runner, [work.source], work.config.reading, split)
   filtered = runner.flat_map(functools.partial(filter_piece, work), read)
   shards = runner.call_once(functools.partial(plan_shards, work), filtered)
-  results = duplicate_stages.build_stages(work.config, work.folder, runner, shards)
+  if isinstance(runner, LocalRunner):
+    results = [duplicate_stages.mark_locally(work.config, work.folder, shards)]
+  else:
+    results = duplicate_stages.build_stages(work.config, work.folder, runner, shards)
   written = runner.group_by_key(functools.partial(write_shard, work), shards, *results)
   runner.call_once(functools.partial(gather_reports, work), filtered, written)
 
@@ -193,9 +221,9 @@ def plan_shards(
 
 def cut_shards(
     examined: Iterable[FilteredPiece], characters: int) -> Iterator[list[DocumentRange]]:
-  """Cut kept documents into shards as `clean.filter_all` does.
+  """Cut kept documents into shards: each ends after the batch with which it is full.
 
-  A shard ends after the batch with which it has `characters` characters.
+  characters: of a full shard.
   """
   ranges, size = [], 0
   for key, left, _ in examined:
@@ -247,12 +275,13 @@ def gather_reports(
   paths = [piece_path(work.folder, piece.key, '.json') for piece in pieces]
   for fields in map_ahead(read_fields, paths):
     report.add(CleanReport.from_json(fields['report']), samples)
-  report.skipped = sum(summary.stats.skipped for summary in summaries)
+  stats = parallel_stages.sum_stats(summaries)
+  report.skipped = stats.skipped
   report.kept_documents = report.kept_characters = 0
   paths = [report_path(work, number) for number in sorted(written)]
   for fields in map_ahead(read_fields, paths):
     report.add(CleanReport.from_json(fields), samples)
-  result = {'problem': problem, 'report': vars(report)}
+  result = {'problem': problem, 'stats': dataclasses.asdict(stats), 'report': vars(report)}
   storage.write_json(work.folder / parallel_stages.RESULT_FILE, result)
   yield from ()
 

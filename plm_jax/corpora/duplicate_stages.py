@@ -1,4 +1,7 @@
-"""Deduplication in stages that many machines work on in any order; see `duplicates`.
+"""Deduplication in stages: on one machine (`mark_locally`), or on many in any order.
+
+On one machine, rows of the pieces' hashes are sorted on its disk, see `duplicates`. On many
+(`build_stages`):
 
     partition_exact        a shard -> its documents, by the first bits of their hashes
     find_exact_duplicates  all with the same first bits -> those that come after an equal one
@@ -25,7 +28,7 @@ from etils import epath
 import numpy as np
 
 from plm_jax.corpora import duplicates
-from plm_jax.corpora.duplicates import EXACT, KEPT, NEAR, PLACE_DTYPE
+from plm_jax.corpora.duplicates import EXACT, KEPT, NEAR, PLACE_DTYPE, DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.corpora.word_hashes import MinHash
 from plm_jax.preparation.parallel_stages import PieceKey, Runner, load_arrays, piece_path
@@ -123,6 +126,54 @@ def build_stages(
     numbered = runner.group_by_key(functools.partial(partition_spans, folder), shards, *results)
     results.append(runner.group_by_key(find_repeated_spans, numbered))
   return results
+
+
+def mark_locally(
+    config: CleanConfig, folder: epath.Path,
+    shards: list[tuple[int, CorpusShard]]) -> Iterator[tuple[int, ShardItem]]:
+  """Find duplicates on this machine, with tables in the folder.
+
+  Yields:
+    (number of a shard, MarkedDocuments or RepeatedSpans), in the order of shards.
+  """
+  if not shards:
+    return
+  ordered, disk = [shard for _, shard in shards], pathlib.Path(folder)
+  marks = np.memmap(disk / 'marks', np.uint8, 'w+', shape=(ordered[0].corpus_documents,))
+
+  def read_rows(name: str) -> duplicates.PlacedRows:
+    for shard in ordered:
+      first = shard.first
+      for rows in iterate_arrays(folder, shard, name):
+        yield first, rows
+        first += len(rows)
+
+  def read_all_spans() -> Iterator[np.ndarray]:
+    for shard in ordered:
+      for rows in iterate_spans(folder, shard):
+        rows['place'] += shard.first
+        yield rows
+
+  if config.duplicates != 'none':
+    duplicates.mark_exact(read_rows('exact'), marks, disk)
+  if config.duplicates == 'near':
+    sketches = DiskTable(disk / 'sketches', np.uint8, config.minhash.values)
+    sketches.path.unlink(missing_ok=True)
+    for _, rows in read_rows('sketches'):
+      sketches.append(rows)
+    duplicates.mark_near(config.minhash, read_rows('bands'), sketches, marks, disk)
+  repeated = []
+  if config.span:
+    firsts, size = [shard.first for shard in ordered], ordered[0].corpus_spans
+    repeated = duplicates.mark_spans(read_all_spans(), size, marks, firsts, disk)
+  for shard in ordered:
+    own = marks[shard.first:shard.first + shard.documents]
+    for mark in EXACT, NEAR:
+      yield shard.number, MarkedDocuments(mark, np.flatnonzero(own == mark))
+    if repeated:
+      rows = np.array(repeated[shard.number].read())
+      rows['place'] -= shard.first
+      yield shard.number, RepeatedSpans(rows)
 
 
 def collect_state(items: Iterable[ShardItem]) -> ShardState:
@@ -235,7 +286,7 @@ def partition_spans(
     items: Iterable[ShardItem]) -> Iterator[tuple[int, np.ndarray]]:
   """Yield the first bits of spans, and the spans of a shard that have them."""
   state = collect_state(items)
-  rows = read_spans(folder, state.shard)
+  rows = np.concatenate(list(iterate_spans(folder, state.shard)))
   rows = rows[state.marks[rows['place']] == KEPT]
   rows['place'] |= number << PLACE_BITS
   bits = duplicates.partition_bits(state.shard.corpus_spans)
@@ -279,19 +330,22 @@ def split_by_shard(rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 def read_arrays(folder: epath.Path, shard: CorpusShard, name: str) -> np.ndarray:
   """Read an array [documents, ...] of a shard."""
-  parts = [load_arrays(piece_path(folder, key, '.npz'))[name][first:stop]
-           for key, first, stop in shard.ranges]
-  return np.concatenate(parts)
+  return np.concatenate(list(iterate_arrays(folder, shard, name)))
 
 
-def read_spans(folder: epath.Path, shard: CorpusShard) -> np.ndarray:
-  """Read the spans of a shard, with places in the shard."""
-  parts, before = [], 0
+def iterate_arrays(folder: epath.Path, shard: CorpusShard, name: str) -> Iterator[np.ndarray]:
+  """Yield the parts [documents, ...] of an array of a shard, one from each piece."""
+  for key, first, stop in shard.ranges:
+    yield load_arrays(piece_path(folder, key, '.npz'))[name][first:stop]
+
+
+def iterate_spans(folder: epath.Path, shard: CorpusShard) -> Iterator[np.ndarray]:
+  """Yield the spans of a shard, from each piece, with places in the shard."""
+  before = 0
   for key, first, stop in shard.ranges:
     rows = load_arrays(piece_path(folder, key, '.npz'))['spans']
     begin, end = np.searchsorted(rows['place'], [first, stop])
     rows = rows[begin:end]
     rows['place'] += before - first
-    parts.append(rows)
+    yield rows
     before += stop - first
-  return np.concatenate(parts)

@@ -1,8 +1,7 @@
 """Exact duplicates, near-duplicates and repeated spans of a corpus, from hashes only.
 
-Hashes are in tables on the disk (`DiskTable`), which work that was interrupted truncates. Memory
-does not grow with a table: rows are partitioned by their numbers into files of about PIECE_BYTES,
-which are sorted one by one (`group_equal`).
+Memory does not grow with the corpus: rows are partitioned by their numbers into files of about
+PIECE_BYTES (`DiskTable`), which are sorted one by one (`group_equal`).
 
 Documents are identified by their place in the corpus. Duplicates form a disjoint-set forest
 (union-find): an array in which a document points to one before it, or to itself. It is a file that
@@ -18,7 +17,7 @@ from plm_jax import storage
 from plm_jax.corpora.word_hashes import MinHash
 
 PIECE_BYTES = 1 << 24  # bytes that are sorted at once
-CHUNK_ROWS = 1 << 18  # rows that are read at once
+CHUNK_ROWS = 1 << 18  # documents of a forest that are handled at once
 # A hash, and the document that has it.
 PLACE_DTYPE = np.dtype([('number', np.uint64), ('place', np.int64)])
 # A hash of sentences, the document that has it, and the first sentence in it.
@@ -47,11 +46,6 @@ class DiskTable:
     with storage.io_errors_as(self.path, 'written'), open(self.path, 'ab') as file:
       np.ascontiguousarray(rows, self.dtype).tofile(file)
 
-  def truncate(self, length: int) -> None:
-    """Keep only the first rows, which were there before an interruption."""
-    with storage.io_errors_as(self.path, 'written'), open(self.path, 'ab') as file:
-      file.truncate(length * self.row_bytes)
-
   def read(self) -> np.ndarray:
     """Map all rows [N, width] to memory; [N] for width 1."""
     shape = (len(self), self.width) if self.width > 1 else (len(self),)
@@ -68,17 +62,6 @@ class DiskTable:
       rows = [os.pread(file.fileno(), self.row_bytes, place * self.row_bytes)
               for place in places.tolist()]
     return np.frombuffer(b''.join(rows), self.dtype).reshape(-1, self.width)
-
-  def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (number of the first row, rows) for parts of the table."""
-    step = max(CHUNK_ROWS // self.width, 1)
-    # Not mapped: pages that were read once would count as memory.
-    for start in range(0, len(self), step):
-      offset = start * self.row_bytes
-      rows = np.fromfile(self.path, self.dtype, step * self.width, offset=offset)
-      if self.width > 1:
-        rows = rows.reshape(-1, self.width)
-      yield start, rows
 
 
 def group_equal(
@@ -138,33 +121,34 @@ def make_rows(dtype: np.dtype, **columns: np.ndarray) -> np.ndarray:
 MAX_LEADERS = 16
 PAIRS_AT_ONCE = 1 << 12  # sketches that are compared at once
 KEPT, EXACT, NEAR = range(3)
+PlacedRows = Iterable[tuple[int, np.ndarray]]  # (place of the first document, a row per document)
 REASONS = {EXACT: 'exact duplicate', NEAR: 'near-duplicate'}
 
 
-def mark_exact(exact: DiskTable, marks: np.ndarray, folder: pathlib.Path) -> None:
+def mark_exact(exact: PlacedRows, marks: np.ndarray, folder: pathlib.Path) -> None:
   """Mark documents [N] whose hash an earlier document has; folder: for temporary files."""
   def entries():
-    for start, numbers in exact.chunks():
+    for start, numbers in exact:
       places = np.arange(start, start + len(numbers))
       yield make_rows(PLACE_DTYPE, number=numbers, place=places)
 
-  for rows in group_equal(entries(), len(exact), folder):
+  for rows in group_equal(entries(), len(marks), folder):
     marks[rows['place'][repeats_previous(rows)]] = EXACT
 
 
 def mark_near(
-    minhash: MinHash, bands: DiskTable, sketches: DiskTable, marks: np.ndarray,
+    minhash: MinHash, bands: PlacedRows, sketches: DiskTable, marks: np.ndarray,
     folder: pathlib.Path) -> None:
   """Mark near-duplicates [N] of earlier documents among those that are not marked yet."""
   forest = make_forest(len(marks), folder)
 
   def kept_bands():
-    for start, numbers in bands.chunks():
+    for start, numbers in bands:
       kept = np.flatnonzero(marks[start:start + len(numbers)] == KEPT)
-      places = (start + kept).repeat(numbers.shape[1])
+      places = (start + kept).repeat(minhash.bands)
       yield make_rows(PLACE_DTYPE, number=numbers[kept].ravel(), place=places)
 
-  for rows in group_equal(kept_bands(), len(bands) * minhash.bands, folder):
+  for rows in group_equal(kept_bands(), len(marks) * minhash.bands, folder):
     edges = similar_edges(minhash, rows['number'], rows['place'], sketches.read_at)
     union_trees(forest, edges)
   for places in find_duplicates(forest):
@@ -237,12 +221,13 @@ def find_roots(forest: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def mark_spans(
-    spans: DiskTable, marks: np.ndarray, firsts: list[int],
+    spans: Iterable[np.ndarray], size: int, marks: np.ndarray, firsts: list[int],
     folder: pathlib.Path) -> list[DiskTable]:
   """Write the repeated spans of documents that are not marked.
 
   Args:
-    spans: of all documents.
+    spans: of all documents, in parts.
+    size: number of spans.
     marks: of documents [N].
     firsts: place of the first document of each shard.
     folder: for the tables and temporary files.
@@ -254,8 +239,8 @@ def mark_spans(
   for shard in range(len(firsts)):
     tables.append(DiskTable(folder / f'repeated-{shard:05d}', SPAN_DTYPE))
     tables[-1].path.unlink(missing_ok=True)
-  parts = (rows[marks[rows['place']] == KEPT] for _, rows in spans.chunks())
-  for rows in group_equal(parts, len(spans), folder):
+  parts = (rows[marks[rows['place']] == KEPT] for rows in spans)
+  for rows in group_equal(parts, size, folder):
     repeated = rows[repeats_previous(rows)]
     shards = np.searchsorted(firsts, repeated['place'], 'right') - 1
     for shard in np.unique(shards):

@@ -256,16 +256,7 @@ def gather_results(job: PrepareJob, encoded: Iterable[EncodedPiece | PartSummary
                    written: Iterable[WrittenShard]) -> Iterator[None]:
   """Store what `finalize_records` needs: statistics and a journal. Yields nothing."""
   pieces, parts, problem = parallel_stages.separate_summaries(encoded)
-  stats = lines.ReadStats()
-  for part in parts:
-    stats.bytes += part.stats.bytes
-    stats.skipped += part.stats.skipped
-    stats.split_documents += part.stats.split_documents
-    stats.line_divided += part.stats.line_divided
-    stats.notes += part.stats.notes
-    for example in part.stats.examples:
-      stats.add_example(example)
-  done = PrepareJournal('')
+  stats, done = parallel_stages.sum_stats(parts), PrepareJournal('')
   tokens = unknown = 0
   for piece in pieces:
     done.documents += piece.documents

@@ -1,9 +1,9 @@
-"""Parallel stages of work on a corpus, for many machines in any order; for `prepare` and cleaning.
+"""Parallel stages of work on a corpus, in any order; for cleaning, and for `prepare` with Beam.
 
 A stage may run twice, and in two processes at once: names and contents of files depend only on the
-arguments, and files are written atomically. Stages run on a `Runner`: that of Apache Beam
-(`BeamRunner`: this machine, Dataflow, Flink or Spark), or a test's. Beam is an optional extra,
-imported only when it is used.
+arguments, and files are written atomically. Stages run on a `Runner`: worker processes of this
+machine (`LocalRunner`), Apache Beam (`BeamRunner`: Dataflow, Flink, Spark and others), or a test's.
+Beam is an optional extra, imported only when it is used.
 
 Both pipelines have the same plan. `read_source` reads the source in pieces. A stage works on each
 piece alone, and leaves files in a folder (`make_stage_folder`) from which interrupted work resumes.
@@ -12,18 +12,25 @@ writes RESULT_FILE, which `run_stages` reads.
 """
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 import functools
+import heapq
 import io
+import itertools
 import logging
+import operator
+import os
 import threading
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from etils import epath
 import numpy as np
+import tqdm
 
 from plm_jax import storage
 from plm_jax.distributed import worker_pool
-from plm_jax.errors import UserError, describe_error
+from plm_jax.errors import SAVED, UserError, describe_error
+from plm_jax.progress import is_terminal
 from plm_jax.sources import lines, text_sources
 from plm_jax.sources.document_formats import Document, TextReadConfig
 from plm_jax.sources.lines import SourceError
@@ -45,11 +52,19 @@ X = TypeVar('X')
 Y = TypeVar('Y')
 
 
+class SourcePart(NamedTuple):
+  """A part of a source that can be read separately, see `text_sources.list_parts`."""
+
+  number: int
+  name: str
+  alone: bool  # it is the only part
+
+
 class Runner(Protocol):
   """Runs stages. Collections are of the runner's own type, and have no order."""
 
-  def create(self, items: Iterable[Any]) -> Any:
-    """Return a collection of the items."""
+  def read(self, function: Callable[[SourcePart], Iterable[Any]], parts: list[SourcePart]) -> Any:
+    """Return a collection of everything that a function yields for each part of a source."""
     ...
 
   def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
@@ -73,19 +88,12 @@ class Runner(Protocol):
 RunStages = Callable[[Callable[[Runner], None]], None]
 
 
-class SourcePart(NamedTuple):
-  """A part of a source that can be read separately, see `text_sources.list_parts`."""
-
-  number: int
-  name: str
-  alone: bool  # it is the only part
-
-
 class TextPiece(NamedTuple):
   """Documents that were read together."""
 
   key: PieceKey
   documents: list[Document]
+  bytes: int  # of the part, read so far
 
 
 class PartSummary(NamedTuple):
@@ -94,6 +102,11 @@ class PartSummary(NamedTuple):
   part: int
   stats: lines.ReadStats
   problem: str = ''  # of the text; if there is one, nothing is prepared
+
+  @property
+  def bytes(self) -> int:
+    """Bytes of the part."""
+    return self.stats.bytes
 
 
 def make_stage_folder(parent: epath.Path, prefix: str, *content: Any) -> epath.Path:
@@ -179,7 +192,7 @@ def read_sources(
     names = text_sources.list_parts(text)
     for name in names:
       parts.append(SourcePart(len(parts), name, len(names) == 1))
-  return runner.flat_map(functools.partial(read_part, config, cut), runner.create(parts))
+  return runner.read(functools.partial(read_part, config, cut), parts)
 
 
 def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
@@ -189,13 +202,28 @@ def read_part(config: TextReadConfig, cut: CutDocuments, part: SourcePart
   documents = text_sources.read_part_documents(part.name, config, stats, part.alone)
   try:
     for number, unit in enumerate(cut(documents)):
-      yield TextPiece((part.number, number), unit)
+      yield TextPiece((part.number, number), unit, stats.bytes)
   except SourceError as error:
     if error.__cause__ and storage.is_storage_error(error.__cause__):
       raise  # another attempt may succeed
     yield PartSummary(part.number, stats, error.marked)
   else:
+    stats.bytes = text_sources.source_bytes(part.name) or stats.bytes  # readers may count less
     yield PartSummary(part.number, stats)
+
+
+def sum_stats(parts: Iterable[PartSummary]) -> lines.ReadStats:
+  """Return what happened while all parts were read."""
+  stats = lines.ReadStats()
+  for part in parts:
+    stats.bytes += part.stats.bytes
+    stats.skipped += part.stats.skipped
+    stats.split_documents += part.stats.split_documents
+    stats.line_divided += part.stats.line_divided
+    stats.notes += part.stats.notes
+    for example in part.stats.examples:
+      stats.add_example(example)
+  return stats
 
 
 def piece_path(folder: epath.Path, key: PieceKey, ending: str) -> epath.Path:
@@ -225,6 +253,76 @@ def map_ahead(function: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
   """Yield the result of a function for each item, in order, with about MAX_AHEAD calls at once."""
   with ThreadPoolExecutor(MAX_AHEAD) as pool:
     yield from worker_pool.submit_ahead(pool, function, items, MAX_AHEAD)
+
+
+class LocalRunner:
+  """A `Runner` on this machine. Collections are iterables in the order of the source.
+
+  This process reads the source and shows the progress, worker processes do the rest.
+  """
+
+  def __init__(self, name: str, source: str, workers: int, held: lock.Lock):
+    """Count the processes.
+
+    Args:
+      name: of the command, for the progress bar.
+      source: text that is read.
+      workers: wanted number of processes; 0: one per core.
+      held: lock of the output.
+    """
+    self.name, self.held, self.size = name, held, text_sources.source_bytes(source)
+    self.workers = worker_pool.count_workers(workers, self.size)
+
+  def __call__(self, add_stages: Callable[[Runner], None]) -> None:
+    """Run stages (`RunStages`)."""
+    add_stages(self)
+
+  def read(self, function: Callable[[SourcePart], Iterable[Any]], parts: list[SourcePart]
+           ) -> Iterator[Any]:
+    """Yield what a function yields for each part; nothing after a problem of the text."""
+    progress = tqdm.tqdm(
+        total=self.size, unit='B', unit_scale=True, desc=self.name, disable=not is_terminal())
+    with progress:
+      for part in parts:
+        before = progress.n
+        for item in function(part):
+          yield item
+          progress.update(before + item.bytes - progress.n)
+          if isinstance(item, PartSummary) and item.problem:
+            return
+
+  def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Iterable[Any]) -> list[Any]:
+    """Call a function for each item in worker processes."""
+    return self.call_in_workers(function, zip(items))
+
+  def call_once(self, function: Callable[..., Iterable[Any]], *items: Iterable[Any]) -> list[Any]:
+    """Call a function in this process."""
+    return list(function(*items))
+
+  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]],
+                   *items: Iterable[Any]) -> list[Any]:
+    """Call a function for each key in worker processes; the keys of each collection ascend."""
+    get_key = operator.itemgetter(0)
+    groups = itertools.groupby(heapq.merge(*items, key=get_key), get_key)
+    listed = ((key, [item for _, item in group]) for key, group in groups)
+    return self.call_in_workers(function, listed)
+
+  def call_in_workers(
+      self, function: Callable[..., Iterable[Any]], arguments: Iterable[tuple[Any, ...]]
+  ) -> list[Any]:
+    """Call a function with each of some arguments, and return everything that it yields."""
+    found, call = [], functools.partial(list_results, function)
+    with contextlib.closing(worker_pool.map_ordered(call, arguments, self.workers)) as results:
+      for result in results:
+        self.held.check()
+        SAVED.append(os.fspath(self.held.folder))
+        found += result
+    return found
+
+
+def list_results(function: Callable[..., Iterable[X]], arguments: tuple[Any, ...]) -> list[X]:
+  """Call a function that yields results."""
+  return list(function(*arguments))
 
 
 class BeamError(UserError):
@@ -276,9 +374,10 @@ class BeamRunner:
   def __init__(self, beam: Any, pipeline: Any):
     self.beam, self.pipeline = beam, pipeline
 
-  def create(self, items: Iterable[Any]) -> Any:
-    """Create a collection of the items."""
-    return self.reshuffle(self.pipeline | 'begin' >> self.beam.Create(list(items)), 'begin')
+  def read(self, function: Callable[[SourcePart], Iterable[Any]], parts: list[SourcePart]) -> Any:
+    """Call a function for each part, on any worker."""
+    begin = self.reshuffle(self.pipeline | 'begin' >> self.beam.Create(parts), 'begin')
+    return self.flat_map(function, begin)
 
   def flat_map(self, function: Callable[[Any], Iterable[Any]], items: Any) -> Any:
     """Call a function for each item, on any worker."""

@@ -18,7 +18,6 @@ from plm_jax.config import run as config_lib
 from plm_jax.config import serialization
 from plm_jax.config.run import ConfigError
 from plm_jax.corpora import clean as cleaning
-from plm_jax.corpora import clean_stages as parallel_cleaning
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.errors import UserError
 from plm_jax.loading.generation_config import GenerationConfig
@@ -241,15 +240,14 @@ def test_options_after_beam_are_passed_to_beam(monkeypatch):
 
 def test_options_after_beam_are_passed_to_beam_by_clean(monkeypatch):
   asked = []
-  monkeypatch.setattr(parallel_stages, 'make_runner', asked.append)
+  monkeypatch.setattr(parallel_stages, 'make_runner', lambda flags: (asked.append(flags), 'beam')[1])
   monkeypatch.setattr(cleaning, 'clean',
-                      lambda config, source, out, working: asked.append((config, working.func)))
+                      lambda config, source, out, run: asked.append((config, run)))
   flags = ['--runner=SparkRunner', '--job_endpoint', 'embed']
   monkeypatch.setattr('sys.argv', ['plm_jax', 'clean', 'TEXT', 'OUT', '--rules=gopher', '--beam',
                                    *flags])
   cli.main()
-  assert asked == [flags, (CleanConfig(quality=True, repetition=True),
-                           parallel_cleaning.clean_with_runner)]
+  assert asked == [flags, (CleanConfig(quality=True, repetition=True), 'beam')]
 
 
 @pytest.mark.parametrize(('recipe', 'rules'), [

@@ -9,12 +9,12 @@ import pytest
 
 import plm_jax
 from plm_jax import validation
-from plm_jax.corpora import clean as clean_lib
-from plm_jax.corpora import duplicates, filter_documents
+from plm_jax.corpora import batches, duplicates, filter_documents
 from plm_jax.corpora.clean import CleanError, clean
 from plm_jax.corpora.duplicates import PLACE_DTYPE, SPAN_DTYPE, DiskTable
 from plm_jax.corpora.filter_documents import CleanConfig
 from plm_jax.distributed import worker_pool
+from plm_jax.preparation import encode
 from plm_jax.sources import text_sources
 from plm_jax.sources.lines import SourceError
 from plm_jax.validation import ConfigError
@@ -111,7 +111,7 @@ def test_kept_text_keeps_its_white_space(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
   """Many units, files and pieces, of few documents."""
-  monkeypatch.setattr(clean_lib.encode, 'UNIT_CHARACTERS', 1 << 13)
+  monkeypatch.setattr(encode, 'UNIT_CHARACTERS', 1 << 13)
   monkeypatch.setattr(duplicates, 'PIECE_BYTES', 1 << 12)
   monkeypatch.setattr(duplicates, 'CHUNK_ROWS', 1 << 8)
   return CleanConfig(shard_characters=30_000, span=2, samples=3, workers=1)
@@ -125,7 +125,7 @@ def corpus():
 def test_interrupted_cleaning_resumes(tmp_path, small, monkeypatch):
   source = write(tmp_path / 'a.jsonl', corpus())
   clean(small, source, tmp_path / 'whole')
-  append, write_shard, calls = clean_lib.append_batch, clean_lib.write_shard, []
+  calls = []
   def failing(function, at):
     def run(*args):
       calls.append(args)
@@ -134,16 +134,17 @@ def test_interrupted_cleaning_resumes(tmp_path, small, monkeypatch):
         raise KeyboardInterrupt
       return function(*args)
     return run
-  for name, function, at in (('append_batch', append, 9), ('append_batch', append, 5),
-                             ('write_shard', write_shard, 2)):
+  for module, name, at in (
+      (batches, 'filter_batch', 9), (batches, 'filter_batch', 5),
+      *((duplicates, 'group_equal', at) for at in (1, 2, 3)),
+      (duplicates, 'partition_rows', 7), (batches, 'write_documents', 2)):
     calls.clear()
-    monkeypatch.setattr(clean_lib, name, failing(function, at))
-    with pytest.raises(KeyboardInterrupt):
-      clean(small, source, tmp_path / 'out')
-    monkeypatch.setattr(clean_lib, name, function)
-    assert [path.name for path in (tmp_path / 'out').iterdir()] == ['.work']
-  journal = json.loads((tmp_path / 'out/.work/journal.json').read_text())
-  assert journal['documents'] == 140
+    with monkeypatch.context() as patch:
+      patch.setattr(module, name, failing(getattr(module, name), at))
+      with pytest.raises(KeyboardInterrupt):
+        clean(small, source, tmp_path / 'out')
+    assert [path.name[:6] for path in (tmp_path / 'out').iterdir()] == ['.work-']
+  monkeypatch.setattr(batches, 'filter_batch', lambda *args: pytest.fail('filtered again'))
   (tmp_path / 'out' / '._clean.json.0123456789abcdef.tmp').write_text('a draft of a killed process')
   clean(small, source, tmp_path / 'out')
   assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
@@ -157,15 +158,6 @@ def test_workers_leave_no_trace(tmp_path, small, monkeypatch):
   monkeypatch.setattr(worker_pool, 'BYTES_PER_WORKER', 1 << 10)
   clean(validation.with_overrides(small, {'workers': 2}), source, tmp_path / 'two')
   assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
-
-
-def test_a_damaged_journal_is_no_journal(tmp_path, small):
-  source = write(tmp_path / 'a.jsonl', corpus()[:20])
-  clean(small, source, tmp_path / 'whole')
-  (tmp_path / 'out/.work').mkdir(parents=True)
-  (tmp_path / 'out/.work/journal.json').write_text('{"format": 1')
-  clean(small, source, tmp_path / 'out')
-  assert contents(tmp_path / 'out') == contents(tmp_path / 'whole')
 
 
 def test_unusable_inputs_and_outputs_are_refused(tmp_path):
@@ -227,9 +219,8 @@ def test_rows_that_an_interruption_left_are_not_counted_again(tmp_path):
   assert np.concatenate(list(duplicates.group_equal([rows], 10, tmp_path))).tolist() == rows.tolist()
 
 
-def test_tables_are_truncated_to_complete_rows(tmp_path):
+def test_rows_of_tables_are_read_at_places(tmp_path):
   table = DiskTable(tmp_path / 'a', np.uint64, 2)
   assert len(table) == 0 and table.read().shape == (0, 2)
   table.append(np.arange(10).reshape(5, 2))
-  table.truncate(3)
-  assert table.read().tolist() == [[0, 1], [2, 3], [4, 5]]
+  assert len(table) == 5 and table.read_at(np.array([2, 0])).tolist() == [[4, 5], [0, 1]]

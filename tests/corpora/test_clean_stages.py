@@ -1,6 +1,5 @@
 """Stages of clean on a runner that shuffles and repeats them write what one process writes."""
 import base64
-import functools
 import gzip
 import hashlib
 import json
@@ -88,10 +87,6 @@ def contents(folder):
           for path in sorted(folder.iterdir())}
 
 
-def by(run):
-  return functools.partial(clean_stages.clean_with_runner, run)
-
-
 @pytest.mark.parametrize('changes', [
     {}, {'shard_characters': 1}, {'shard_characters': 1 << 28}, {'duplicates': 'none'},
     {'duplicates': 'exact'},
@@ -100,7 +95,7 @@ def by(run):
 def test_stages_in_any_order_write_what_one_process_writes(config, corpus, tmp_path, changes):
   config = validation.with_overrides(config, changes)
   report = clean(config, str(corpus), tmp_path / 'one')
-  many = clean(config, str(corpus), tmp_path / 'many', by(Shuffled(len(str(changes)))))
+  many = clean(config, str(corpus), tmp_path / 'many', Shuffled(len(str(changes))))
   assert many == report and list(many.dropped) == list(report.dropped)
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert many.skipped == 1
@@ -120,7 +115,7 @@ def test_lists_and_models_go_to_the_workers(config, corpus, tmp_path):
       (tmp_path / name).unlink()
     Shuffled()(describe)
   clean(config, str(corpus), tmp_path / 'one')
-  report = clean(config, str(corpus), tmp_path / 'many', by(run))
+  report = clean(config, str(corpus), tmp_path / 'many', run)
   assert report.dropped['bad word'] > 3 and report.dropped[
       'language'] > 3 and report.kept_documents > 3
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
@@ -137,24 +132,24 @@ def test_finished_units_are_not_repeated_after_an_interruption(config, corpus, t
     return write_documents(*args)
   monkeypatch.setattr(batches, 'write_documents', failing)
   with pytest.raises(KeyboardInterrupt):
-    clean(config, str(corpus), tmp_path / 'many', by(Shuffled()))
+    clean(config, str(corpus), tmp_path / 'many', Shuffled())
   assert [path.name[:6] for path in (tmp_path / 'many').iterdir()] == ['.work-']
   monkeypatch.setattr(batches, 'write_documents', lambda *args: calls.append(args)
                       or write_documents(*args))
   monkeypatch.setattr(batches, 'filter_batch', lambda *args: pytest.fail('examined again'))
-  clean(config, str(corpus), tmp_path / 'many', by(Shuffled(1)))
+  clean(config, str(corpus), tmp_path / 'many', Shuffled(1))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   shards = len(list((tmp_path / 'one').glob('documents*')))
   assert shards < len(calls) <= 2 * shards
   monkeypatch.setattr(batches, 'filter_batch', examine_unit)
   (tmp_path / 'other/.work').mkdir(parents=True)  # left by one process
-  clean(config, str(corpus), tmp_path / 'other', by(Shuffled()))
+  clean(config, str(corpus), tmp_path / 'other', Shuffled())
   assert contents(tmp_path / 'other') == contents(tmp_path / 'one')
 
 
 def test_damaged_text_gives_the_same_error_as_in_one_process(config, corpus, tmp_path):
   said = []
-  for working in None, by(Shuffled()):
+  for working in None, Shuffled():
     with pytest.raises(SourceError) as error:
       clean(validation.with_overrides(config, {'on_error': 'refuse'}), str(corpus),
             tmp_path / 'out', working)
@@ -166,9 +161,9 @@ def test_damaged_text_gives_the_same_error_as_in_one_process(config, corpus, tmp
 def test_unusable_sources_and_runners_are_refused(config, tmp_path):
   (tmp_path / 'empty.txt').write_text('\n')
   with pytest.raises(SourceError, match='holds no documents'):
-    clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', by(Shuffled()))
+    clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', Shuffled())
   with pytest.raises(CleanError, match='expected a folder that all of them see'):
-    clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', by(lambda describe: None))
+    clean(config, str(tmp_path / 'empty.txt'), tmp_path / 'out', lambda describe: None)
 
 
 def test_a_file_ends_after_the_unit_that_fills_it():
@@ -195,7 +190,7 @@ def test_documents_of_many_shards_hang_together():
 def test_beam_itself_writes_what_one_process_writes(config, corpus, tmp_path):
   pytest.importorskip('apache_beam')
   clean(config, str(corpus), tmp_path / 'one')
-  clean(config, str(corpus), tmp_path / 'many', by(make_runner(['--runner=DirectRunner'])))
+  clean(config, str(corpus), tmp_path / 'many', make_runner(['--runner=DirectRunner']))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert clean_lib.read_finished(storage.resolve_path(tmp_path / 'many'), json.loads(
       (tmp_path / 'many/_clean.json').read_text())['source'])

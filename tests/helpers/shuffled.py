@@ -16,23 +16,26 @@ class Shuffled:
   def __call__(self, describe):
     describe(self)
 
-  def create(self, items):
+  def shuffle(self, items):
     return self.draw.sample(items := list(items), len(items))
+
+  def read(self, function, parts):
+    return self.flat_map(function, parts)
 
   def flat_map(self, function, items):
     function = pickle.loads(pickle.dumps(function))
     found = []
-    for item in self.create(items):
+    for item in self.shuffle(items):
       first = list(function(travelled(item)))
       found += list(function(travelled(item))) if self.draw.random() < 0.5 else first
-    return self.create(map(travelled, found))
+    return self.shuffle(map(travelled, found))
 
   def call_once(self, function, *items):
-    return self.flat_map(lambda_free(function, [self.create(some) for some in items]), [None])
+    return self.flat_map(lambda_free(function, [self.shuffle(some) for some in items]), [None])
 
   def group_by_key(self, function, *items):
     groups = collections.defaultdict(list)
-    for number, item in self.create(itertools.chain(*items)):
+    for number, item in self.shuffle(itertools.chain(*items)):
       groups[number].append(item)
     return self.flat_map(functools.partial(apart, function), groups.items())
 

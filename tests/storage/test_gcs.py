@@ -428,12 +428,12 @@ def test_stages_clean_a_bucket_as_one_process_does(bucket, client):
     texts = 'The same old house.', f'House {number} here.', f'And there is {number}.'
     bucket.put(f'text/{number}.jsonl',
                ''.join(json.dumps({'text': text * 9}) + '\n' for text in texts).encode())
-  client.ask('import functools\nfrom shuffled import Shuffled\n'
-             'from plm_jax.corpora import clean, clean_stages, filter_documents')
+  client.ask('from shuffled import Shuffled\n'
+             'from plm_jax.corpora import clean, filter_documents')
   client.ask('config = filter_documents.CleanConfig(workers=1, shard_characters=300, samples=1)')
   client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/one")')
   client.ask('clean.clean(config, "gs://bucket/text", "gs://bucket/many", '
-             'functools.partial(clean_stages.clean_with_runner, Shuffled()))')
+             'Shuffled())')
   one, many = ({name.removeprefix(folder): bucket.read(name)
                 for name in bucket.names() if name.startswith(folder)}
                for folder in ('one/', 'many/'))

@@ -31,7 +31,7 @@ COMMANDS = {
     'prepare': (signal.SIGTERM, ('prepare', 'long.txt', 'out', '--kind=bytes', '--workers=1'),
                 'out/journal.json'),
     'clean': (signal.SIGUSR1, ('clean', 'long.txt', 'out', '--workers=1',
-                               '--shard-characters=100000'), 'out/.work/**/journal.json'),
+                               '--shard-characters=100000'), 'out/.work-*/*.json'),
     'predict': (signal.SIGINT, ('predict', 'model', 'x.txt', '--output=y.jsonl'),
                 'y.jsonl.part.jsonl')}
 
