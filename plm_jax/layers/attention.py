@@ -221,15 +221,12 @@ class Attention(nn.Module):
       return self.attend_in_blocks(q, k, v, mask.mask, window, row_ids)
     dropout = Dropout(self.cfg.dropout, name='dropout')
     if on_tpu:
-      noise = None
-      if row_ids is not None:
-        noise = tpu_attention.AttentionDropout(dropout.seed(), row_ids, self.cfg.dropout)
+      noise = (None if row_ids is None
+               else tpu_attention.AttentionDropout(dropout.seed(), row_ids, self.cfg.dropout))
       arrays = tpu_attention.Arrays(q, k, v, mask.mask, bias)
       return tpu_attention.attend(arrays, self.scale, noise, window, causal=mask.causal)
 
-    visible = mask.mask
-    if window:
-      visible = window.restrict(visible, q.shape[1])
+    visible = window.restrict(mask.mask, q.shape[1]) if window else mask.mask
     if allowed and use_cudnn(q, k, bias=bias is not None, dropout=row_ids is not None):
       return cudnn_attention(q, k, v, visible, self.scale, mask.causal)
     keep = dropout.draw_keep_mask((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), row_ids)
@@ -246,7 +243,9 @@ class Attention(nn.Module):
     v = sliding_window.neighbor_keys(v, window)
     q, k, v = constrain(q, *HEAD_AXES), constrain(k, *HEAD_AXES), constrain(v, *HEAD_AXES)
     if row_ids is not None:
-      row_ids = sliding_window.block_row_ids(row_ids, window, length)
+      # Dropout numbers the blocks of all rows: [batch] -> [batch * blocks].
+      blocks = -(-length // window.block_size)
+      row_ids = (row_ids[:, None] * blocks + jnp.arange(blocks)).reshape(-1)
     y = self.attend(q, k, v, AttentionMask(mask), None, row_ids)
     return sliding_window.join_blocks(y, batch, length)
 

@@ -77,10 +77,9 @@ class CharacterCNN(nn.Module):
     # Convolutions and max pooling.
     features = []
     for number, (size, filters) in enumerate(cfg.filters):
-      # Up to 0.05, as in Kim et al. 2016; as released.
-      init = make_initializer('uniform', 0.05 * 3 ** -0.5)
-      if cfg.activation == 'tanh':
-        init = make_initializer('normal', (size * cfg.size) ** -0.5)
+      # As released: up to 0.05, as in Kim et al. 2016, except for tanh.
+      init = (make_initializer('normal', (size * cfg.size) ** -0.5) if cfg.activation == 'tanh'
+              else make_initializer('uniform', 0.05 * 3 ** -0.5))
       kernel = self.param(f'kernel_{number}', init, (size, cfg.size, filters), jnp.float32)
       bias = self.param(f'bias_{number}', nn.initializers.zeros, (filters,), jnp.float32)
       convolved = jax.lax.conv_general_dilated(
@@ -112,14 +111,10 @@ class Highway(nn.Module):
     width = x.shape[-1]
     init = make_initializer('normal', width ** -0.5)
     both = Dense((2, width), ('width', None, 'mlp'), False, self.dtype, init, name='both')(x)
-    init = with_logical_axes(init_closed_gate, (None, 'mlp'))
+    # The gate begins closed: 0 for the transformation, -2 for the gate.
+    init = with_logical_axes(
+        lambda key, shape, dtype: jnp.zeros(shape, dtype).at[1].set(-2), (None, 'mlp'))
     bias = self.param('bias', init, (2, width), jnp.float32)
     transformed, gate = jnp.moveaxis(both.astype(jnp.float32) + bias, -2, 0)
     gate = nn.sigmoid(gate)
     return (gate * nn.relu(transformed) + (1 - gate) * x).astype(self.dtype)
-
-
-def init_closed_gate(key, shape, dtype=jnp.float32):
-  """Initialize biases [2, features]: 0 of the transformation, -2 of the gate."""
-  del key
-  return jnp.stack([jnp.zeros(shape[1:], dtype), jnp.full(shape[1:], -2, dtype)])

@@ -89,11 +89,9 @@ class Disentangled(NoPosition):
       table = jnp.where(keep, table / (1 - cfg.dropout), jnp.zeros((), table.dtype))
 
     def project_distances(name, own_projection, bias, distances):
-      project = own_projection
-      if not self.shared:
-        project = Dense(
-            (cfg.heads, cfg.head_dim), ('width', 'heads', None), bias, cfg.compute_dtype,
-            cfg.init.table_initializer, name=name)
+      project = own_projection if self.shared else Dense(
+          (cfg.heads, cfg.head_dim), ('width', 'heads', None), bias, cfg.compute_dtype,
+          cfg.init.table_initializer, name=name)
       rows = self.table_rows(distances)
       # The smaller of the two is projected: the rows that are needed, or the table.
       return project(table[rows]) if len(rows) <= len(table) else project(table)[rows]

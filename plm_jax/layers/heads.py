@@ -275,8 +275,7 @@ class SummaryClassifier(nn.Module):
     if self.before:
       h = Dropout(dropout_rate(self), name='first_dropout')(h, row_ids)
     h = make_dense(cfg, self.width or cfg.width, 'hidden')(h)
-    if self.act:
-      h = activation(self.act)(h)
+    h = activation(self.act)(h) if self.act else h
     return classify(self, Dropout(dropout_rate(self), name='dropout')(h, row_ids))
 
   def token(self, output, batch):
@@ -335,8 +334,7 @@ class PoolingClassifier(nn.Module):
       h = pool_texts(output, batch, head.pooling)
     hidden = make_dense(cfg, cfg.width, 'hidden', head.bias)
     h = activation(head.activation or cfg.mlp.activation)(hidden(h))
-    if self.norm:
-      h = cfg.make_norm('norm')(h)
+    h = cfg.make_norm('norm')(h) if self.norm else h
     if not self.every and head.pooling == 'late':
       # The last layer is linear, so this is the mean of the logits.
       h = pool_texts(output.replace(hidden=h), batch, 'mean')

@@ -61,7 +61,9 @@ class ProjectedLSTM(nn.Module):
     read = make_kernel('input', init, (inputs, *sizes), ('width', None, 'mlp'))
     recurrent = make_kernel('recurrent', init, (self.width, *sizes), ('width', None, 'mlp'))
     project = make_kernel('project', out_init, (self.cells, self.width), ('mlp', 'width'))
-    bias_init = with_logical_axes(init_forget_bias, (None, None, 'mlp'))
+    # 1 for the forget gate, 0 for the others.
+    bias_init = with_logical_axes(
+        lambda key, shape, dtype: jnp.zeros(shape, dtype).at[:, 1].set(1), (None, None, 'mlp'))
     bias = self.param('bias', bias_init, (streams, *sizes), jnp.float32)
 
     # All that depends on the input alone.
@@ -90,12 +92,6 @@ class ProjectedLSTM(nn.Module):
 def clip(x, limit: float | None):
   """Clip x at -limit and limit; None: return x."""
   return x if limit is None else jnp.clip(x, -limit, limit)
-
-
-def init_forget_bias(key, shape, dtype=jnp.float32):
-  """Initialize biases [streams, 4, cells]: 1 of the forget gate, 0 of the others."""
-  del key
-  return jnp.zeros(shape, dtype).at[:, 1].set(1)
 
 
 def reverse_sequences(x, lengths):

@@ -33,11 +33,9 @@ class Norm(nn.Module):
   @nn.compact
   def __call__(self, x):
     width = x.shape[-1:]
-    if self.cfg.kind == 'plain':
-      scale = jnp.ones(())
-    else:
+    scale, bias = jnp.ones(()), None if self.cfg.kind == 'rms' else jnp.zeros(())
+    if self.cfg.kind != 'plain':
       scale = self.param('scale', nn.initializers.ones, width, jnp.float32)
-    bias = None if self.cfg.kind == 'rms' else jnp.zeros(())
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)
     if gpu.is_gpu():

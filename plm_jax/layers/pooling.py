@@ -98,8 +98,7 @@ class SentenceVector(nn.Module):
       for number, layer in enumerate(layers):
         name = f'dense_{number}' if number else 'dense'
         x = Dense((layer.size,), ('width', None), layer.bias, jnp.float32, name=name)(x)
-        if layer.activation != 'none':
-          x = activation(layer.activation)(x)
+        x = x if layer.activation == 'none' else activation(layer.activation)(x)
     x = l2_normalize(x) if cfg.normalize else x
     return x[:, :cfg.truncate] if cfg.truncate else x
 
@@ -122,9 +121,8 @@ def pool(hidden: jax.Array, segments: jax.Array, how: Pooling, skip: int = 0) ->
   pooled = (segments > 0) & (jnp.arange(hidden.shape[1]) >= skip)
   real = pooled.astype(hidden.dtype)
   if how in ('first', 'last'):
-    place = jnp.argmax(pooled, 1)
-    if how == 'last':
-      place = jnp.max(jnp.arange(hidden.shape[1]) * pooled, 1)
+    last = jnp.max(jnp.arange(hidden.shape[1]) * pooled, 1)
+    place = last if how == 'last' else jnp.argmax(pooled, 1)
     token = jnp.take_along_axis(hidden, place[:, None, None], 1)[:, 0]
     return token * real.max(1, keepdims=True)
   if how == 'max':

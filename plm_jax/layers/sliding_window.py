@@ -115,10 +115,7 @@ def block_mask(mask, window: SlidingWindow, batch: int, length: int):
   """
   size, span = window.block_size, window.span
   if mask is None or mask.shape[2] == 1:
-    if mask is None:
-      keys = jnp.ones((batch, length), bool)
-    else:
-      keys = jnp.broadcast_to(mask[:, 0, 0], (batch, length))
+    keys = jnp.broadcast_to(True if mask is None else mask[:, 0, 0], (batch, length))
     visible = neighbor_keys(keys, window)[:, None]
   else:
     rows = split_queries(jnp.broadcast_to(mask[:, 0], (batch, length, length)), window)
@@ -130,12 +127,6 @@ def block_mask(mask, window: SlidingWindow, batch: int, length: int):
 
     visible = jax.vmap(slice_span)(rows, starts)
   return visible[:, None] & window.window_mask(size, span, window.before)
-
-
-def block_row_ids(row_ids, window: SlidingWindow, length: int):
-  """Number the blocks of all rows, [batch * blocks], for dropout; row_ids: [batch]."""
-  count = -(-length // window.block_size)
-  return (row_ids[:, None] * count + jnp.arange(count)).reshape(-1)
 
 
 def count_pairs(windows: Sequence[int], layers: int, length: int) -> int:

@@ -190,11 +190,12 @@ class Layers(nn.Module):
     run = functools.partial(run_block, common)
 
     # Parameters: stacked, or split into one tree per block. Restored ones may include adapters.
-    sums = []
-    if self.dense:
-      for number in range(2 * stack.blocks):
-        weights = self.param(f'sum_{number}', init_last_state, (number + 2,), jnp.float32)
-        sums.append(weights)
+    # The weights of DenseFormer's sums begin as those of the last state alone.
+    def init_last_state(key, states):
+      return jnp.zeros(states).at[-1].set(1)
+
+    sums = [self.param(f'sum_{number}', init_last_state, number + 2)
+            for number in range(2 * stack.blocks if self.dense else 0)]
     split_params = self.get_variable('split', 'block')
     params: Any = self.get_variable('params', 'block')
     if split_params:
@@ -220,7 +221,9 @@ class Layers(nn.Module):
       layer_params = dict(layer_params)
       for name, part in shared_params.items():
         index = jnp.array([stack.copy_index(name, n) for n in range(stack.blocks)])[number]
-        layer_params[name] = jax.tree.map(functools.partial(pick_copy, index), part)
+        # [copies, ...] -> the copy of this layer
+        layer_params[name] = jax.tree.map(
+            lambda leaf, i=index: leaf[0] if len(leaf) == 1 else jnp.asarray(leaf)[i], part)
       rngs = {}
       if dropout_key is not None:
         rngs['dropout'] = jax.random.fold_in(dropout_key, number)
@@ -320,9 +323,8 @@ class Stack(nn.Module):
     Returns:
       (hidden states [batch, length, hidden], remembered states as in `Layers`).
     """
-    k_positions = positions
-    if past_positions is not None:
-      k_positions = jnp.concatenate([past_positions, positions], 1)
+    k_positions = (positions if past_positions is None
+                   else jnp.concatenate([past_positions, positions], 1))
     context = self.cfg.attention.position.context(self, self.cfg, positions, k_positions)
     layers = Layers(self.cfg, self.stack, None, self.dense, self.windows, name='layers')
     x, remembered = layers(x, mask._replace(context=context), memory, row_ids, inputs=inputs,
@@ -358,11 +360,6 @@ def init_layers(key, run_block, block: Block, x, inputs, stack: StackConfig):
   copies = {number: init_copies(number) for number in numbers}
   names = next(iter(copies.values()))
   return {name: copies[stack.num_copies(name)][name] for name in names}
-
-
-def pick_copy(index, leaf):
-  """Pick a layer's copy of parameters that layers share; leaf: [copies, ...]."""
-  return leaf[0] if len(leaf) == 1 else jnp.asarray(leaf)[index]
 
 
 def collect_remembered(sown: Mapping[str, Any], remember: RememberedStates):
@@ -486,9 +483,3 @@ def run_dense_streams(body, x, sums, params, stack: StackConfig):
       x, states = jax.lax.stop_gradient((x, states))
     outputs.append(output)
   return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
-
-
-def init_last_state(key, shape: tuple[int, ...], dtype=jnp.float32):
-  """Initialize the weights [states] of a sum: the last state alone, as without a sum."""
-  del key
-  return jnp.zeros(shape, dtype).at[-1].set(1)

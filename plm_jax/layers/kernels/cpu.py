@@ -187,8 +187,7 @@ def multiply_vocabulary_backward(letters, residuals, grads):
 
   _, vjp = jax.vjp(product, h)
   matrix_grad = jnp.einsum('bld,blv->dv', h, grads, preferred_element_type=jnp.float32)
-  if letters.endswith('vd->blv'):
-    matrix_grad = matrix_grad.T
+  matrix_grad = matrix_grad.T if letters.endswith('vd->blv') else matrix_grad
   return *vjp(grads), matrix_grad.astype(matrix.dtype)
 
 

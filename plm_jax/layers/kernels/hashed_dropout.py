@@ -37,7 +37,13 @@ def hashed_keep_mask(seed, row, head, query, num_keys: int, rate: float,
   half = min(num_keys, -(-num_keys // (2 * LANES)) * LANES)
 
   def hash_words(key):
-    return combine_words(mix_bits(query + one), mix_bits(key * jnp.int32(-1640531527) + two))
+    x = mix_bits(query + one) + mix_bits(key * jnp.int32(-1640531527) + two)
+    # By sums and shifts (Jenkins 1997, one-at-a-time): TPU v3 and v4 compute a product of 32-bit
+    # numbers from many others.
+    for left, right in ((10, 6), (3, 11), (15, 16)):
+      x += x << jnp.int32(left)
+      x ^= jax.lax.shift_right_logical(x, jnp.int32(right))
+    return x
 
   def split_halves(word):
     return word & jnp.int32(0xFFFF), jax.lax.shift_right_logical(word, jnp.int32(16))
@@ -54,18 +60,6 @@ def hashed_keep_mask(seed, row, head, query, num_keys: int, rate: float,
     early, late = split_halves(hash_words(jnp.where(key < half, key, key - half)))
     bits = jnp.where(key < half, early, late)
   return bits >= jnp.int32(round(rate * (1 << 16)))
-
-
-def combine_words(one, two):
-  """Combine two mixed int32 into one by sums and shifts (Jenkins 1997, one-at-a-time).
-
-  TPU v3 and v4 compute a product of 32-bit numbers from many others.
-  """
-  x = one + two
-  for left, right in ((10, 6), (3, 11), (15, 16)):
-    x += x << jnp.int32(left)
-    x ^= jax.lax.shift_right_logical(x, jnp.int32(right))
-  return x
 
 
 def mix_bits(x):

@@ -161,7 +161,15 @@ def attend(arrays: Arrays, scale: float, noise: AttentionDropout | None = None,
     scale = scale * bias.share
     bias = Tables(bias.keys, bias.queries, places=bias.places)
   elif isinstance(bias, TransformerXLLogits):
-    mask, bias = mark_segments(mask, bias.same), transformer_xl_tables(bias)
+    logits, vectors = bias, [bias.content_bias, bias.position_bias]
+    if logits.same is not None:
+      vectors += [logits.type_bias, logits.types[0] - logits.types[1]]
+      # A second bit of the mask [batch, 1, queries, keys] marks keys of the query's segment.
+      same = 2 * logits.same[:, None].astype(jnp.int8)
+      mask = same + (1 if mask is None else mask.astype(jnp.int8))
+    backward = None if logits.backward is None else logits.backward.astype(jnp.int32)
+    bias = Tables(
+        logits.table, None, jnp.stack(vectors).astype(jnp.float32), logits.places, backward)
   if noise:
     seed, rows, rate = noise.seed, noise.rows, noise.rate
   else:
@@ -181,9 +189,8 @@ def attend(arrays: Arrays, scale: float, noise: AttentionDropout | None = None,
     k, v = jnp.repeat(k, repeats, 2), jnp.repeat(v, repeats, 2)
     k_spec = q_spec
   whole = PartitionSpec()
-  mask_spec = whole
-  if mask is not None:
-    mask_spec = partition_spec(('batch', None, None, None), mask.shape, mesh)
+  mask_spec = (whole if mask is None
+               else partition_spec(('batch', None, None, None), mask.shape, mesh))
   bias_spec: Any = PartitionSpec(None, q_spec[2])
   if isinstance(bias, Tables):
     table_spec, row_spec = bias_spec, PartitionSpec(q_spec[0])
@@ -341,22 +348,3 @@ def part_limit(kind: str, size: int) -> int:
   if kind in FLOAT32_DEVICES:
     most //= 2
   return most // LANES * LANES
-
-
-def mark_segments(mask, same):
-  """Add to a mask a second bit, for keys of the query's segment: int8 [batch, 1, queries, keys]."""
-  if same is None:
-    return mask
-  same = 2 * same[:, None].astype(jnp.int8)
-  return same + 1 if mask is None else same + mask.astype(jnp.int8)
-
-
-def transformer_xl_tables(logits: TransformerXLLogits) -> Tables:
-  """Return the tables and vectors of Transformer-XL's logits."""
-  vectors = [logits.content_bias, logits.position_bias]
-  if logits.same is not None:
-    vectors += [logits.type_bias, logits.types[0] - logits.types[1]]
-  backward = logits.backward
-  if backward is not None:
-    backward = backward.astype(jnp.int32)
-  return Tables(logits.table, None, jnp.stack(vectors).astype(jnp.float32), logits.places, backward)

@@ -116,7 +116,10 @@ def lay_out(arrays: Arrays, settings: Settings) -> tuple[Arrays, KernelPlan]:
   if window:
     neighbors = round_to_tiles(window.before) + round_to_tiles(window.after)
     if queries == keys and 4 * neighbors <= round_up(keys):
-      block = window_block(neighbors, LOGITS_BYTES[on])
+      # At most as many queries as the window has keys before and after a block.
+      larger = range(max(neighbors, LANES), LANES, -LANES)
+      block = next((size for size in larger
+                    if 4 * size * (size + neighbors) <= LOGITS_BYTES[on]), LANES)
     else:
       mask, window = window.restrict(mask, keys), None
   terms: Any = []
@@ -140,10 +143,9 @@ def lay_out(arrays: Arrays, settings: Settings) -> tuple[Arrays, KernelPlan]:
   if mask is None:
     mask = jnp.ones((1, 1, 1, keys), bool)
   mask = mask[:, 0]
-  if mask.shape[1] > 1:
-    mask = jnp.pad(mask, ((0, 0), (0, more_queries), (0, padded_keys - keys))).astype(jnp.int8)
-  else:
-    mask = jnp.pad(mask, ((0, 0), (0, 0), (0, padded_keys - keys))).astype(jnp.int32)
+  per_query = mask.shape[1] > 1
+  mask = jnp.pad(mask, ((0, 0), (0, more_queries if per_query else 0), (0, padded_keys - keys)))
+  mask = mask.astype(jnp.int8 if per_query else jnp.int32)
   if isinstance(bias, Tables):
     bias = pad_tables(bias, (queries, keys), (more_queries, padded_keys - keys), plan, q.dtype)
   elif bias is not None:
@@ -214,20 +216,6 @@ def pad_tables(tables: Tables, lengths: tuple[int, int], more: tuple[int, int], 
 
   return Tables(pad_table(tables.keys, before, after), pad_table(tables.queries, after, before),
                 vectors, places, tables.backward)
-
-
-def window_block(neighbors: int, logits_bytes: int) -> int:
-  """Return the queries per block with a sliding window.
-
-  Args:
-    neighbors: keys in the window before and after a block, in whole tiles: a block has at most as
-      many queries.
-    logits_bytes: room for the block's logits.
-  """
-  for size in range(max(neighbors, LANES), LANES, -LANES):
-    if 4 * size * (size + neighbors) <= logits_bytes:
-      return size
-  return LANES
 
 
 def head_lanes(size: int) -> int:
@@ -315,18 +303,16 @@ def call_kernel(kernel, arrays: Arrays, out_grads: tuple[jax.Array, ...], ids: D
   scalar_specs = [pl.BlockSpec(memory_space=pltpu.SMEM)] * 3
   in_specs = scalar_specs + [q_spec, k_spec, k_spec, mask_spec] + shared_specs
   parallel, arbitrary = pltpu.PARALLEL, pltpu.ARBITRARY
-  column_specs = []  # one lane per head
-  if plan.part:
-    column_specs = [pl.BlockSpec((1, plan.queries, LANES), lambda b, n, i: (b, i, n))]
+  column_spec = pl.BlockSpec((1, plan.queries, LANES), lambda b, n, i: (b, i, n))
+  column_specs = [column_spec] if plan.part else []  # one lane per head
   if backward:
     in_specs += [q_spec, *column_specs]
     out_specs = [q_spec, k_spec, k_spec, *sum_specs]
     outputs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)]
     outputs += [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in sum_shapes]
     scratch = [pltpu.VMEM((num_keys, plan.lanes), jnp.float32)] * 2
-    order = parallel, arbitrary, arbitrary
-    if not plan.shared and plan.groups == 1:
-      order = parallel, parallel, arbitrary
+    group_order = arbitrary if plan.shared or plan.groups > 1 else parallel
+    order = parallel, group_order, arbitrary
   else:
     out_specs = [q_spec, *column_specs]
     outputs, scratch = [jax.ShapeDtypeStruct(q.shape, q.dtype)], []

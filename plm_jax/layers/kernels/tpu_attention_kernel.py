@@ -147,7 +147,9 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
           seed, rows[row], head_id, block, (keys.first, k.shape[1]), p.shape, plan)
       dropped = jnp.where(keep, p * (1 / (1 - plan.rate)), 0.0)
       dp = jnp.where(keep, dp * (1 / (1 - plan.rate)), 0.0)
-    mean = mean_gradient(p, dp, row_means, head)
+    # The mean [queries, 1] of the gradients; of a part of the keys, that of the whole row.
+    weighed = p * dp if row_means is None else row_means[0] * write_column(1.0, head)
+    mean = weighed.sum(-1, keepdims=True)
     # A logit that was replaced by the mask has no gradient.
     ds = jnp.where(keys.mask, p * (dp - mean), 0.0)
     if plan.has_bias:
@@ -270,16 +272,6 @@ def select_head(x, head: int, plan: KernelPlan):
   return jnp.where(lane // plan.size == head, x, jnp.zeros_like(x))
 
 
-def mean_gradient(p, dp, row_means, head):
-  """Compute the mean [queries, 1] of the gradients dp of the probabilities p of one head.
-
-  row_means: ref of the means over all keys of the row, where p is a part of it; else None.
-  """
-  if row_means is None:
-    return (p * dp).sum(-1, keepdims=True)
-  return read_column(row_means[0], head)
-
-
 def add_bias_gradient(gradient, ds, row, at, plan: KernelPlan):
   """Add the gradient ds [queries, keys] of logits to that of the bias, which the first row sets.
 
@@ -294,11 +286,6 @@ def write_column(x, head):
   """Write x [queries, 1] into the lane of a head -> [queries, 128], with zeros in other lanes."""
   lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
   return jnp.where(lane == head, x, 0.0)
-
-
-def read_column(x, head):
-  """Read the lane of a head from x [queries, 128] -> [queries, 1]."""
-  return (x * write_column(1.0, head)).sum(-1, keepdims=True)
 
 
 def probabilities(q: HeadQueries, k, shared: SharedInputs, at, keys: KeyWindow, plan: KernelPlan):
