@@ -102,12 +102,8 @@ class Recipe:
 
 def all_recipes() -> dict[str, Recipe]:
   """Return all recipes by name, family by family."""
-  found = {}
-  for name, family in FAMILIES.items():
-    for size in family.sizes:
-      recipe = Recipe(name, size)
-      found[recipe.name] = recipe
-  return found
+  found = [Recipe(name, size) for name, family in FAMILIES.items() for size in family.sizes]
+  return {recipe.name: recipe for recipe in found}
 
 
 def find_recipe(name: str, size: str = '') -> Recipe:
@@ -179,12 +175,8 @@ def format_layers(row: RecipeSize) -> str:
 
 def format_mesh_options(row: RecipeSize) -> str:
   """Format the mesh options of a size, each after a space."""
-  options = ''
-  for axis in ('fsdp', 'tensor'):
-    number = getattr(row.mesh, axis)
-    if number > 1:
-      options += f' --mesh.{axis}={number}'
-  return options
+  sizes = {axis: getattr(row.mesh, axis) for axis in ('fsdp', 'tensor')}
+  return ''.join(f' --mesh.{axis}={size}' for axis, size in sizes.items() if size > 1)
 
 
 def list_recipes() -> str:

@@ -60,9 +60,8 @@ def make_run(row: RecipeSize) -> PretrainRun:
   objective = MaskedLM(
       pair=SentenceOrder(), masking=Distinct('word', (6 / 11, 3 / 11, 2 / 11)), pooled='whole',
       duplicates=40)
-  text = TextConfig(kind='sentencepiece-unigram', layout='albert')
-  if row.name == 'albert_chinese':
-    text = TextConfig()
+  text = (TextConfig() if row.name == 'albert_chinese'
+          else TextConfig(kind='sentencepiece-unigram', layout='albert'))
   return PretrainRun(
       row.name, family='albert',
       model=albert.make_v2(row.make_model(dropout=0.0, attention_dropout=0.0)), objective=objective,

@@ -3,7 +3,6 @@ import dataclasses
 
 from plm_jax import validation
 from plm_jax.config.run import DataConfig, PretrainRun
-from plm_jax.layers.common import Dtype
 from plm_jax.models import bart
 from plm_jax.objectives.denoising import (
   DenoisingAutoencoder,
@@ -102,24 +101,16 @@ CPT itself, an encoder with two shallow decoders that MLM and this objective sha
 CHINESE = {'vocab': 21_128, 'max_length': 512}
 
 
-def chinese_base(dtype: Dtype):
-  """Make Chinese BART base: 6 + 6 layers of width 768, 21,128 tokens."""
-  return validation.with_paths(bart.base(dtype), CHINESE)
-
-
-def chinese_large(dtype: Dtype):
-  """Make Chinese BART large: 12 + 12 layers of width 1024, 21,128 tokens."""
-  return validation.with_paths(bart.large(dtype), CHINESE)
-
-
 BART_CHINESE_SIZES = {
     # Parameters of transformers' BartForConditionalGeneration.
     'base': RecipeSize(
-        model=chinese_base, parameters=116_256_768, peak=1e-4, steps=100_000, length=512,
-        batch=256, pod='v3:4x4', laptop_vocab=8000),
+        model=lambda dtype: validation.with_paths(bart.base(dtype), CHINESE),
+        parameters=116_256_768, peak=1e-4, steps=100_000, length=512, batch=256,
+        pod='v3:4x4', laptop_vocab=8000),
     'large': RecipeSize(
-        model=chinese_large, parameters=375_406_592, peak=1e-4, steps=100_000, length=512,
-        batch=256, pod='v3:4x4', laptop_vocab=8000)}
+        model=lambda dtype: validation.with_paths(bart.large(dtype), CHINESE),
+        parameters=375_406_592, peak=1e-4, steps=100_000, length=512, batch=256,
+        pod='v3:4x4', laptop_vocab=8000)}
 
 
 def make_bart_chinese_run(row: RecipeSize) -> PretrainRun:

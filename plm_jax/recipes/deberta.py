@@ -81,13 +81,9 @@ TEXT = DataConfig(
     assembly='packed')
 
 
-def make_deberta_v2_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  return dataclasses.replace(make_deberta_run(row), family='deberta-v2', data=TEXT)
-
-
 DEBERTA_V2 = RecipeFamily(
-    'deberta_v2', DEBERTA_V2_DESCRIPTION, DEBERTA_V2_SIZES, make_deberta_v2_run)
+    'deberta_v2', DEBERTA_V2_DESCRIPTION, DEBERTA_V2_SIZES,
+    lambda row: dataclasses.replace(make_deberta_run(row), family='deberta-v2', data=TEXT))
 
 
 DEBERTA_V3_DESCRIPTION = """\
@@ -143,12 +139,11 @@ V3_OBJECTIVE = ReplacedTokenDetection(
 
 def make_deberta_v3_run(row: RecipeSize) -> PretrainRun:
   """Build the published run of a size."""
-  data = TEXT
-  if row.name == 'mdeberta_v3_base':
-    data = dataclasses.replace(TEXT, temperature=1 / 0.3)
+  temperature = 1 / 0.3 if row.name == 'mdeberta_v3_base' else 1.0
   return PretrainRun(
       row.name, family='deberta-v2',
-      model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=V3_OBJECTIVE, data=data,
+      model=row.make_model(dropout=0.1, attention_dropout=0.1), objective=V3_OBJECTIVE,
+      data=dataclasses.replace(TEXT, temperature=temperature),
       optim=AdamW(peak=row.peak, warmup=10_000, schedule='bert', b2=0.98, weight_decay=0.01),
       train=row.make_train_config())
 

@@ -172,9 +172,8 @@ def choose_hyperparameters(
     scale = choose_scale(start.model)
     if name in sentence_vectors.TASKS:  # published whatever the size of the model
       is_chosen_here, scale = False, 'paper'
-  published = name
-  if name not in TASKS:  # the one kind without built-in examples: regression, as STS-B is
-    published = 'stsb'
+  # The one kind without built-in examples is regression, as STS-B is.
+  published = name if name in TASKS else 'stsb'
   values = published_hyperparameters(published, start.family, published_size(start.model))
   if start.model and (is_chosen_here or scale != 'paper'):
     values = adapt_to_size(values, start.model, scale)
@@ -196,9 +195,8 @@ def build_model_and_task(
   """
   model: Any = start.model or bert.base()
   kind = KINDS[known.kind]
-  fields: dict[str, Any] = {'family': start.family, 'cut': known.cut, 'labels': known.labels}
-  if unnamed:
-    fields['labels'] = ()
+  labels = () if unnamed else known.labels
+  fields: dict[str, Any] = {'family': start.family, 'cut': known.cut, 'labels': labels}
   if model.kind == 'recurrent':
     if kind.recurrent is None:
       raise ConfigError(f'an ELMo learns tagging, classification and regression, not {known.kind}')
@@ -259,9 +257,7 @@ def published_size(model: Any) -> str:
     return ''
   width, layers, many = model.block.width, model.stack.layers, model.vocab >= 128_000
   if many and width >= 1536:
-    if layers <= 24:
-      return 'v2-xlarge'
-    return 'v2-xxlarge'
+    return 'v2-xlarge' if layers <= 24 else 'v2-xxlarge'
   if many and width < 512:
     size = 'xsmall'
   elif width < 768 or (width < 1024 and many and layers <= 6):
@@ -284,9 +280,7 @@ def choose_scale(model: Any) -> Scale:
     return 'paper'
   if 12 * model.stack.layers * model.block.width ** 2 > 5e6:
     return 'paper'
-  if model.block.width > 32:
-    return 'laptop'
-  return 'test'
+  return 'laptop' if model.block.width > 32 else 'test'
 
 
 def suggest_rate(model: Any) -> float:

@@ -104,9 +104,7 @@ def make_run(row: GLMSize) -> PretrainRun:
       floor=row.floor, b2=0.98, weight_decay=row.weight_decay, bias_correction=True)
   if row.name == 'glm_10b':
     optim = dataclasses.replace(optim, b2=0.95, eps=1e-8)
-  text = TextConfig(layout='glm')
-  if row.objective.sentences:
-    text = TextConfig(layout='glm', sentences='clauses')
+  text = TextConfig(layout='glm', sentences='clauses' if row.objective.sentences else 'split')
   if row.name in ('glm_chinese', 'glm_10b'):
     text = dataclasses.replace(text, kind='sentencepiece-unigram', lowercase=False)
   return PretrainRun(

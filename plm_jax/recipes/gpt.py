@@ -83,11 +83,6 @@ character has tokens: byte-level BPE and LLaMA's SentencePiece give the text bac
 """
 
 
-def chinese_small(dtype):
-  """Make GPT-2 small with 50,000 tokens, and 48 more such that devices can share the embeddings."""
-  return dataclasses.replace(gpt2.small(dtype), vocab=50_048)
-
-
 GPT2Size = functools.partial(RecipeSize, steps=500_000, length=1024, batch=512)
 # Parameters of transformers' GPT2LMHeadModel. Peak learning rates: Brown et al. 2020, table 2.1.
 GPT2_SIZES = {
@@ -97,8 +92,9 @@ GPT2_SIZES = {
         model=gpt2.large, parameters=774_030_080, peak=2.5e-4, accumulate=2, pod='v3:8x16'),
     'xl': GPT2Size(model=gpt2.xl, parameters=1_557_611_200, peak=2e-4, accumulate=2, pod='v3:8x16'),
     'chinese': GPT2Size(
-        model=chinese_small, parameters=124_279_296, peak=6e-4, steps=100_000, pod='v3:8x8',
-        laptop_vocab=8000)}
+        # 50,000 tokens, and 48 more such that devices can share the embeddings.
+        model=lambda dtype: dataclasses.replace(gpt2.small(dtype), vocab=50_048),
+        parameters=124_279_296, peak=6e-4, steps=100_000, pod='v3:8x8', laptop_vocab=8000)}
 
 
 def make_gpt2_run(row: RecipeSize) -> PretrainRun:

@@ -104,12 +104,9 @@ LLAMA2_SIZES = {
         published_hardware='1,720,320 hours of an A100')}
 
 
-def make_llama2_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  return validation.with_paths(make_llama_run(row), {'optim.eps': 1e-5})
-
-
-LLAMA2 = RecipeFamily('llama2', LLAMA2_DESCRIPTION, LLAMA2_SIZES, make_llama2_run)
+LLAMA2 = RecipeFamily(
+    'llama2', LLAMA2_DESCRIPTION, LLAMA2_SIZES,
+    lambda row: validation.with_paths(make_llama_run(row), {'optim.eps': 1e-5}))
 
 
 LLAMA3_DESCRIPTION = """\

@@ -1,6 +1,7 @@
 """MosaicBERT and the encoders that follow it: ModernBERT, Ettin, mmBERT."""
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, Literal
 
 from plm_jax import validation
@@ -177,10 +178,8 @@ MODERNBERT_SIZES = {
 
 def make_modernbert_run(row: ModernBERTSize) -> PretrainRun:
   """Build the published run of a size."""
-  run = make_encoder_run(row)
-  if row.name == 'modernbert_large':
-    run = dataclasses.replace(run, tuning=TuningConfig(expand='tile'))
-  return run
+  tuning = TuningConfig(expand='tile') if row.name == 'modernbert_large' else TuningConfig()
+  return dataclasses.replace(make_encoder_run(row), tuning=tuning)
 
 
 def make_encoder_run(row: ModernBERTSize, packed: bool = True) -> PretrainRun:
@@ -203,14 +202,13 @@ def make_encoder_run(row: ModernBERTSize, packed: bool = True) -> PretrainRun:
   else:
     steps = -(-row.tokens // (row.length * row.batch))  # rounded up
     phases = Phase(steps, row.length, row.batch),
-  pair, assembly = Single(), 'document'
-  if packed:
-    pair, assembly = FullSentences(together=False), 'sentences'
+  pair = FullSentences(together=False) if packed else Single()
   text = TextConfig(kind='byte-bpe', lowercase=False, sentences='none')
   return PretrainRun(
       row.name, family='modernbert', model=model, optim=optim,
       objective=MaskedLM(pair=pair, mask_rate=row.mask_rate, held_out_mask_rate=0.15),
-      data=DataConfig(prepare=text, assembly=assembly, temperature=row.temperature),
+      data=DataConfig(prepare=text, assembly='sentences' if packed else 'document',
+                      temperature=row.temperature),
       train=TrainConfig(phases=phases, accumulate=row.accumulate))
 
 
@@ -281,12 +279,8 @@ ETTIN_SIZES = {
     '1b': make_ettin_size(modernbert.ettin_1b, 1_031_314_112, 5e-4, decay=5e-5, warmup=2 * BILLION)}
 
 
-def make_ettin_run(row: ModernBERTSize) -> PretrainRun:
-  """Build the published run of a size."""
-  return make_encoder_run(row, packed=False)
-
-
-ETTIN = RecipeFamily('ettin', ETTIN_DESCRIPTION, ETTIN_SIZES, make_ettin_run)
+ETTIN = RecipeFamily(
+    'ettin', ETTIN_DESCRIPTION, ETTIN_SIZES, functools.partial(make_encoder_run, packed=False))
 
 
 MMBERT_DESCRIPTION = """\

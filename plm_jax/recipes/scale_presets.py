@@ -57,10 +57,8 @@ def make_laptop_run(paper: PretrainRun) -> PretrainRun:
   elif isinstance(paper.objective, SequenceToSequence):
     # Little of a sequence is predicted: many sequences, of a small model.
     text_to_text = paper.objective.layout.target_tokens is not None
-    max_length, phase = 64, Phase(4000, 64, 64)
-    if text_to_text:
-      max_length, phase = 128, Phase(2000, 128, 32)
-    small = resize_run(paper, layers=2, width=128, heads=4, vocab=4096, max_length=max_length)
+    phase = Phase(2000, 128, 32) if text_to_text else Phase(4000, 64, 64)
+    small = resize_run(paper, layers=2, width=128, heads=4, vocab=4096, max_length=phase.length)
     optim = dict(peak=2e-3, warmup=100, b2=0.98)
     init_std = 0.08
   else:
@@ -116,11 +114,8 @@ def describe_duration(run: PretrainRun) -> str:
 
   It names the options of a short run.
   """
-  minutes = 0
-  for kind, value in MINUTES_PER_1000_STEPS.items():
-    if isinstance(run.objective, kind):
-      minutes = value
-      break
+  minutes = next((value for kind, value in MINUTES_PER_1000_STEPS.items()
+                  if isinstance(run.objective, kind)), 0)
   whole = minutes * run.train.steps / 1000
   if run.scale != 'laptop' or run.objective.layout.target_tokens or len(run.train.phases) != 1:
     return ''

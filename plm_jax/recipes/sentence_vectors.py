@@ -37,6 +37,5 @@ def make_task(name: str, family: str, width: int) -> EmbeddingTask:
     width: hidden size of the backbone.
   """
   task = TASKS.get(name, EmbeddingTask(vector_loss=InBatch()))
-  if task.vector.dense:
-    task = dataclasses.replace(task, vector=dataclasses.replace(task.vector, dense=width))
-  return dataclasses.replace(task, family=family)
+  vector = dataclasses.replace(task.vector, dense=width) if task.vector.dense else task.vector
+  return dataclasses.replace(task, family=family, vector=vector)

@@ -64,25 +64,22 @@ OPTIM = Adafactor(
 
 def make_run(
     row: RecipeSize, family: str = 't5', dropout: float = 0.0,
-    objective: MixtureOfDenoisers = SPANS, data: DataConfig = PACKED,
+    objective: MixtureOfDenoisers | TextToText = SPANS, data: DataConfig = PACKED,
+    constant: bool = False,
 ) -> PretrainRun:
-  """Build the published run of a T5 or of its descendants, which have no dropout."""
+  """Build the published run of a T5 or of its descendants, which have no dropout.
+
+  constant: the learning rate is the row's peak throughout.
+  """
+  changes = dict(peak=row.peak, warmup=0, schedule='constant') if constant else {}
   return PretrainRun(
       row.name, family=family, model=row.make_model(dropout, dropout, dropout),
-      objective=objective, data=data, optim=OPTIM, train=row.make_train_config())
+      objective=objective, data=data, optim=dataclasses.replace(OPTIM, **changes),
+      train=row.make_train_config())
 
 
-def make_constant(peak: float) -> Adafactor:
-  """Make T5's optimizer with a constant learning rate."""
-  return dataclasses.replace(OPTIM, peak=peak, warmup=0, schedule='constant')
-
-
-def make_t5_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  return make_run(row, dropout=0.1)
-
-
-T5 = RecipeFamily('t5', T5_DESCRIPTION, T5_SIZES, make_t5_run)
+T5 = RecipeFamily(
+    't5', T5_DESCRIPTION, T5_SIZES, functools.partial(make_run, dropout=0.1))
 
 
 T5_V1_1_DESCRIPTION = """\
@@ -136,15 +133,8 @@ does not name the batch size or the learning rate: T5's batch size, and the lear
 """
 T5_LM_SIZES = {name: dataclasses.replace(row, peak=1e-3, steps=100_000)
          for name, row in T5_V1_1_SIZES.items()}
-
-
-def make_t5_lm_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  run = make_run(row, objective=MixtureOfDenoisers((PrefixLM(),), z_loss=1e-4))
-  return dataclasses.replace(run, optim=make_constant(row.peak))
-
-
-T5_LM = RecipeFamily('t5_lm', T5_LM_DESCRIPTION, T5_LM_SIZES, make_t5_lm_run)
+T5_LM = RecipeFamily('t5_lm', T5_LM_DESCRIPTION, T5_LM_SIZES, functools.partial(
+    make_run, objective=MixtureOfDenoisers((PrefixLM(),), z_loss=1e-4), constant=True))
 
 
 T5_TASKS_DESCRIPTION = """\
@@ -169,17 +159,12 @@ T5_TASKS_SIZES = {
         name='t5_small_tasks', model=t5.small, parameters=60_506_624, peak=1e-3, steps=1 << 18,
         length=512, batch=128, pod='v3:2x2')}
 TASKS = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
-
-
-def make_t5_tasks_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  path = tuple(f'task:{task}:tfds:glue/{task}' for task in TASKS)
-  return dataclasses.replace(
-      make_t5_run(row), objective=TextToText(decoder_length=128, z_loss=1e-4),
-      data=DataConfig(path=path, prepare=TEXT, assembly='examples'), optim=make_constant(row.peak))
-
-
-T5_TASKS = RecipeFamily('t5_tasks', T5_TASKS_DESCRIPTION, T5_TASKS_SIZES, make_t5_tasks_run)
+TASK_DATA = DataConfig(
+    path=tuple(f'task:{task}:tfds:glue/{task}' for task in TASKS), prepare=TEXT,
+    assembly='examples')
+T5_TASKS = RecipeFamily('t5_tasks', T5_TASKS_DESCRIPTION, T5_TASKS_SIZES, functools.partial(
+    make_run, dropout=0.1, objective=TextToText(decoder_length=128, z_loss=1e-4), data=TASK_DATA,
+    constant=True))
 
 
 MT5_DESCRIPTION = """\
@@ -217,14 +202,8 @@ MT5_SIZES = {
     'xxl': MT5Size(
         model=t5.mt5_xxl, parameters=12_921_057_280, pod='v4:8x8x16',
         mesh=MeshConfig(fsdp=32, tensor=4))}
-
-
-def make_mt5_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  return make_run(row, 'mt5', data=dataclasses.replace(PACKED, temperature=1 / 0.3))
-
-
-MT5 = RecipeFamily('mt5', MT5_DESCRIPTION, MT5_SIZES, make_mt5_run)
+MT5 = RecipeFamily('mt5', MT5_DESCRIPTION, MT5_SIZES, functools.partial(
+    make_run, family='mt5', data=dataclasses.replace(PACKED, temperature=1 / 0.3)))
 
 
 BYT5_DESCRIPTION = """\
@@ -256,17 +235,11 @@ BYT5_SIZES = {
     'xxl': MT5Size(
         model=t5.byt5_xxl, parameters=12_906_899_328, pod='v4:8x8x16',
         mesh=MeshConfig(fsdp=32, tensor=4))}
-
-
-def make_byt5_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  text = TextConfig(kind='bytes', sentences='none')
-  objective = MixtureOfDenoisers((SpanCorruption(mean_span_length=20.0),), z_loss=1e-4)
-  data = DataConfig(prepare=text, assembly='packed', temperature=1 / 0.3)
-  return make_run(row, objective=objective, data=data)
-
-
-BYT5 = RecipeFamily('byt5', BYT5_DESCRIPTION, BYT5_SIZES, make_byt5_run)
+BYT5_DATA = DataConfig(
+    prepare=TextConfig(kind='bytes', sentences='none'), assembly='packed', temperature=1 / 0.3)
+BYT5 = RecipeFamily('byt5', BYT5_DESCRIPTION, BYT5_SIZES, functools.partial(
+    make_run, data=BYT5_DATA,
+    objective=MixtureOfDenoisers((SpanCorruption(mean_span_length=20.0),), z_loss=1e-4)))
 
 
 UL2_DESCRIPTION = """\
@@ -294,13 +267,7 @@ UL2_SIZES = {
     '20b': RecipeSize(
         model=t5.ul2_20b, parameters=19_459_613_696, peak=0.01, steps=2_000_000, length=512,
         batch=1024, pod='v4:8x8x8', mesh=MeshConfig(fsdp=128))}
-
-
-def make_ul2_run(row: RecipeSize) -> PretrainRun:
-  """Build the published run of a size."""
-  objective = MixtureOfDenoisers(UL2_DENOISERS, sentinels=160, z_loss=1e-4)
-  data = dataclasses.replace(PACKED, prepare=dataclasses.replace(TEXT, sentinels=160))
-  return make_run(row, objective=objective, data=data)
-
-
-UL2 = RecipeFamily('ul2', UL2_DESCRIPTION, UL2_SIZES, make_ul2_run)
+UL2_DATA = DataConfig(prepare=dataclasses.replace(TEXT, sentinels=160), assembly='packed')
+UL2 = RecipeFamily('ul2', UL2_DESCRIPTION, UL2_SIZES, functools.partial(
+    make_run, objective=MixtureOfDenoisers(UL2_DENOISERS, sentinels=160, z_loss=1e-4),
+    data=UL2_DATA))

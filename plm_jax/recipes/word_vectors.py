@@ -80,9 +80,7 @@ def recipe(name: str, scale: Scale) -> VectorRun:
     buckets = 100_000 if scale == 'laptop' else 1000
     subwords = dataclasses.replace(model.subwords, buckets=buckets)
     model = dataclasses.replace(model, subwords=subwords)
-  epochs = 1
-  if scale == 'laptop':
-    epochs = 10 if isinstance(model, GloVe) else 2
+  epochs = {'laptop': 10 if isinstance(model, GloVe) else 2, 'test': 1}[scale]
   return dataclasses.replace(
       paper, scale=scale, model=model,
       data=dataclasses.replace(paper.data, least=max(paper.data.least, 5)),
