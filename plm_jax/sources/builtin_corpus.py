@@ -211,9 +211,8 @@ def strip_markup(text: str) -> str:
     if mark in text:
       text = pattern.sub(replacement, text)
   text = re.sub(':+$', ':', ' '.join(text.split()))
-  if named and re.match('[a-z]+[ ,]', text):
-    text = text[0].upper() + text[1:]
-  return text
+  is_sentence = named and re.match('[a-z]+[ ,]', text)
+  return text[0].upper() + text[1:] if is_sentence else text
 
 
 def is_prose(text: str) -> bool:

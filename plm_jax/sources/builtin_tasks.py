@@ -128,14 +128,10 @@ def rerank(docs: list[Docstring]) -> Iterator[dict[str, Any]]:
     for start in range(0, len(near) - 1, 2 * CANDIDATES):
       some = near[start:start + 2 * CANDIDATES]
       for text in some:
-        query = ' '.join(split_name(text.name))
+        words = re.findall(r'[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+', text.name)
+        query = ' '.join(words or [text.name])
         for other in some:
           yield {'query': query, 'document': other.summary, 'relevance': int(other is text)}
-
-
-def split_name(name: str) -> list[str]:
-  """Split a name of code into its words."""
-  return re.findall(r'[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+', name) or [name]
 
 
 def choice(docs: list[Docstring]) -> Iterator[dict[str, Any]]:

@@ -67,7 +67,9 @@ def class_key(label: Any) -> ClassKey:
     raise ValueError('must be one class: a text, a number or a boolean, got '
                      f'{describe_type(label)}, {label!r:.60}{note}')
   text = format_label(label)
-  if is_collection(text):
+  # Tables hold lists as Python, JSON or numpy write them: "['a', 'b']", '[0 1 0]', 'array([0, 1])'.
+  is_array = ARRAY.fullmatch(text) or NUMBER_LIST.fullmatch(text)
+  if is_array or parse_collection(text) is not None:
     raise ValueError(
         f'must be one class, got a list or an object as text, {text!r:.60}{MULTI_LABEL_NOTE}')
   if text.lower() in BOOLEANS:
@@ -75,15 +77,6 @@ def class_key(label: Any) -> ClassKey:
   if NUMBER.fullmatch(text):
     return ClassKey('number', Decimal(text).normalize())
   return ClassKey('text', unicodedata.normalize('NFC', text))
-
-
-def is_collection(text: str) -> bool:
-  """Tell whether a text is a list, a set or an object as Python, JSON or numpy write it.
-
-  Tables hold such texts: "['a', 'b']", '[0 1 0]' or 'array([0, 1])'.
-  """
-  is_array = ARRAY.fullmatch(text) or NUMBER_LIST.fullmatch(text)
-  return bool(is_array) or parse_collection(text) is not None
 
 
 def parse_collection(text: str) -> list | dict | set | tuple | None:
@@ -202,7 +195,10 @@ def note_joined_names(names: set[str]) -> list[str]:
 
   One of its parts is a class by itself, or all of them are in other joined names, too.
   """
-  parts_by_name = {name: split_joined_name(name) for name in sorted(names)}
+  parts_by_name = {}
+  for name in sorted(names):  # numbers may be joined by spaces, too
+    separators = r'\s+' if re.fullmatch(r'[0-9]+(\s+[0-9]+)+', name) else '[,;|]'
+    parts_by_name[name] = [part.strip() for part in re.split(separators, name)]
   distinct = map(set, parts_by_name.values())
   counts = collections.Counter(itertools.chain.from_iterable(distinct))
   for name, parts in parts_by_name.items():
@@ -210,9 +206,3 @@ def note_joined_names(names: set[str]) -> list[str]:
     if len(parts) > 1 and is_joined:
       return [f'the class {name!r} is made of the names of others{MULTI_LABEL_NOTE}']
   return []
-
-
-def split_joined_name(name: str) -> list[str]:
-  """Split a name at commas, semicolons and bars, and numbers at spaces, too."""
-  separators = r'\s+' if re.fullmatch(r'[0-9]+(\s+[0-9]+)+', name) else '[,;|]'
-  return [part.strip() for part in re.split(separators, name)]

@@ -259,10 +259,9 @@ def parse_number(value: Any) -> float:
   Raises ValueError.
   """
   is_decimal = isinstance(value, str) and DECIMAL.fullmatch(value.strip())
-  fits = False
-  if isinstance(value, int | float) and not isinstance(value, bool):
-    fits = abs(value) < 1e300  # float(value) fails for larger integers
-  found = float(value) if fits or is_decimal else math.nan
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  # float(value) fails for larger integers.
+  found = float(value) if is_decimal or (is_number and abs(value) < 1e300) else math.nan
   if not math.isfinite(found):
     raise ValueError(f'expected a number, got {value!r:.80}')
   return found

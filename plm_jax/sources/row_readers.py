@@ -3,7 +3,7 @@
 A reader is a function (row, columns) -> `RawExample`: the example, and its label as the row has
 it. `tasks.example_formats` has the default columns and names the reader of each kind of task.
 """
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 import dataclasses
 import re
 from typing import Any, NamedTuple, TypeGuard
@@ -156,14 +156,6 @@ KEY_COLUMNS = ('id', 'idx', 'guid', 'example_id', 'index')
 KEY_NAME = re.compile(r'|Unnamed.*|(.*_|doc|q|p)?(id|idx|index|guid)|.*(ID|Id)|__index_level_\d+__')
 
 
-def find_pair_columns(usual: Columns, row: LabeledRow) -> Columns:
-  """Return default columns, with the two columns of a pair of texts where a row has them."""
-  for first, second in PAIR_COLUMNS:
-    if first in row.columns and second in row.columns:
-      return dataclasses.replace(usual, first=first, second=second)
-  return usual
-
-
 def find_negative_columns(usual: Columns, row: LabeledRow) -> Columns:
   """Return default columns, with a column per negative where a row has them in place of a list."""
   names = [name for name in row.columns if NEGATIVE_COLUMN.fullmatch(name)]
@@ -199,9 +191,12 @@ def find_unread_columns(row: LabeledRow, columns: Columns, others: Sequence[str]
           if name not in read and value not in (None, '', []) and not KEY_NAME.fullmatch(name)]
 
 
-def drop_missing_columns(usual: Columns, row: LabeledRow) -> Columns:
-  """Return default columns without those of second texts and choices that a row does not have."""
-  for name in ('second', 'choices'):
+def drop_missing_columns(usual: Columns, row: LabeledRow, *names: str) -> Columns:
+  """Return default columns without those of second texts or choices that a row does not have.
+
+  names: fields of the columns.
+  """
+  for name in names:
     if column_value(row, getattr(usual, name).split(',')[0]) is None:
       usual = dataclasses.replace(usual, **{name: ''})
   return usual
@@ -298,9 +293,8 @@ def read_text_list(row: LabeledRow, names: str, field: str) -> list[str]:
     return [read_text(row, names, field)]
   texts = []
   for one in value:
-    text = one
-    if isinstance(one, dict) and isinstance(one.get('text'), str):
-      text = f'{one.get("title") or ""} {one["text"]}'
+    is_passage = isinstance(one, dict) and isinstance(one.get('text'), str)
+    text = f'{one.get("title") or ""} {one["text"]}' if is_passage else one
     if not is_valid_text(text) or not text.strip():
       break
     texts.append(text.strip())
@@ -350,8 +344,7 @@ def read_question(row: LabeledRow, columns: Columns) -> RawExample:
     raise invalid_column(
         row, columns.second, 'empty text', f'must be a text, got {context!r:.80}')
   label = column_value(row, columns.label)
-  if label is None and row.columns.get('is_impossible'):
-    label = []
+  label = [] if label is None and row.columns.get('is_impossible') else label
   example = Example((question, context), where=row.where, key=row_key(row))
   if label is None:
     return RawExample(example)
@@ -413,30 +406,6 @@ def find_nearest(context: str, text: str, start: int) -> int:
   after, before = context.find(text, start), context.rfind(text, 0, start + len(text))
   places = [place for place in (after, before) if place >= 0]
   return min(places, key=lambda place: abs(place - start), default=-1)
-
-
-def read_related_texts(row: LabeledRow, columns: Columns) -> RawExample:
-  """Read an anchor, its positive and its negatives, as far as there are columns for them.
-
-  A row may have no negatives.
-  """
-  texts = [read_text(row, columns.first)]
-  if columns.second:
-    texts += read_text_list(row, columns.second, 'second')[:1]
-  for name in filter(None, columns.choices.split(',')):
-    if column_value(row, name) not in (None, '', []):
-      texts += read_text_list(row, name, 'choices')
-  return RawExample(Example(tuple(texts), where=row.where, key=row_key(row)))
-
-
-def split_positives(row: LabeledRow, names: str) -> Iterator[LabeledRow]:
-  """Yield a row per positive of a list of positives; other rows unchanged."""
-  value, name = column_value(row, names), find_column(row, names)
-  if not isinstance(value, list) or name not in row.columns:
-    yield row
-    return
-  for one in value or [None]:
-    yield LabeledRow(row.columns | {name: one and [one]}, row.where)
 
 
 def parse_value(label: Any, where: str) -> float:

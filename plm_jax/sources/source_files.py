@@ -86,9 +86,8 @@ def match_files(path: str) -> list[epath.Path]:
     return []
   with storage.io_errors_as(path, 'read', SourceError):
     place = storage.resolve_path(path)
-    if isinstance(place, hub_files.HubPath):
-      # One commit for all that is read, whatever is pushed meanwhile.
-      place = place.pin()
+    # One commit of the hub for all that is read, whatever is pushed meanwhile.
+    place = place.pin() if isinstance(place, hub_files.HubPath) else place
     if place.is_dir():
       return sorted(walk_folder(place))
     return [place] if place.exists() else sorted(expand_glob(str(place)))
@@ -194,17 +193,6 @@ def file_length(file: epath.Path) -> int:
     return file.stat().length
 
 
-def read_ends(file: epath.Path) -> tuple[int, bytes, bytes]:
-  """Read the length of a file, its first and its last END_BYTES bytes."""
-  length = file_length(file)
-  if storage.is_remote(file) and length <= 2 * END_BYTES:
-    content = storage.read_bytes(file, error=SourceError)
-    return length, content[:END_BYTES], content[max(0, length - END_BYTES):]
-  first = storage.read_range(file, 0, min(length, END_BYTES), SourceError)
-  last = storage.read_range(file, max(0, length - END_BYTES), length, SourceError)
-  return length, first, last
-
-
 def content_digest(file: epath.Path) -> str:
   """Return the sha256 hex of a file.
 
@@ -215,9 +203,14 @@ def content_digest(file: epath.Path) -> str:
       return digest_file(file)
     if isinstance(file, hub_files.HubPath):
       return compute_digest(file.checksum())
-    length, first, last = read_ends(file)
-    version = '' if length <= 2 * END_BYTES else file_version(file)
-    return compute_digest(f'{length} {version} ', first, last)
+    length = file_length(file)
+    if length <= 2 * END_BYTES:  # with one request
+      content = storage.read_bytes(file, error=SourceError)
+      first, last = content[:END_BYTES], content[max(0, length - END_BYTES):]
+      return compute_digest(f'{length}  ', first, last)
+    first = storage.read_range(file, 0, END_BYTES, SourceError)
+    last = storage.read_range(file, length - END_BYTES, length, SourceError)
+    return compute_digest(f'{length} {file_version(file)} ', first, last)
 
 
 def file_version(file: epath.Path) -> str:

@@ -221,8 +221,7 @@ def looks_quoted(beginning: bytes, whole: bool) -> bool:
     whole: the beginning is the whole file.
   """
   text = beginning.decode(errors='replace')
-  if not whole:
-    text = text[:text.rfind('\n') + 1]
+  text = text if whole else text[:text.rfind('\n') + 1]
   header = text.partition('\n')[0].rstrip('\r').split('\t')
   if all(re.fullmatch('"[^"]+"', name) for name in header):
     return True

@@ -77,7 +77,10 @@ class TextTask:
       return [self.answers[labeled_files.get_label(label, self.answers, 'label')]]
     if self.step:
       return [format_number(value, self.step, row.where)]
-    texts = unique_texts(value)
+    value = value.get('text', []) if isinstance(value, dict) else value
+    items = value if isinstance(value, list) else [value]
+    texts = list(dict.fromkeys(
+        item['text'] if isinstance(item, dict) and 'text' in item else item for item in items))
     if not texts or not all(map(labeled_files.is_valid_text, texts)):
       raise SourceError(f'{row.where}: the column {self.targets[0]!r} must be a text or several, '
                         f'got {value!r:.80}')
@@ -133,15 +136,6 @@ def parse_task(source: str) -> TextTask:
   raise SourceError(
       f'{source!r} names no task: expected task:NAME:SOURCE, NAME one of {", ".join(TASKS)}, or '
       f'translate-A-B for languages of {", ".join(LANGUAGES)}, or columns-A-B')
-
-
-def unique_texts(value: Any) -> list[Any]:
-  """Return the distinct texts of a text, a list of texts, or objects with a 'text'."""
-  if isinstance(value, dict):
-    value = value.get('text', [])
-  return list(dict.fromkeys(
-      item['text'] if isinstance(item, dict) and 'text' in item else item
-      for item in (value if isinstance(value, list) else [value])))
 
 
 def format_number(value: Any, step: float, where: str) -> str:

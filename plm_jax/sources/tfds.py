@@ -136,9 +136,3 @@ def tfds_errors(source: str) -> Iterator[None]:
     raise
   except Exception as error:
     raise SourceError(f'{source}: {describe_error(error)}') from error
-
-
-def dataset_identity(source: str) -> str:
-  """Return name, version, split and number of examples, which change when the data set does."""
-  builder, split = open_builder(source)
-  return f'{builder.info.full_name} {split} {builder.info.splits[split].num_examples}'

@@ -4,6 +4,7 @@
 another format defines it next to the task. `tasks.kinds` registers formats by name.
 """
 from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
 import re
 from typing import Any, ClassVar, NamedTuple
 
@@ -245,7 +246,9 @@ class SequenceFormat(ExampleFormat):
 
   def guess_columns(self, columns, row):
     """Fill in the columns; two texts come from the usual pairs of columns."""
-    return columns.fill_from(row_readers.find_pair_columns(self.columns, row))
+    pairs = (pair for pair in row_readers.PAIR_COLUMNS if set(pair) <= row.columns.keys())
+    first, second = next(pairs, (self.columns.first, self.columns.second))
+    return columns.fill_from(dataclasses.replace(self.columns, first=first, second=second))
 
 
 class Classification(SequenceFormat):
@@ -400,7 +403,8 @@ class RelatedTexts(ExampleFormat):
   def guess_columns(self, columns, row):
     """Fill in the columns; texts without negatives are examples too, as are texts alone."""
     usual = row_readers.find_negative_columns(self.columns, row)
-    found = columns.fill_from(row_readers.drop_missing_columns(usual, row))
+    found = columns.fill_from(row_readers.drop_missing_columns(
+        usual, row, 'second', 'choices'))
     others = row_readers.find_unread_columns(row, found, ())
     values = [row.columns[name] for name in others]
     if columns.first or found.second or not any(
@@ -414,10 +418,22 @@ class RelatedTexts(ExampleFormat):
 
   def split_row(self, row, columns):
     """Split a row with several positives into a row per positive."""
-    return row_readers.split_positives(row, columns.fill_from(self.columns).second)
+    names = columns.fill_from(self.columns).second
+    value, name = row_readers.column_value(row, names), row_readers.find_column(row, names)
+    if not isinstance(value, list) or name not in row.columns:
+      return [row]
+    return [LabeledRow(row.columns | {name: one and [one]}, row.where) for one in value or [None]]
 
   def read(self, row, columns):
-    return row_readers.read_related_texts(row, columns)
+    """Read an anchor, its positive and its negatives, as far as there are columns for them."""
+    texts = [row_readers.read_text(row, columns.first)]
+    if columns.second:
+      texts += row_readers.read_text_list(row, columns.second, 'second')[:1]
+    for name in filter(None, columns.choices.split(',')):
+      if row_readers.column_value(row, name) not in (None, '', []):
+        texts += row_readers.read_text_list(row, name, 'choices')
+    example = Example(tuple(texts), where=row.where, key=row_readers.row_key(row))
+    return row_readers.RawExample(example)
 
   def name_prediction(self, task, example, prediction, text, starts):
     return Value(prediction.value)

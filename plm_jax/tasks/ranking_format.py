@@ -42,9 +42,7 @@ class QueryDocuments(ExampleFormat):
   def guess_columns(self, columns, row):
     """Fill in the columns; negatives may have a column each."""
     usual = row_readers.find_negative_columns(self.columns, row)
-    if row_readers.column_value(row, usual.choices.split(',')[0]) is None:
-      usual = dataclasses.replace(usual, choices='')
-    return columns.fill_from(usual)
+    return columns.fill_from(row_readers.drop_missing_columns(usual, row, 'choices'))
 
   def read(self, row, columns):
     query = row_readers.read_text(row, columns.first)
@@ -160,7 +158,6 @@ def get_teacher_scores(examples: Sequence[Example]) -> list[Example]:
 def relevance_errors(task: Any, example: Example, prediction: Any) -> np.ndarray:
   """Return how far the score of each document is from its relevance, from 0 to 1."""
   scores = np.asarray(prediction.scores, np.float64)
-  if task.activation == 'none':
-    scores = sigmoid(scores)
+  scores = sigmoid(scores) if task.activation == 'none' else scores
   truth = np.asarray(example.label or [0.0] * len(scores), np.float64)
   return np.abs(scores - np.clip(truth / max(1.0, truth.max(initial=0)), 0, 1))
