@@ -112,9 +112,8 @@ class ImportedCheckpoint:
   def labels(self) -> tuple[str, ...]:
     """Names of the classes (id2label), LABEL_0, LABEL_1, ... if only their number is stated."""
     unnamed = [f'LABEL_{number}' for number in range(self.extra.get('num_labels') or 0)]
-    names = self.extra.get('id2label') or unnamed
-    if not isinstance(names, Mapping):
-      names = dict(enumerate(names))
+    stated = self.extra.get('id2label') or unnamed
+    names = stated if isinstance(stated, Mapping) else dict(enumerate(stated))
     return tuple(str(names[number]) for number in sorted(names, key=int))
 
   def model(self) -> ModelWithHeads:
@@ -207,9 +206,9 @@ def load(
     params = {name: np.asarray(x) for name, x in params.items()}
   kept = attributes.IGNORED | family.ignored
   extra = {name: value for name, value in hf_config.items() if name in kept}
-  origins = {}
-  if family is get_family(family.name):  # names of another library than is written help no export
-    origins = {name: (new, source.tensors[name][1]) for name, new in original.items()}
+  # Names of another library than is written help no export.
+  names = original.items() if family is get_family(family.name) else ()
+  origins = {name: (new, source.tensors[name][1]) for name, new in names}
   tokenizer, settings = tokenizer_files.load(folder), generation.read_generation_config(folder)
   return ImportedCheckpoint(
       config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra,

@@ -64,7 +64,12 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     if value is not None and not accepts(value):
       wrong.append(f'attribute {name} is {abbreviate(value)}, expected {wanted}')
 
-  expect('architectures', is_list_of_names, 'a list of names')
+  def has_all_numbers(value):
+    is_object = isinstance(value, dict) and {*value} == {str(n) for n in range(len(value))}
+    return is_object or isinstance(value, list)
+
+  expect('architectures', lambda x: isinstance(x, list) and all(type(name) is str for name in x),
+         'a list of names')
   expect('id2label', has_all_numbers, 'an object with a name for each of the numbers 0, 1, ...')
   counts, rates = {'num_labels'}, set()
   for head in family.heads.values():
@@ -79,18 +84,6 @@ def check_hf_config(family: Family, hf_config: Mapping[str, Any]) -> None:
     expect(attribute.theirs, lambda x, most=most: not isinstance(x, int) or abs(x) <= most,
            f'at most {most:,}')
   raise_problems(wrong, 'cannot convert the configuration')
-
-
-def has_all_numbers(value: Any) -> bool:
-  """Tell whether a JSON value is a list, or an object whose keys are the numbers from 0."""
-  if isinstance(value, dict):
-    return {*value} == {str(number) for number in range(len(value))}
-  return isinstance(value, list)
-
-
-def is_list_of_names(value: Any) -> bool:
-  """Tell whether a JSON value is a list of strings."""
-  return isinstance(value, list) and all(type(name) is str for name in value)
 
 
 def is_number(value: Any) -> bool:
@@ -232,8 +225,8 @@ def set_labels(
 
   Raises ConvertError where the number of names is not the number of classes.
   """
-  if names and len({*names}) != number:
-    raise ConvertError(f'the head has {number} classes, for which there are {len({*names})} '
+  if names and len(set(names)) != number:
+    raise ConvertError(f'the head has {number} classes, for which there are {len(set(names))} '
                        f'names: {abbreviate(list(names))}')
   if len(hf_config.get('id2label') or ()) == number:
     return

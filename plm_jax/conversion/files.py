@@ -54,7 +54,10 @@ class SafeTensorsFolder:
   def read_index(self) -> dict[str, list[str]]:
     """Read the index: shard -> the tensors that it should hold."""
     if not (self.folder / INDEX_FILE).exists():
-      raise ConvertError(describe_missing_tensors(self.folder))
+      paths = self.folder.iterdir() if self.folder.is_dir() else ()
+      others = sorted(path.name for path in paths if path.suffix in UNSUPPORTED_SUFFIXES)
+      advice = f'. {describe_unsupported(", ".join(others))}' if others else ''
+      raise ConvertError(f'{self.folder} has no {SINGLE_FILE}{advice}')
     return read_shards(self.folder / INDEX_FILE)
 
   def read(self, name: str, index: Index | None = None) -> np.ndarray:
@@ -276,14 +279,6 @@ def read_shards(path: pathlib.Path) -> dict[str, list[str]]:
              if not child_path(path.parent, shard).is_file()]
   raise_problems(missing, f'{path} names files that are not there')
   return shards
-
-
-def describe_missing_tensors(folder: pathlib.Path) -> str:
-  """Return an error message for a folder without safetensors: what it has instead."""
-  paths = folder.iterdir() if folder.is_dir() else ()
-  found = sorted(path.name for path in paths if path.suffix in UNSUPPORTED_SUFFIXES)
-  text = f'{folder} has no {SINGLE_FILE}'
-  return f'{text}. {describe_unsupported(", ".join(found))}' if found else text
 
 
 def describe_unsupported(names: str) -> str:

@@ -44,7 +44,10 @@ class FlaxCheckpoint:
     other than arrays.
     """
     flat: dict[str, np.ndarray] = {}
-    for path in list_shards(folder):
+    single, index = folder / SINGLE_FILE, folder / INDEX_FILE
+    paths = ([single] if single.is_file()
+             else [child_path(folder, shard) for shard in read_shards(index)])
+    for path in paths:
       flat |= read_arrays(path)
     old = any('.attention.self.out.' in name for name in flat)
     self.arrays: dict[str, np.ndarray] = {}
@@ -65,13 +68,6 @@ class FlaxCheckpoint:
 def is_flax(folder: pathlib.Path) -> bool:
   """Tell whether a folder has such a file."""
   return (folder / SINGLE_FILE).is_file() or (folder / INDEX_FILE).is_file()
-
-
-def list_shards(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Return the files of a checkpoint. Raises ConvertError for an index that names missing ones."""
-  if (folder / SINGLE_FILE).is_file():
-    return [folder / SINGLE_FILE]
-  return [child_path(folder, shard) for shard in read_shards(folder / INDEX_FILE)]
 
 
 def read_arrays(path: pathlib.Path) -> Iterator[tuple[str, np.ndarray]]:

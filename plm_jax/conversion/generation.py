@@ -145,8 +145,7 @@ def end_ids(
     contents = read_config(epath.Path(folder))
     for key in END_TOKEN_KEYS:
       name = contents.get(key)
-      if isinstance(name, dict):
-        name = name.get('content')
+      name = name.get('content') if isinstance(name, dict) else name
       if name in tokenizer.pieces:
         found.add(tokenizer.pieces.index(name))
     found = {one for one in found if one < len(tokenizer.pieces)}

@@ -153,9 +153,7 @@ def find_megatron(path: PathType) -> pathlib.Path | None:
   steps = [path]
   if is_regular_file(path / LATEST):
     step = storage.read_text(path / LATEST, 1 << 10, ConvertError).strip()
-    if step.isdecimal():
-      step = f'iter_{int(step):07}'
-    steps.append(child_path(path, step))
+    steps.append(child_path(path, f'iter_{int(step):07}' if step.isdecimal() else step))
   for step in steps:
     for place in [step] + [step / rank for rank in RANK_FOLDERS]:
       if not (place / FILE).is_file():

@@ -228,7 +228,7 @@ def find_wrapper(family: Family, names: Iterable[str]) -> str:
   known; where some are known with it, nothing is wrapped. The prefix of another family is no
   wrapper: such a file is not what its configuration says.
   """
-  rules = [*family.rules]
+  rules = list(family.rules)
   for head in family.heads.values():
     rules += head.rules
   known = {re.sub(r'{n}|\d+', '#', rule.theirs) for rule in rules}

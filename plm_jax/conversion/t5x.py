@@ -107,9 +107,8 @@ class T5XCheckpoint:
   def torch_shape(self, place: TensorLocation) -> Shape:
     """Return transformers' shape: transposed, except for the table of tokens."""
     shape = tuple(self.open_array(place.name).shape)
-    if place.layer is not None:
-      shape = (shape[0], *shape[2:])
-    shape = matrix_shape(place.name, shape)
+    own = shape if place.layer is None else (shape[0], *shape[2:])
+    shape = matrix_shape(place.name, own)
     return shape if place.name == TOKEN_TABLE else shape[::-1]
 
   def open_array(self, name: str) -> Any:
@@ -151,9 +150,7 @@ class T5XCheckpoint:
     size = leaf.dtype.numpy_dtype.itemsize
     described = math.prod(leaf.shape) * size
     chunk = math.prod(leaf.chunk_layout.read_chunk.shape) * size
-    limit = MAX_COMPRESSION * there
-    if there:
-      limit = max(limit, MAX_CONSTANT_BYTES)
+    limit = max(MAX_COMPRESSION * there, MAX_CONSTANT_BYTES) if there else 0
     if described > limit:
       raise ConvertError(
           f'{path} describes {described:,} bytes of numbers, in files of {there:,} bytes')

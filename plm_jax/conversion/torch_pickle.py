@@ -420,9 +420,8 @@ def flatten_nested(
     raise ConvertError(f'{path} has dictionaries too deep inside one another')
   found = 0
   for name, value in state.items():
-    inner = [(f'{prefix}{name}', value)]
-    if isinstance(value, dict):
-      inner = flatten_nested(value, path, f'{prefix}{name!s:.200}.')
+    inner = (flatten_nested(value, path, f'{prefix}{name!s:.200}.') if isinstance(value, dict)
+             else [(f'{prefix}{name}', value)])
     for item in inner:
       found += 1
       if found > MAX_NAMES:
