@@ -95,9 +95,8 @@ def simple_baseline(
   is_limited = len(train) > MAX_TRAIN_EXAMPLES
   if is_limited:
     train = random.Random(0).sample(list(train), MAX_TRAIN_EXAMPLES)
-  fit = SIMPLE_BASELINES.get(task.example_kind)
-  if task.example_kind == 'regression' and task.head == 'embedding':
-    fit = compare_pairs
+  compares = task.example_kind == 'regression' and task.head == 'embedding'
+  fit = compare_pairs if compares else SIMPLE_BASELINES.get(task.example_kind)
   baseline = fit(task, train, dev) if fit else None
   if baseline and is_limited:
     return baseline._replace(name=f'{baseline.name} of {MAX_TRAIN_EXAMPLES:,} examples')

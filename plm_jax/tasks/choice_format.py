@@ -52,7 +52,15 @@ class Choices(ExampleFormat):
 
   def guess_columns(self, columns, row):
     """Fill in the columns; choices may have a column each."""
-    return columns.fill_from(find_choice_columns(self.columns, row))
+    usual = self.columns
+    if row_readers.column_value(row, usual.choices) is None:
+      for prefix, suffixes in itertools.product(CHOICE_PREFIXES, CHOICE_SUFFIXES):
+        names = [f'{prefix}{suffix}' for suffix in suffixes]
+        found = list(itertools.takewhile(row.columns.__contains__, names))
+        if len(found) > 1 and (prefix or suffixes[0] == 'A'):
+          usual = dataclasses.replace(usual, choices=','.join(found))
+          break
+    return columns.fill_from(usual)
 
   def read(self, row, columns):
     return read_choice(row, columns)
@@ -119,18 +127,6 @@ class Choices(ExampleFormat):
 
 
 CHOICE = Choices()
-
-
-def find_choice_columns(usual: Columns, row: LabeledRow) -> Columns:
-  """Return default columns, with a column per choice where a row has them in place of a list."""
-  if row_readers.column_value(row, usual.choices) is not None:
-    return usual
-  for prefix, suffixes in itertools.product(CHOICE_PREFIXES, CHOICE_SUFFIXES):
-    names = [f'{prefix}{suffix}' for suffix in suffixes]
-    found = list(itertools.takewhile(row.columns.__contains__, names))
-    if len(found) > 1 and (prefix or suffixes[0] == 'A'):
-      return dataclasses.replace(usual, choices=','.join(found))
-  return usual
 
 
 def read_choice(row: LabeledRow, columns: Columns) -> RawExample:

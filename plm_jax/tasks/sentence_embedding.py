@@ -254,9 +254,9 @@ class EmbeddingTask(GroupedTask):
           batch['weight'][:, 0], batch['real'][:, 0], batch['label'][:, 0], logits, target, texts,
           scores, guide)
       prefix = vectors[..., :size]
-      if self.vector_loss.euclidean and size < vectors.shape[-1]:
-        prefix = l2_normalize(prefix)  # as MatryoshkaLoss of sentence-transformers does
-      losses[name] = self.vector_loss(prefix, group)
+      # As MatryoshkaLoss of sentence-transformers does.
+      normalizes = self.vector_loss.euclidean and size < vectors.shape[-1]
+      losses[name] = self.vector_loss(l2_normalize(prefix) if normalizes else prefix, group)
     return losses
 
   @property

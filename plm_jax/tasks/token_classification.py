@@ -100,9 +100,9 @@ class TaggingTask(CalibratedTask):
     vocab = tokenizer.vocab
     room = length - self.input_format.count_special(vocab, 1)
     parts, skipped = split_sentences(examples, tokenizer, room, self.stride)
-    rows = [[part] for part in parts]
-    if self.context == 'document':
-      rows = join_neighbors(parts, [example.document for example in examples], room)
+    documents = [example.document for example in examples]
+    rows = (join_neighbors(parts, documents, room) if self.context == 'document'
+            else [[part] for part in parts])
     tokens, types, summaries, tags, marks, words = [], [], [], [], [], []
     words_before = row_offsets(len(example.texts) for example in examples)
     for row_parts in rows:
