@@ -139,11 +139,9 @@ def side_rules(name: str) -> tuple[Rule, ...]:
   """Make the rules of the 'encoder' or the 'decoder'."""
   ours, theirs = f'backbone/{name}', f'model.{name}'
   block, layer = f'{ours}/stack/layers/block', f'{theirs}.layers.{{n}}'
-  cross_attention = ()
-  if name == 'decoder':
-    cross_attention = join_rules(
-        attention_rules(f'{block}/cross', f'{layer}.encoder_attn'),
-        norm_rules(f'{block}/cross_norm', f'{layer}.encoder_attn_layer_norm'))
+  cross_attention = join_rules(
+      attention_rules(f'{block}/cross', f'{layer}.encoder_attn'),
+      norm_rules(f'{block}/cross_norm', f'{layer}.encoder_attn_layer_norm'))
   return join_rules(
       Rule('backbone/tokens', f'{theirs}.embed_tokens.weight', copy=True,
            applies_to=shares_table),
@@ -151,7 +149,7 @@ def side_rules(name: str) -> tuple[Rule, ...]:
       norm_rules(f'{ours}/embeddings/norm', f'{theirs}.layernorm_embedding'),
       attention_rules(f'{block}/attention', f'{layer}.self_attn'),
       norm_rules(f'{block}/attention_norm', f'{layer}.self_attn_layer_norm'),
-      cross_attention,
+      cross_attention if name == 'decoder' else (),
       dense_rules(f'{block}/mlp/up', f'{layer}.fc1'),
       dense_rules(f'{block}/mlp/down', f'{layer}.fc2'),
       norm_rules(f'{block}/mlp_norm', f'{layer}.final_layer_norm'),
@@ -252,21 +250,16 @@ FAMILY = Family(
 )
 
 
-def make_pre_norm(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-  """Move norms before sublayers, with one more after each side (Liu et al. 2020, section 2.2).
-
-  Token embeddings are multiplied by sqrt(D), as released.
-  """
-  return validation.with_paths(
-      config, {'block.norm_at': 'pre', 'embed_factor': config.block.width ** 0.5})
-
-
 def mbart_large(dtype: Dtype = 'float32') -> EncoderDecoderConfig:
   """Make mBART of 25 languages: 12 + 12 layers, hidden size 1024, 611M parameters.
 
   The vocabulary has 250,000 tokens and those of the languages.
   """
-  return dataclasses.replace(make_pre_norm(large(dtype)), vocab=250_027)
+  config = large(dtype)
+  # Norms before sublayers, with one more after each side (section 2.2 of the paper); token
+  # embeddings are multiplied by sqrt(D), as released.
+  return validation.with_paths(config, {
+      'block.norm_at': 'pre', 'embed_factor': config.block.width ** 0.5, 'vocab': 250_027})
 
 
 def mbart_large_50(dtype: Dtype = 'float32') -> EncoderDecoderConfig:

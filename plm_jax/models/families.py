@@ -96,7 +96,7 @@ def build_head(
         f'{", ".join(f"{part}=True" for part in missing)}')
   if not head.verbalizer:
     return with_pooling(head.make(config, classes), family, config)
-  if len({*words}) != classes or not all(0 <= word < config.vocab for word in words):
+  if len(set(words)) != classes or not all(0 <= word < config.vocab for word in words):
     raise ConvertError(
         f'classes of models of type {family} are words of one token: give {classes} different ids '
         f'below {config.vocab:,}, got {abbreviate(list(words))}')

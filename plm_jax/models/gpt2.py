@@ -83,10 +83,9 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
   A model with sliding windows gets the model_type gpt3, because transformers' GPT-2 has full
   attention only.
   """
-  inner = hf_config['n_inner']
-  if inner == 4 * hf_config['n_embd']:
-    inner = None
-  hf_config = {**hf_config, 'n_inner': inner, 'n_ctx': hf_config['n_positions']}
+  is_usual = hf_config['n_inner'] == 4 * hf_config['n_embd']
+  hf_config = {**hf_config, 'n_inner': None if is_usual else hf_config['n_inner'],
+               'n_ctx': hf_config['n_positions']}
   windows = hf_config.pop('windows')
   if not windows:
     return hf_config

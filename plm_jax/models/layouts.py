@@ -252,11 +252,6 @@ def select(x: np.ndarray, index: Index | None) -> np.ndarray:
   return x if index is None else x[index]
 
 
-def full_index(shape: Shape) -> Index:
-  """Return the index that selects all of an array."""
-  return tuple(slice(0, size) for size in shape)
-
-
 def index_shape(index: Index) -> Shape:
   """Return the shape of the part that an index selects."""
   return tuple(i.stop - i.start for i in index)
@@ -270,4 +265,4 @@ def join_axes(index: Index, shape: Shape) -> tuple[slice, Index]:
     original array.
   """
   first, rest = index[0], math.prod(shape[1:])
-  return slice(first.start * rest, first.stop * rest), (first, *full_index(shape[1:]))
+  return slice(first.start * rest, first.stop * rest), (first, *(slice(0, n) for n in shape[1:]))

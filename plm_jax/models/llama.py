@@ -163,9 +163,8 @@ def parse_scaling(parameters: Mapping[str, Any], longest: int) -> Unscaled:
     original = take('original_max_position_embeddings', longest)
     factor = float(take('factor', longest / original))
     scale, scale_all = take('mscale', 0.0), take('mscale_all_dim', 0.0)
-    ratio = 0.0
-    if scale and scale_all:
-      ratio = yarn_temperature(factor, scale) / yarn_temperature(factor, scale_all)
+    ratio = (yarn_temperature(factor, scale) / yarn_temperature(factor, scale_all)
+             if scale and scale_all else 0.0)
     scaling = YarnScaling(
         factor, original, float(take('beta_fast', 32.0)), float(take('beta_slow', 1.0)),
         take('truncate', True), float(take('attention_factor', ratio)))

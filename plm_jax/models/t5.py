@@ -120,9 +120,8 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   activation = 'gelu_new' if kind == 'gated-gelu' else kind.removeprefix('gated-')
   scaled = hf_config.pop(
       'scale_decoder_outputs', hf_config.get('tie_word_embeddings') is not False)
-  decoder_layers = hf_config.get('num_decoder_layers')
-  if decoder_layers is None:
-    decoder_layers = layers
+  stated = hf_config.get('num_decoder_layers')
+  decoder_layers = layers if stated is None else stated
   classes = set(hf_config.get('architectures') or ())
   if {'T5EncoderModel', 'T5ForTokenClassification'} & classes:
     # These classes have no decoder, whatever the other attributes state.
@@ -193,10 +192,8 @@ def side_rules(name: str, shared: bool = True) -> tuple[Rule, ...]:
   ours, theirs = f'backbone/{name}/stack', f'{name}.block.{{n}}.layer'
   block = f'{ours}/layers/block'
   buckets = 'layer.0.SelfAttention.relative_attention_bias.weight'
-  if shared:
-    bias = Rule(f'{ours}/buckets', f'{name}.block.0.{buckets}')
-  else:
-    bias = Rule(f'{block}/attention/buckets', f'{name}.block.{{n}}.{buckets}')
+  bias = (Rule(f'{ours}/buckets', f'{name}.block.0.{buckets}') if shared
+          else Rule(f'{block}/attention/buckets', f'{name}.block.{{n}}.{buckets}'))
   last, cross_attention = 1, ()
   if name == 'decoder':
     last = 2
