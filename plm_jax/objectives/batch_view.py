@@ -242,10 +242,9 @@ class BatchReader:
       values = np.atleast_1d(x)
       if 'weight' in row and row['weight'].shape == values.shape:
         values = values[row['weight'] > 0]
-      if name == 'label' and names and values.dtype.kind == 'i':
-        texts = [f'{value} ({names[value]})' for value in values.tolist()]
-      else:
-        texts = [format_number(value) for value in values.tolist()]
+      named = name == 'label' and names and values.dtype.kind == 'i'
+      texts = [f'{value} ({names[value]})' if named else format_number(value)
+               for value in values.tolist()]
       found[name] = ', '.join(texts)
     return found
 
@@ -296,7 +295,7 @@ def token_numbers(row: Mapping[str, np.ndarray], tokens: np.ndarray) -> dict[str
 
 def is_informative(name: str, values: np.ndarray) -> bool:
   """Return whether numbers add something to the tokens: they differ, and do not just count."""
-  if len({*values.tolist()}) <= 1:
+  if len(set(values.tolist())) <= 1:
     return False
   counts = np.arange(len(values)) + values[0]
   return not (name in ('place', 'words') and np.array_equal(values, counts))

@@ -278,8 +278,7 @@ def draw_spanbert_spans(
     first = words[anchor]
     span = (words >= first) & (words < first + length) & (first > 0) & ~chosen[anchor]
     spent = chosen.sum() + jnp.cumsum(span & ~chosen)
-    if whole:
-      spent = spent[last]
+    spent = spent[last] if whole else spent
     return chosen | (span & (spent <= number)), None
 
   return jax.lax.scan(add, jnp.zeros(size, bool), (anchors, wanted), unroll=UNROLL)[0]
@@ -385,14 +384,11 @@ def replace_tokens(
   """
   positions, weights = chosen
   draw_key, id_key = jax.random.split(key)
-  if spans is None:
-    draw = jax.random.uniform(draw_key, positions.shape)
-  else:
-    draw = jax.random.uniform(draw_key, (tokens.shape[0] + 1,))[spans[positions]]
+  draw = (jax.random.uniform(draw_key, positions.shape) if spans is None
+          else jax.random.uniform(draw_key, (tokens.shape[0] + 1,))[spans[positions]])
   random_id = jax.random.randint(id_key, positions.shape, 0, vocab.size)
-  mask = vocab.mask
-  if others is not None:
-    mask = jnp.where(others[positions] < 0, random_id, others[positions])
+  mask = (vocab.mask if others is None
+          else jnp.where(others[positions] < 0, random_id, others[positions]))
   changed = jnp.where(draw < sum(shares), random_id, tokens[positions])
   new = jnp.where(draw < shares[0], mask, changed)
   return tokens.at[jnp.where(weights > 0, positions, tokens.shape[0])].set(new, mode='drop')

@@ -170,9 +170,8 @@ class Distillation(Objective):
       heads['inside'] = LayerStatesHead()
     teacher_module = ModelWithHeads(teacher.backbone(packed), heads, self.inner is not None)
 
-    fit = None
-    if self.inner and self.inner.projects_student:
-      fit = make_dense(model.block, teacher.block.width)
+    projects = self.inner and self.inner.projects_student
+    fit = make_dense(model.block, teacher.block.width) if projects else None
     return StudentTeacher(
         model.backbone(packed), self.heads(model), teacher_module, self, model, fit)
 
@@ -271,9 +270,8 @@ class StudentTeacher(nn.Module):
 
   def __call__(self, batch, rows=None):
     objective = self.objective
-    asked = batch
-    if objective.targets == 'all':
-      asked = {name: x for name, x in batch.items() if name != 'positions'}
+    asked = {name: x for name, x in batch.items()
+             if name != 'positions' or objective.targets != 'all'}
     if objective.inner:
       output = self.backbone(batch, rows, within=True)
     else:
@@ -281,7 +279,7 @@ class StudentTeacher(nn.Module):
     taught = jax.lax.stop_gradient(self.teacher(asked))
     outputs = {}
     if objective.cosine:
-      outputs = {'hidden': output.hidden, 'taught_hidden': taught['hidden']}
+      outputs |= {'hidden': output.hidden, 'taught_hidden': taught['hidden']}
     for name, head in self.heads.items():
       logits = head(output, asked, rows)
       outputs[name] = logits

@@ -187,7 +187,10 @@ class Relations(ValidatedConfig):
       if name == 'attention':
         readings[name] = attention_logits(states, model, layer)
       else:
-        readings[name] = relation_logits(vectors[name][layer], self.heads)
+        # [batch, length, attention heads, head size] -> [batch, length, relation heads, size]
+        x = vectors[name][layer]
+        x = x.reshape(*x.shape[:2], self.heads or x.shape[2], -1)
+        readings[name] = multiply_query_key(x, x) * x.shape[-1] ** -0.5
     return readings
 
   def losses(self, own: LayerReadings, taught: LayerReadings, mask) -> Losses:
@@ -227,21 +230,6 @@ def attention_logits(states: LayerStates, model, layer: int) -> jax.Array:
   scale = model.block.attention.scale or model.block.head_dim ** -0.5
   logits = multiply_query_key(states.query[layer], states.key[layer]) * scale
   return logits if states.bias is None else logits + states.bias[layer]
-
-
-def relation_logits(vectors, heads: int) -> jax.Array:
-  """Compute the scaled products of the vectors of all tokens with each other.
-
-  Args:
-    vectors: [batch, length, attention heads, head size].
-    heads: number of relation heads to split vectors into; 0: the attention heads.
-
-  Returns:
-    float32 [batch, heads, length, length], divided by the root of a head's size.
-  """
-  if heads:
-    vectors = vectors.reshape(*vectors.shape[:2], heads, -1)
-  return multiply_query_key(vectors, vectors) * vectors.shape[-1] ** -0.5
 
 
 def comparison_mask(batch: Mapping[str, Any], causal: bool) -> jax.Array:

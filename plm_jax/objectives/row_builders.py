@@ -109,8 +109,7 @@ class FullSentences(RowBuilder):
     row = put(tokens, specials)
     # Special tokens belong to the document before them, [CLS] to the first.
     segment = jnp.maximum(jax.lax.cummax(put(segments, 0)), segments[0])
-    if self.together:
-      segment = jnp.minimum(segment, 1)
+    segment = jnp.minimum(segment, 1) if self.together else segment
     return dict(
         tokens=row, segments=jnp.where(at <= end, segment, 0), types=jnp.zeros_like(row),
         words=put(words, 0))
