@@ -58,11 +58,9 @@ class FewShotConfig(ValidatedConfig):
   def task(self, name: str) -> 'FewShotTask':
     """Return the task of this name, with the options applied."""
     task = TASKS[name]
-    if self.template:
-      task = dataclasses.replace(task, template=self.template)
-    if self.normalize != 'task':
-      task = dataclasses.replace(task, normalize=self.normalize)
-    return task
+    normalize = task.normalize if self.normalize == 'task' else self.normalize
+    return dataclasses.replace(
+        task, template=self.template or task.template, normalize=normalize)
 
   def questions(
       self, name: str) -> tuple[list['FewShotExample'], list['FewShotExample']]:
@@ -356,7 +354,10 @@ def evaluate_few_shot(
         FewShotPrediction(example, prompt, tuple(own), tuple(values), chosen, right))
   chances = [1 / len(example.choices) for example in examples if len(example.choices) > 1]
   chance = sum(chances) / len(examples)
-  return FewShotResult(tuple(predictions), chance, majority_accuracy(examples))
+  # The majority-class baseline; of single choices, the share of the most frequent answer.
+  answers = [one.label if len(one.choices) > 1 else one.choices[one.label] for one in examples]
+  majority = max(collections.Counter(answers).values()) / len(answers)
+  return FewShotResult(tuple(predictions), chance, majority)
 
 
 def normalize_score(
@@ -410,15 +411,6 @@ def sample_subset(
 def format_answer(choice: str) -> str:
   """Format a choice as the continuation of a question."""
   return f' {choice}'
-
-
-def majority_accuracy(examples: Sequence[FewShotExample]) -> float:
-  """Compute the accuracy of the majority-class baseline.
-
-  With a single choice per question, this is the share of the most frequent answer.
-  """
-  answers = [one.label if len(one.choices) > 1 else one.choices[one.label] for one in examples]
-  return max(collections.Counter(answers).values()) / len(answers)
 
 
 def prediction_record(prediction: FewShotPrediction) -> dict[str, Any]:

@@ -74,9 +74,8 @@ def perplexity(
   # Without a begin-of-text token the first token is given, not predicted, as in transformers.
   begin = scorer.start_ids(1)
   ids = [begin + some for some in scorer.tokenizer.encode_batch(texts)]
-  predicted = texts
-  if not begin:
-    predicted = [text_after_first_token(scorer.tokenizer, text) for text in texts]
+  predicted = (texts if begin
+               else [text_after_first_token(scorer.tokenizer, text) for text in texts])
   longest = max(map(len, ids))
   if longest < 2:
     raise ConfigError('there is no token to predict: without a start, the first token of each text '
