@@ -340,9 +340,8 @@ def stream_heldout(feed: TextFeed, phase: Phase, mesh) -> Iterator[Any]:
   rows = sharding.host_rows(phase.batch, mesh)
   share = max(1, config.train.eval_batches // max(1, len(opened)))
   for corpus, windows in opened.items():
-    most = share
-    if config.mode == 'train' and windows.meta.heldout_path:  # a held-out text of its own
-      most = None
+    # All of a held-out text of its own.
+    most = None if config.mode == 'train' and windows.meta.heldout_path else share
     batches = heldout_batches(
         windows, phase.batch, rows, most, corpus, is_continuous(config))
     for batch in batches:
@@ -356,8 +355,8 @@ def corpus_names(config: PretrainRun) -> tuple[str, ...]:
   objective: Any = config.objective
   pair = getattr(objective, 'pair', None)
   names = getattr(objective, 'languages', ()) or getattr(pair, 'languages', ())
-  if len(names) != len(config.data.path):
-    names = tuple(text_sources.short_name(path) for path in config.data.path)
+  if len(names) != len(config.data.path):  # the objective does not know them
+    names = tuple(map(text_sources.short_name, config.data.path))
   repeats = [names[:number].count(name) for number, name in enumerate(names)]
   return tuple(f'{name}-{number + 1}' if number else name
                for name, number in zip(names, repeats, strict=True))

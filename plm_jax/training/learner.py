@@ -23,9 +23,8 @@ def make_learner(config: RunConfig, vocab: Vocab) -> Learner:
   """
   model, objective = build_model(config, vocab), phase_objective(config, config.train.phases[-1])
   select = make_selection(config)
-  matrices = None
-  if config.optim.uses_matrices:
-    matrices = muon.matrix_dimensions(parameter_shapes(config, model))
+  matrices = (muon.matrix_dimensions(parameter_shapes(config, model))
+              if config.optim.uses_matrices else None)
   optimizer = make_optimizer(
       config.optim, config.train.steps, pace=config.train.steps_and_tokens,
       parts=objective.optimizer_hints.groups, select=select, matrices=matrices)

@@ -72,9 +72,8 @@ class MetricsWriter:
     folder = storage.resolve_path(folder)
     self.path = folder / 'metrics.jsonl'
     with storage.io_errors_as(self.path, 'read'):
-      before = ''
-      if self.path.exists():
-        before = storage.read_bytes(self.path, READ_LIMIT).decode('utf-8', 'replace')
+      content = storage.read_bytes(self.path, READ_LIMIT) if self.path.exists() else b''
+    before = content.decode('utf-8', 'replace')
     kept = lines_until(before, step)
     if kept != before:
       storage.write(self.path, kept)

@@ -154,7 +154,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       if done % config.train.save_every == 0 or ended or stopped:
         checkpoints.save(done, state.parts, {**meta, 'unevaluated': due and stopped})
       for name in feed.named_steps.get(done, ()):
-        save_named_checkpoint(folder / NAMED_FOLDER / name, done, state.params, meta)
+        with contextlib.closing(Checkpoints(folder / NAMED_FOLDER / name, keep=1)) as named:
+          named.save(done, {'params': state.params}, meta)  # unless it is there
       if stopped or ended:
         break
     checkpoints.wait()
@@ -168,17 +169,6 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     return TrainingResult(
         int(state.step), state.params, not stopped, time.time() - started, heldout,
         feed.epochs(int(state.step)), best.step)
-
-
-def save_named_checkpoint(
-    folder: epath.Path, step: int, params: Any, meta: Mapping[str, Any]) -> None:
-  """Save parameters in a folder of their own, unless they are there.
-
-  Raises:
-    CheckpointError: they could not be written.
-  """
-  with contextlib.closing(Checkpoints(folder, keep=1)) as checkpoints:
-    checkpoints.save(step, {'params': params}, meta)
 
 
 def open_run(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,

@@ -17,7 +17,7 @@ from plm_jax.objectives import metric_names
 from plm_jax.optim.optimizers import make_schedule
 from plm_jax.progress import is_terminal
 from plm_jax.training import run_metrics
-from plm_jax.training.writers import ScalarWriter, WeightsAndBiases
+from plm_jax.training.writers import WeightsAndBiases
 
 BAR = '{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {elapsed}{postfix}'
 """format of the progress bar, without tqdm's own rate, in which the compilation of the first step
@@ -39,8 +39,12 @@ class TrainingLog:
         make_schedule(config.optim, config.train.steps, config.train.steps_and_tokens))
     self.leads, self.writer = jax.process_index() == 0, None
     if self.leads:
+      loggers = []
+      if config.train.wandb:
+        values = serialization.to_json(config)
+        loggers.append(WeightsAndBiases(config.train.wandb, config.title, folder, values))
       self.writer = run_metrics.MetricsWriter(
-          folder, start, *make_loggers(config, folder), on_failure=on_failure)
+          folder, start, *loggers, on_failure=on_failure)
     self.draws = self.leads and is_terminal()  # else one line per log_every
     self.bar = tqdm(
         total=config.train.steps, initial=start, disable=not self.draws, dynamic_ncols=True,
@@ -234,11 +238,3 @@ def join_within(parts: Sequence[str], width: int) -> str:
       break
     line += f', {part}'
   return line
-
-
-def make_loggers(config: RunConfig, folder: epath.Path) -> list[ScalarWriter]:
-  """Make the writers that send metrics away: Weights & Biases, where a project is given."""
-  if not config.train.wandb:
-    return []
-  values = serialization.to_json(config)
-  return [WeightsAndBiases(config.train.wandb, config.title, folder, values)]

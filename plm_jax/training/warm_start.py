@@ -205,9 +205,8 @@ def load_warm_start(config: RunConfig, params, layout):
   theirs = common_subtree(shapes, own)
 
   # Vocabulary expansion: fine-tuning may have more token ids, whose rows are fresh.
-  grown = []
-  if isinstance(config, FinetuneRun):
-    grown = [name for name in names if has_more_ids(own[name], theirs[name])]
+  may_grow = isinstance(config, FinetuneRun)
+  grown = [name for name in names if may_grow and has_more_ids(own[name], theirs[name])]
   others = [name for name in names if name not in grown]
   if grown and not any(shape_differences(own[name], theirs[name]) for name in others):
     known = load_model(folder).params if imported is None else imported
