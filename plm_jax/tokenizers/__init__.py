@@ -101,10 +101,8 @@ def load_file(file: epath.Path, text: BertNormalization | None) -> Tokenizer:
     check_class(file.parent, 'vocab.json')
     # A byte-level vocabulary has a token for every byte, also for the space, 'Ġ'. It may have
     # tokens that end like those of BPE within words, too.
-    if 'Ġ' not in content and any(map(WORD_END.search, content)):
-      base = WordBPE.load(file)
-    else:
-      base = ByteBPE.load(file)
+    is_word_level = 'Ġ' not in content and any(map(WORD_END.search, content))
+    base = (WordBPE if is_word_level else ByteBPE).load(file)
   elif file.suffix == '.model':
     check_class(file.parent, 'SentencePiece')
     base = FairseqSentencePiece.load(file) if file.name == MODEL_FILE else SentencePiece.load(file)

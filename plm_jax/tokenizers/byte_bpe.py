@@ -313,9 +313,8 @@ def read_merges_file(file: epath.Path, ids: Mapping[str, int]) -> list[tuple[str
     raise TokenizerError(f'{file} is a BPE vocabulary without a merges.txt next to it.')
   lines = storage.read_text(path, error=TokenizerError).split('\n')
   # The first line of released files is a version; a merge may begin with '#' too.
-  if lines[0].startswith('#version'):
-    lines = lines[1:]
-  merges = [tuple(line.split(' ')) for line in lines if line]
+  begin = int(lines[0].startswith('#version'))
+  merges = [tuple(line.split(' ')) for line in lines[begin:] if line]
   merged = {''.join(merge) for merge in merges}
   unmerged = [
       token for token in ids if len(token.removesuffix('</w>')) > 1 and token not in merged

@@ -126,7 +126,7 @@ class Tokenizer(abc.ABC):
       return self.encode_flat([text])[0].tolist()
     parts = re.split(f'({"|".join(map(re.escape, ids))})', text)
     encoded = [[ids[part]] if part in ids else self.encode(part) for part in parts]
-    return [*itertools.chain.from_iterable(encoded)]
+    return list(itertools.chain.from_iterable(encoded))
 
   @functools.cached_property
   def _special_ids(self) -> dict[str, int]:
@@ -212,9 +212,8 @@ def read_option(values: Mapping[str, Any], name: str, default: Any, most: int = 
     return default
   if type(value) is type(default) and (not most or 0 <= value <= most):
     return value
-  expected = 'true or false' if default in (True, False) else 'a text'
-  if most:
-    expected = f'a number from 0 to {most:,}'
+  plain = 'true or false' if default in (True, False) else 'a text'
+  expected = f'a number from 0 to {most:,}' if most else plain
   raise TokenizerError(f'{name} is {abbreviate(value)}, expected {expected}')
 
 

@@ -27,7 +27,7 @@ from plm_jax.tokenizers.contract import (
     read_option,
     reject_surrogates,
 )
-from plm_jax.tokenizers.sentencepiece_proto import check_charsmaps, load_protobuf
+from plm_jax.tokenizers.sentencepiece_proto import check_charsmap, load_protobuf
 
 Layout = Literal[
     'bert', 'albert', 'deberta', 'xlnet', 'glm', 'llama', 't5', 'mbart', 'mbart50', 'xlm-r']
@@ -85,7 +85,10 @@ class SentencePiece(Tokenizer):
     self._normalizer = text and text.build_normalizer()
     self._processor = sentencepiece.SentencePieceProcessor()
     try:
-      check_charsmaps(self._proto())
+      proto = self._proto()
+      for spec in (proto.normalizer_spec, proto.denormalizer_spec):
+        if spec.precompiled_charsmap:
+          check_charsmap(spec.precompiled_charsmap)
       self._processor.LoadFromSerializedProto(model)
     except (RuntimeError, DecodeError) as error:
       reason = ' '.join(str(error).split())

@@ -42,13 +42,6 @@ def import_protobuf() -> Any:
       os.environ[switch] = before
 
 
-def check_charsmaps(proto: Any) -> None:
-  """Raise TokenizerError where a character map of a SentencePiece ModelProto is damaged."""
-  for spec in (proto.normalizer_spec, proto.denormalizer_spec):
-    if spec.precompiled_charsmap:
-      check_charsmap(spec.precompiled_charsmap)
-
-
 def check_charsmap(charsmap: bytes) -> None:
   """Raise TokenizerError for a damaged map from characters to normalized characters.
 

@@ -81,14 +81,14 @@ class TokenizerJson(LibraryTokenizer):
     self._special_names = {token['content'] for token in added if token.get('special')}
     self._plain = self._build_plain()
     names = self._list_tokens(added)
-    plain_tokens = model_tokens(model)
+    is_mapping = isinstance(model['vocab'], Mapping)  # else pairs of a token and its score
+    plain_tokens = {entry if is_mapping else entry[0] for entry in model['vocab']}
     new_tokens = [token for token in added if token['content'] not in plain_tokens]
     self._model_size = len(names) - len(new_tokens)
     of_model, others = names[:self._model_size], names[self._model_size:]
     self._token_bytes = list(map(byte_bpe.token_bytes, of_model)) + list(map(str.encode, others))
-    self.pieces = names
-    if self.kind == 'byte_bpe':
-      self.pieces = [byte_bpe.display_token(content) for content in self._token_bytes]
+    self.pieces = ([byte_bpe.display_token(content) for content in self._token_bytes]
+                   if self.kind == 'byte_bpe' else names)
     self._ids = {name: n for n, name in enumerate(names)}
     self.vocab = self._make_vocab()
     self._silent_ids = frozenset(
@@ -284,13 +284,6 @@ def uncomposed_pattern() -> str:
       several.append(chr(code))
   return (r'(?<=[\x{AC00}-\x{D7A3}])(?=[\x{11A8}-\x{11C2}])|'
           rf'(?<=[{"".join(several)}])(?=\p{{M}})')
-
-
-def model_tokens(model: Mapping[str, Any]) -> set[str]:
-  """Return the tokens of a model, without added tokens."""
-  if isinstance(model['vocab'], Mapping):
-    return set(model['vocab'])
-  return {token for token, _ in model['vocab']}
 
 
 def template_step(part: Mapping[str, Any] | None) -> Mapping[str, Any]:

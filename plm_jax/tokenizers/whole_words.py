@@ -97,7 +97,7 @@ class WordTokenizer(Tokenizer):
   @reject_surrogates
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     encoded = [self.encode(text) for text in texts]
-    ids = np.array([*itertools.chain.from_iterable(encoded)], np.uint32)
+    ids = np.array(list(itertools.chain.from_iterable(encoded)), np.uint32)
     return ids, np.array([*map(len, encoded)], np.int64)
 
   @reject_surrogates
