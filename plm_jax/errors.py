@@ -345,9 +345,8 @@ def parse_errors_as(where: object, expected: str, error: type[UserError]) -> Ite
   except BaseException as raised:
     if not isinstance(raised, Exception) and type(raised).__name__ != 'PanicException':
       raise
-    reason = describe_error(raised)
-    if isinstance(raised, LookupError | TypeError):
-      reason = f'{type(raised).__name__}: {raised}'
+    names_type = isinstance(raised, LookupError | TypeError)
+    reason = f'{type(raised).__name__}: {raised}' if names_type else describe_error(raised)
     reason = ' '.join(reason.split())[:300]
     if pointer := describe_lfs_pointer(where):
       raise error(pointer) from raised

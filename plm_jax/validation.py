@@ -177,7 +177,9 @@ def check_value(
     if problem := find_text_problem(value):
       raise ConfigError(f'{named(path)} {problem}: {short_repr(value)}')
   elif isinstance(value, tuple):
-    kinds = typing.get_args(tuple_type(kind, value))
+    if typing.get_origin(kind) is not tuple:  # a union
+      kind = next(one for one in typing.get_args(kind) if matches_type(value, one))
+    kinds = typing.get_args(kind)
     if len(kinds) == 2 and kinds[1] is ...:
       kinds = (kinds[0],) * len(value)
     for number, item in enumerate(value):
@@ -311,13 +313,6 @@ def short_repr(value: Any, most: int = 100) -> str:
     value = value[:most]
   text = repr(value).encode('utf-8', 'backslashreplace').decode()
   return text if len(text) <= most else f'{text[:most]}...'
-
-
-def tuple_type(kind: Any, value: tuple) -> Any:
-  """Return the annotation of a tuple, out of a union of several."""
-  if typing.get_origin(kind) is tuple:
-    return kind
-  return next(one for one in typing.get_args(kind) if matches_type(value, one))
 
 
 def with_paths(config: Any, values: Mapping[str, Any]) -> Any:

@@ -94,7 +94,8 @@ def find_conflicts(found: Installed, names: Sequence[str] = PACKAGES) -> Iterato
       yield (f'{name} {version} is for Python {python}, and this is {this_python}: make the '
              'environment with another, such as `uv venv --python 3.12`')
     for needed, extra in requirements(distribution):
-      other = find_package(found, needed.name)
+      wanted = canonicalize_name(needed.name)
+      other = next((known for known in found if canonicalize_name(known) == wanted), '')
       if not other or other in reported:
         continue
       if needed.specifier.contains(found[other].version, prereleases=True):
@@ -103,12 +104,6 @@ def find_conflicts(found: Installed, names: Sequence[str] = PACKAGES) -> Iterato
       fix = f'{name}[{extra}]=={version}' if extra else f'{needed.name}{needed.specifier}'
       yield (f'{name} {version} needs {needed.name}{needed.specifier}, and {other} '
              f"{found[other].version} is installed: pip install '{fix}'")
-
-
-def find_package(found: Installed, name: str) -> str:
-  """Return the name under which a package was found; '': it was not."""
-  same = (known for known in found if canonicalize_name(known) == canonicalize_name(name))
-  return next(same, '')
 
 
 def requirements(distribution: Distribution) -> Iterator[tuple[Requirement, str]]:

@@ -164,10 +164,8 @@ class Decoder(nn.Module):
       k_segments = jnp.concatenate([cache['segments'], segments], 1)
       k_ranks = jnp.concatenate([cache['ranks'], ranks], 1)
       k_place = jnp.concatenate([cache['place'], place], 1)
-    if 'visible' in batch:
-      mask = batch['visible'][:, None]
-    else:
-      mask = attention_mask(segments, k_segments, ranks, k_ranks)
+    mask = (batch['visible'][:, None] if 'visible' in batch
+            else attention_mask(segments, k_segments, ranks, k_ranks))
     # Sliding windows apply to places in the row where these are consecutive in the text. Those of a
     # cache, or of GLM's blanks, are not.
     distance = None

@@ -108,12 +108,12 @@ class EncoderConfig(ValidatedConfig):
     mlp_dim = round(block.mlp_dim * width)
     layers = max(1, round(self.stack.layers * depth))
     embed_dim = self.embeddings.width or block.width
-    if embed_dim == size:
-      embed_dim = 0
+    embeddings = dataclasses.replace(  # 0 stands for the hidden size
+        self.embeddings, width=0 if embed_dim == size else embed_dim)
     return dataclasses.replace(
         self, block=dataclasses.replace(block, width=size, heads=heads, mlp_dim=mlp_dim),
         stack=dataclasses.replace(self.stack, layers=layers),
-        embeddings=dataclasses.replace(self.embeddings, width=embed_dim), pooler=False)
+        embeddings=embeddings, pooler=False)
 
   def resize(
       self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderConfig':
@@ -178,9 +178,8 @@ class Encoder(nn.Module):
     else:
       check_length(tokens, cfg.max_length)
     types = batch['types'] if 'types' in batch and tables.types > 1 else jnp.zeros_like(tokens)
-    position_rows = 0
-    if cfg.max_length and tables.absolute != 'none':
-      position_rows = cfg.max_length + cfg.first_position
+    has_positions = cfg.max_length and tables.absolute != 'none'
+    position_rows = cfg.max_length + cfg.first_position if has_positions else 0
     embeddings = Embeddings(
         block, cfg.vocab, tables.width, position_rows, tables.types,
         norm=tables.norm or block.norm_at == 'post',

@@ -181,7 +181,8 @@ class EncoderDecoder(nn.Module):
       encoder = Side(cfg, name='encoder')
       encoded, _, _ = encoder(token_table, x, place, mask, row_ids=row_ids, batch=batch)
     if not cfg.decoder.layers:
-      return encoder_output(token_table, encoded, batch, segments)
+      pooled = select_token(encoded, batch, segments)
+      return Output(encoded, pooled, token_table, encoded=encoded)
 
     # Attention masks of the decoder, over cached keys and those of the row.
     tokens, q_segments = batch['decoder_tokens'], batch['decoder_segments']
@@ -267,12 +268,6 @@ class Side(nn.Module):
     if cfg.last_dropout:
       y = Dropout(block.dropout, name='dropout')(y, row_ids)
     return y, keys, token_table
-
-
-def encoder_output(token_table, encoded, batch, segments) -> Output:
-  """Return the encoder's output as heads read it, where there is no decoder."""
-  pooled = select_token(encoded, batch, segments)
-  return Output(encoded, pooled, token_table, encoded=encoded)
 
 
 def position_ids(batch, name: str, tokens):

@@ -101,9 +101,7 @@ def split_by_length(
   length_steps = 2 * row_steps() if sum(sizes) > MANY_BATCHES * room else 2
   while order:
     length = bucket_length(sizes[order[0]], longest, length_steps)
-    largest = room // length
-    if token_pairs:
-      largest = min(largest, token_pairs // length ** 2)
+    largest = min(room // length, token_pairs // length ** 2) if token_pairs else room // length
     rows = devices * round_down(max(1, largest), steps)
     if len(order) < rows:
       rows = devices * bucket_rows(-(-len(order) // devices), rows // devices, steps)

@@ -265,10 +265,8 @@ def parse_sentences(path: str, content: bytes, shard: Shard) -> np.ndarray:
 def open_tokens(folder: epath.PathLike, shard: Shard) -> np.ndarray:
   """Open the tokens of a shard [T], unverified; memory-mapped on a disk. Raises RecordsError."""
   path = f'{storage.resolve_path(folder)}/{shard.name}.npy'
-  if storage.is_remote(path):
-    content = storage.read_bytes(path, 1 << 36, RecordsError)
-  else:
-    content = map_file(path)
+  content = (storage.read_bytes(path, 1 << 36, RecordsError) if storage.is_remote(path)
+             else map_file(path))
   size = (len(content) - 128) // max(1, shard.tokens)
   dtype = token_dtype(1 if size == 3 else 1 << 31)
   return parse_array(path, content, dtype, shard.tokens)

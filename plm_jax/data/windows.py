@@ -272,9 +272,8 @@ class Windows:
     self.meta = records.read_meta(folder)
     if not self.meta.tokens(split):
       field = name_field('documents')
-      divide = 'Put blank lines between documents'
-      if self.meta.exact:
-        divide = f'Divide the text at blank lines with {field}=blank-lines'
+      divide = (f'Divide the text at blank lines with {field}=blank-lines' if self.meta.exact
+                else 'Put blank lines between documents')
       raise RecordsError(
           f'the records in {folder} have no text in their {split!r} split: there is nothing to '
           f'read. Were they one document? {divide}, or give {field}=lines, and prepare them again')

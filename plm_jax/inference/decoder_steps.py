@@ -25,9 +25,8 @@ class DecoderSteps:
 
   def load_params(self, params):
     """Put the parameters on the devices, once, in the form that the other methods take."""
-    backbone = {'params': params['backbone']}
-    if self.split_layers:
-      backbone = self.split_params(params['backbone'])
+    backbone = (self.split_params(params['backbone']) if self.split_layers
+                else {'params': params['backbone']})
     loaded = {'backbone': backbone, 'head': {'params': params.get('heads_lm', {})}}
     return jax.tree.map(jnp.asarray, loaded)
 

@@ -95,9 +95,7 @@ def predict_masks(config: Any, head: nn.Module, pieces: int, suppressed: int | N
   outputs: Any = ModelWithHeads(config.backbone(), {'mlm': head}).apply({'params': params}, batch)
   # The embedding table may have more rows than the tokenizer has tokens.
   logits = outputs['mlm'][..., :pieces]
-  if suppressed is not None:
-    logits = suppress_mask(logits, suppressed)
-  return jax.nn.softmax(logits)
+  return jax.nn.softmax(logits if suppressed is None else suppress_mask(logits, suppressed))
 
 
 def make_samples(

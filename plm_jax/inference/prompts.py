@@ -143,15 +143,8 @@ def make_batch(
   """Make the inputs of a model of sequences; arguments as for `pad_rows` and `encoder_delimiters`.
   """
   tokens, segments = pad_rows(rows, length, pad, size)
-  types = {'types': last_token_types(segments)} if cls_last else {}
-  return {'tokens': tokens, 'segments': segments} | types
-
-
-def last_token_types(segments: np.ndarray) -> np.ndarray:
-  """Return XLNet's segment types [batch, length] of rows of one text: 2 for <cls>, the last token.
-
-  segments: [batch, length], 0 is padding.
-  """
-  types = np.zeros_like(segments)
-  types[np.arange(len(types)), (segments > 0).sum(1) - 1] = 2
-  return types
+  batch = {'tokens': tokens, 'segments': segments}
+  if cls_last:  # XLNet's segment type of <cls>, the last token, is 2
+    batch['types'] = np.zeros_like(segments)
+    batch['types'][np.arange(len(segments)), (segments > 0).sum(1) - 1] = 2
+  return batch

@@ -59,9 +59,8 @@ def encode_sentences(
       raise ConfigError(f'the prompt {prompt!r} has {skip} tokens that are not pooled: a text is '
                         f'read in one row of {longest}, not in windows')
   for number, ids in enumerate(trained.tokenizer.encode_batch([before + text for text in texts])):
-    parts = [ids]
-    if windows != 'off':
-      parts = [ids[start:start + room] for start in window_starts(len(ids), room, stride)]
+    parts = ([ids] if windows == 'off' else
+             [ids[start:start + room] for start in window_starts(len(ids), room, stride)])
     own = [row_format.make_row([part], vocab, longest) for part in parts]
     if not own[0].tokens:
       raise ConfigError(f'text {number + 1} is empty, and the model adds no special tokens')

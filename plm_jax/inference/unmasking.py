@@ -102,7 +102,7 @@ def generate_tokens(
   batch = {name: np.repeat(x, config.number, 0) for name, x in batch.items()}
   order: Order = 'confidence' if config.order == 'confidence' else 'random'
   settings = (order, config.temperature, config.top_k, config.top_p, config.min_p)
-  barred = tuple(sorted({*vocab.specials} - {vocab.unk, -1}))
+  barred = tuple(sorted(set(vocab.specials) - {vocab.unk, -1}))
   counts = tokens_per_step(config.max_new, config.steps or config.max_new)
   found, finite = unmask(
       model, trained.heads['mlm'], settings, (vocab.size, barred),

@@ -52,9 +52,8 @@ def build_model(config: RunConfig, vocab: Vocab) -> nn.Module:
   if block is not None and block.cross:
     raise ConfigError(f'{name_field("model.block.cross")} is for the decoder of an '
                       'encoder-decoder, which has it anyway: leave it out')
-  backbone = config.model
-  if not objective.step_traits.perturbs_inputs:
-    backbone = freeze_lower_layers(backbone, config.tuning.top)
+  backbone = (config.model if objective.step_traits.perturbs_inputs
+              else freeze_lower_layers(config.model, config.tuning.top))
   return objective.build(backbone, packed=config.data.several_texts)
 
 
@@ -72,8 +71,7 @@ def parameter_shapes(config: RunConfig, model: nn.Module) -> Any:
   def init(batch):
     key = jax.random.key(0)  # outside of a traced function, it would compile a program
     params = model.init(key, batch)['params']
-    if config.tuning.adapter.kind != 'none':
-      params = adapters.add(params, config.tuning.adapter, key)
-    return params
+    adapter = config.tuning.adapter
+    return params if adapter.kind == 'none' else adapters.add(params, adapter, key)
 
   return jax.eval_shape(init, batch)

@@ -178,9 +178,8 @@ def read_generation_defaults(imported: ImportedCheckpoint) -> GenerationDefaults
   for theirs, ours in FIELD_NAMES.items():
     if theirs in stated:
       value = stated[theirs]
-      if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-      options[ours] = value
+      is_single = isinstance(value, list) and len(value) == 1
+      options[ours] = value[0] if is_single else value
   unsupported = find_unsupported(stated, imported, options)
   if kind == 'encoder-decoder':  # where a length counts the token with which the decoder begins
     for theirs, ours in (('max_length', 'max_new'), ('min_length', 'min_new')):

@@ -165,8 +165,8 @@ def normalize_answer(text: str) -> str:
   there is no punctuation (as in MLQA and CMRC 2018).
   """
   text = ''.join(c for c in text.lower() if c not in string.punctuation)
-  if unicode_words.UNSPACED_LETTER.search(text):
-    text = ' '.join(WORD.findall(text))
+  is_unspaced = unicode_words.UNSPACED_LETTER.search(text)
+  text = ' '.join(WORD.findall(text)) if is_unspaced else text
   return ' '.join(ARTICLES.sub(' ', text).split())
 
 

@@ -39,9 +39,8 @@ def stabilize_updates(
   def update(updates, state: Any, params=None):
     grads = updates
     updates, state = adam.update(grads, state, params)
-    corrected = 1.0
-    if bias_correction:
-      corrected = 1 - b2 ** jnp.asarray(state[0].count, jnp.float32)
+    count = jnp.asarray(state[0].count, jnp.float32)
+    corrected = 1 - b2 ** count if bias_correction else 1.0
     def clip(path, update, grad, square):
       layers = is_stacked(key_names(path))
       share = jnp.square(grad) / jnp.maximum(square / corrected, eps ** 2)

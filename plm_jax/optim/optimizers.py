@@ -210,8 +210,7 @@ class Adafactor(OptimConfig):
     squares = optax.scale_by_factored_rms(
         factored=self.factored > 0, min_dim_size_to_factor=self.factored, decay_rate=0.8,
         epsilon=1e-30)
-    if self.heads == 'joined':
-      squares = directions.apply_to_matrices(squares)
+    squares = directions.apply_to_matrices(squares) if self.heads == 'joined' else squares
     scale = optax.scale_by_param_block_rms(1e-3) if self.parameter_scale else optax.identity()
     updates = directions.apply_per_layer(
         optax.chain(squares, optax.clip_by_block_rms(1.0), scale))
@@ -328,8 +327,7 @@ def make_schedule(
     # Decay.
     start = 0.0 if config.schedule in ('bert', 'electra', 'gpt1') else warmup
     done = (step - start) / max(1.0, end - start)
-    if config.horizon:  # the run may continue after it
-      done = jnp.minimum(done, 1)
+    done = jnp.minimum(done, 1) if config.horizon else done  # the run may continue after it
     line = config.floor + (1 - config.floor) * jnp.maximum(1 - done, 0) ** config.power
     cosine = config.floor + (1 - config.floor) * (1 + jnp.cos(jnp.pi * done)) / 2
     fallen = jnp.clip((step - (end - cooldown)) / max(1.0, cooldown), 0, 1)

@@ -160,9 +160,7 @@ class ParameterSelection:
     Raises:
       ParameterError: a pattern matches nothing.
     """
-    patterns = self.only
-    if not patterns and not self.adapters:
-      patterns = ('**',)
+    patterns = self.only or (() if self.adapters else ('**',))
     chosen, frozen = match_parameters(patterns, tree), match_parameters(self.frozen, tree)
     if self.adapters:
       chosen = jax.tree_util.tree_map_with_path(

@@ -22,7 +22,7 @@ from plm_jax.sources.lines import ReadStats, SourceError, read_lines
 from plm_jax.validation import ValidatedConfig, intervals
 from plm_jax.word_vectors import fasttext_bin, losses
 from plm_jax.word_vectors.fasttext_bin import FastTextArguments, FastTextModel
-from plm_jax.word_vectors.subwords import END_OF_LINE, Subwords, word_hash
+from plm_jax.word_vectors.subwords import END_OF_LINE, FNV_OFFSET, Subwords, extend_hash
 from plm_jax.word_vectors.word_corpus import Vocabulary, huffman_paths
 
 LABEL_PREFIX = '__label__'
@@ -87,7 +87,7 @@ def text_rows(model: FastTextModel, index: dict[str, int], words: Sequence[str])
     if word in index:
       rows.append(index[word])
     rows += subwords.ngram_rows(word, len(model.words))
-    code = word_hash(word)
+    code = extend_hash(FNV_OFFSET, word.encode(errors='surrogateescape'))
     if code >> 31:  # an int32 that becomes a uint64
       code |= UINT64_MASK ^ 0xFFFFFFFF
     codes.append(code)
@@ -250,9 +250,8 @@ def make_predictor(
     raise fasttext_bin.FastTextError(
         'this model predicts no labels by a softmax: it is one of `supervised` that does')
   index = {word: number for number, word in enumerate(model.words)}
-  paths = None
-  if loss == 'hierarchical':
-    paths = huffman_paths(np.array(model.counts[len(model.words):]))
+  counts = np.array(model.counts[len(model.words):])  # of the labels
+  paths = huffman_paths(counts) if loss == 'hierarchical' else None
 
   def predict_text(words: Sequence[str]) -> list[tuple[str, float]]:
     rows = text_rows(model, index, words)

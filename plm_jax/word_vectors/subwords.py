@@ -75,11 +75,6 @@ def extend_hash(code: int, content: bytes) -> int:
   return code
 
 
-def word_hash(word: str) -> int:
-  """Return the hash of a word, without the markers at its ends."""
-  return extend_hash(FNV_OFFSET, word.encode(errors='surrogateescape'))
-
-
 @dataclasses.dataclass(frozen=True)
 class SubwordRows:
   """Table rows of each word of a vocabulary, its own first: rows[starts[i] : starts[i + 1]]."""

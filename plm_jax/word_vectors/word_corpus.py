@@ -297,9 +297,7 @@ def iterate_sentences(
   split = make_splitter(config)
   for source in texts:
     for document in text_sources.read_documents(source):
-      paragraphs = document.paragraphs
-      if seen:
-        paragraphs = seen.watch(paragraphs)
+      paragraphs = seen.watch(document.paragraphs) if seen else document.paragraphs
       for paragraph in paragraphs:
         words = split(paragraph)
         for start in range(0, len(words), config.longest):
