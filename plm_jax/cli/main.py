@@ -62,8 +62,9 @@ def answer(args: Sequence[str]) -> bool:
   if not command.config:  # a command whose options depend on a recipe or a task checks them itself
     called = f'{environment.program()} {" ".join(path)} --help all'
     rest = rest[:rest.index('--beam')] if '--beam' in rest else rest
-    rest = flags.normalize(rest, help.option_kinds(path))
-    suggestions.check_options(rest, help.known_options(path), called)
+    kinds = help.option_kinds(path)
+    rest = flags.normalize(rest, kinds)
+    suggestions.check_options(rest, kinds, called)
     suggestions.check_argument_count(
         ' '.join(path), command.usage, rest, help.command_options(command))
   return False

@@ -115,9 +115,8 @@ def join_values(
 
 
 def option_kinds(config: Any) -> dict[str, str]:
-  """Return the options of a configuration, and whether they are booleans or lists of values."""
-  kinds = {bool: 'BOOL', tuple: '...'}
-  return {name: kinds.get(type(getattr(owner, field)), '')
+  """Return the options of a configuration with their values, as `signatures.Option.kind`."""
+  return {name: signatures.describe_kind(validation.field_types(type(owner)).get(field))
           for name, owner, field in signatures.option_fields(config)}
 
 

@@ -1,13 +1,17 @@
 """Suggest commands and options for names that do not exist."""
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 import difflib
+import itertools
 
 from plm_jax.cli import catalog
 from plm_jax.cli.signatures import Option
 from plm_jax.errors import UsageError
+from plm_jax.validation import short_repr
 
 SHOWN = 3
 """largest number of suggestions"""
+NUMBERS = {'INT': (int, 'a whole number'), 'FLOAT': (float, 'a number')}
+"""how values of options are parsed, and described in messages"""
 
 
 def suggest_command(name: str, known: Collection[str]) -> list[str]:
@@ -45,26 +49,53 @@ def suggest_option(name: str, known: Collection[str]) -> list[str]:
   return [leaves[one] for one in difflib.get_close_matches(leaf, leaves, SHOWN, 0.7)]
 
 
-def check_options(args: Sequence[str], known: Collection[str], help_command: str) -> None:
-  """Check that all options of a command line exist.
+def check_options(args: Sequence[str], known: Mapping[str, str], help_command: str) -> None:
+  """Check that all options of a command line exist, and that their values are of their kinds.
 
   Args:
     args: the command line, after `flags.normalize`.
-    known: names of options, without dashes.
+    known: options without dashes, with their values as `signatures.Option.kind`.
     help_command: command that prints all options.
 
   Raises:
-    UsageError: an option that does not exist; the message suggests others.
+    UsageError: an option that does not exist; the message suggests others. Or a wrong value.
   """
-  for arg in args:
-    name = arg.partition('=')[0].removeprefix('--').replace('_', '-')
+  for place, arg in enumerate(args, 1):
+    name, equals, value = arg.removeprefix('--').partition('=')
+    name = name.replace('_', '-')
     if arg == '--':
       return
-    if not arg.startswith('--') or name in known:
+    if not arg.startswith('--'):
+      continue
+    if name in known:
+      others = itertools.takewhile(lambda other: not other.startswith('--'), args[place:])
+      check_values(name, known[name], [value] if equals else list(others))
       continue
     found = [f'--{one}' for one in suggest_option(name, known)]
     advice = f'did you mean {" or ".join(found)}? ' if found else ''
     raise UsageError(f'there is no option --{name}: {advice}`{help_command}` prints all options')
+
+
+def check_values(name: str, kind: str, values: Sequence[str]) -> None:
+  """Raise UsageError for an option without a value, or with one that is no number or no choice.
+
+  Args:
+    name: the option, without dashes.
+    kind: its values, as `signatures.Option.kind`.
+    values: what follows it; only the first belongs to an option of one value.
+  """
+  parse, described = NUMBERS.get(kind.removesuffix('...'), (str, 'a value'))
+  *choices, last = kind.removesuffix('...').split(',')
+  if choices and last != 'TEXT':
+    parse, described = [*choices, last].index, f'{", ".join(choices)} or {last}'
+  if not values and not kind.endswith('...'):
+    raise UsageError(f'--{name} needs {described}: --{name}=...')
+  for value in values if kind.endswith('...') else values[:1]:
+    try:
+      parse(value)
+    except ValueError:
+      if value != 'None':
+        raise UsageError(f'--{name} is {described}, got {short_repr(value)}') from None
 
 
 def check_argument_count(

@@ -9,7 +9,7 @@ import pytest
 import tyro
 
 import plm_jax
-from plm_jax import environment, recipes, validation
+from plm_jax import environment, errors, recipes, validation
 from plm_jax.cli import (
   catalog,
   commands,
@@ -169,14 +169,38 @@ def test_the_file_of_options_is_current():
     ('weight_decay', 'optim.weight-decay'), ('peak', 'optim.peak'), ('outptu', 'output'),
     ('fp16', 'model.block.dtype')])
 def test_options_of_others_and_typos_have_a_suggestion(typed, meant):
-  known = help.known_options(['train'])
+  known = help.option_kinds(['train'])
   assert suggestions.suggest_option(typed, known)[0] == meant
   with pytest.raises(ConfigError,
                      match=f'there is no option --{typed.replace("_", "-")}: did you mean '
                            f'--{meant}'):
     suggestions.check_options([f'--{typed}=1'], known, 'help')
-  suggestions.check_options(['--optim.peak', '-1', 'a--b', '--', '--x'], known,
-                            'help')
+  suggestions.check_options(['--optim.peak', '-1', 'a--b', '--', '--x'], known, 'help')
+
+
+@pytest.mark.parametrize(('args', 'message'), [
+    (['--train.phases.0.steps=abc'], "--train.phases.0.steps is a whole number, got 'abc'"),
+    (['--train.phases.0.steps=1.5'], "--train.phases.0.steps is a whole number, got '1.5'"),
+    (['--train.phases.0.steps', '', '--seed=1'], "--train.phases.0.steps is a whole number, got ''"),
+    (['--optim.peak=fast'], "--optim.peak is a number, got 'fast'"),
+    (['--optim.peak', '--seed=1'], '--optim.peak needs a number: --optim.peak=...'),
+    (['--output'], '--output needs a value: --output=...'),
+    (['--data.weights', '0.5', 'x', '--seed=1'], "--data.weights is a number, got 'x'"),
+    (['--data.assembly=rows'],
+     "--data.assembly is document, sentences, packed or examples, got 'rows'")])
+def test_a_value_of_the_wrong_kind_is_an_error_of_one_line(monkeypatch, capsys, args, message):
+  monkeypatch.setattr('sys.argv', ['plm_jax', 'train', 'bert_base', *args])
+  with pytest.raises(SystemExit) as ended:
+    commands.main()
+  assert ended.value.code == errors.EXIT_USAGE
+  assert capsys.readouterr().err == f'error: {message}\n'
+
+
+def test_values_of_the_right_kind_are_accepted():
+  kinds = {'rate': 'FLOAT', 'steps': 'INT', 'widths': 'INT...', 'name': 'TEXT', 'kind': 'a,b'}
+  suggestions.check_options(
+      ['--rate=1e-4', '--rate=None', '--steps', '3', '--widths', '1', '2', '--widths', '--kind=b',
+       '--name='], kinds, 'help')
 
 
 def test_an_unknown_option_of_a_run_is_an_error(monkeypatch, capsys):
