@@ -7,11 +7,13 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
+from etils import epath
+
 from plm_jax import validation
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, warn
 from plm_jax.storage import bucket_check
 
-# `clean` needs no JAX, and `prepare` no training code: each function imports what it needs.
+# `clean` needs no JAX: each function imports what it needs.
 if TYPE_CHECKING:
   from plm_jax.api.models import Path
   from plm_jax.config.run import FinetuneRun, PretrainRun, Scale
@@ -50,6 +52,7 @@ def prepare(
   from plm_jax.config.run import PretrainRun
   from plm_jax.preparation import prepare as preparation
   from plm_jax.preparation.prepare_config import PrepareConfig
+  from plm_jax.runs.preflight import check_sentence_pairs
   writing = None
   if beam:
     from plm_jax.preparation import parallel_prepare, parallel_stages
@@ -65,6 +68,8 @@ def prepare(
   settings = PrepareConfig(source=source, **recipe_settings(like, scale))
   config = validation.with_overrides(settings, options)
   preparation.prepare(config, folder, run.rules(), writing)
+  if warning := check_sentence_pairs(run, [epath.Path(folder)]):
+    warn(warning)
   return os.fspath(folder)
 
 

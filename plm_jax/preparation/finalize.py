@@ -11,7 +11,7 @@ from plm_jax import tokenizers
 from plm_jax.data import records, window_counts
 from plm_jax.data.shards import Shards
 from plm_jax.data.window_rules import WindowRule
-from plm_jax.errors import name_field, print_line, warn
+from plm_jax.errors import name_field, warn
 from plm_jax.preparation import journal, tokenizer_fit
 from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.sources import document_formats, lines, text_sources
@@ -122,13 +122,6 @@ def print_report(config: PrepareConfig, tokenizer: tokenizers.Tokenizer, meta: r
                 len(read.line_divided), read.line_divided[0])
 
   # Documents.
-  single, documents = meta.count_single_sentence('train')
-  if not (config.has_pairs or config.exact) and single > records.MAX_SINGLE_SHARE * documents:
-    print_line(
-        f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
-        'objectives on pairs of sentences (NSP of BERT, SOP of ALBERT) find no second one in '
-        f'them. Blank lines between documents, or {name_field("documents")}=files, keep '
-        'sentences together')
   if config.heldout_share and not meta.heldout:
     advice = 'more text'
     if meta.exact or len(first_paragraphs(config, 2)) > 1:

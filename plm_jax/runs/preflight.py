@@ -146,22 +146,19 @@ def check_sentence_pairs(config: PretrainRun, folders: Sequence[epath.Path]) -> 
   pair = getattr(config.objective, 'pair', None)
   if not isinstance(pair, NextSentence | SentenceOrder) or not pair.pair_task:
     return ''
+  effect = 'sentence order prediction (SOP) gets only sentences cut in two'
   if pair.pair_task == 'nsp':
-    effect = ('their rows always end with text of another document, so next-sentence prediction '
-              '(NSP) learns too little')
-  else:
-    effect = ('their rows are sentences cut in two, so sentence-order prediction (SOP) learns too '
-              'little')
+    effect = 'next sentence prediction (NSP) finds no second sentence of the same document'
   single = documents = 0
   for folder in folders:
     single_here, documents_here = read_meta(folder).count_single_sentence('train')
     single, documents = single + single_here, documents + documents_here
   if single <= records.MAX_SINGLE_SHARE * documents:
     return ''
-  return (f'{single:,} of {documents:,} training documents, at least, have but one sentence: '
-          f'{effect}. Blank lines between documents, or {name_field("data.prepare.documents")}='
-          f'files, keep the sentences of a document together; {name_field("pair")}=none, or in '
-          'Python the row builder FullSentences, leaves the sentence-pair task out')
+  return (f'at least {single:,} of {documents:,} training documents have only one sentence, so '
+          f'{effect}. Separate documents, not sentences, by blank lines, or give '
+          f'{name_field("documents")}=files. A run with {name_field("pair")}=none, or in Python '
+          'with the row builder FullSentences, does without this task')
 
 
 def check_prompts(config: PretrainRun, tokenizer: Tokenizer) -> None:

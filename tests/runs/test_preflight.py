@@ -4,11 +4,12 @@ import types
 
 import pytest
 
-from plm_jax import recipes
+import plm_jax
+from plm_jax import recipes, validation
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli.flags import write_flags
 from plm_jax.cli.run import parse
-from plm_jax.config.run import ConfigError, Phase, TrainConfig
+from plm_jax.config.run import ConfigError, Phase, PretrainRun, TrainConfig
 from plm_jax.preparation.prepare import PrepareConfig, prepare
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.report import hints
@@ -234,7 +235,7 @@ def test_prompts_that_do_not_fit_are_refused_before_training():
   preflight.check_prompts(dataclasses.replace(config, prompts=('the cat',)), pieces)
 
 
-def test_documents_of_one_sentence_are_reported_for_sentence_pairs(tmp_path, capsys):
+def test_documents_of_one_sentence_are_reported_for_sentence_pairs(tmp_path, caplog):
   """`prepare`, and runs with sentence pairs, report them with a fix and the effect on the
   pairs."""
   (tmp_path / 'lines.txt').write_text('\n'.join(f'This is line {n}.' for n in range(60)))
@@ -242,16 +243,21 @@ def test_documents_of_one_sentence_are_reported_for_sentence_pairs(tmp_path, cap
                                                       for n in range(60)))
   folders = {}
   for name in ('lines', 'documents'):
-    folders[name] = tmp_path / name
-    prepare(PrepareConfig(source=str(tmp_path / f'{name}.txt'), vocab=60, workers=1), folders[name])
-    said = ' '.join(capsys.readouterr().out.split())
-    assert ('training documents, at least, have but one sentence' in said) == (name == 'lines')
-  for recipe, effect in (('bert_base', 'text of another document'),
+    folders[name] = tmp_path / f'{name}-bert_base'
+    for recipe in 'bert_base', 'roberta_base':
+      caplog.clear()
+      plm_jax.prepare(str(tmp_path / f'{name}.txt'), tmp_path / f'{name}-{recipe}', recipe,
+                      vocab=300, workers=1)
+      warned = 'training documents have only one sentence' in caplog.text
+      assert warned == (name == 'lines' and recipe == 'bert_base')
+  for recipe, effect in (('bert_base', 'no second sentence of the same document'),
                          ('albert_base', 'sentences cut in two')):
     config = recipes.find_recipe(recipe)('test')
-    said = write_flags(preflight.check_sentence_pairs(config, [folders['lines']]))
+    warning = preflight.check_sentence_pairs(config, [folders['lines']])
+    said = write_flags(warning, validation.field_paths(PretrainRun))
     assert effect in said and '59 of 59 training documents' in said
     assert '--data.prepare.documents=files' in said
+    assert '--documents=files' in write_flags(warning, {'documents'})
     assert preflight.check_sentence_pairs(config, [folders['documents']]) == ''
   assert preflight.check_sentence_pairs(recipes.find_recipe('roberta_base')('test'),
                                         [folders['lines']]) == ''
