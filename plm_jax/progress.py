@@ -104,3 +104,16 @@ def command_scope(name: str) -> Iterator[None]:
     yield
   finally:
     COMMAND.reset(token)
+
+
+def format_time(seconds: float) -> str:
+  """Format seconds in a suitable unit.
+
+  >>> format_time(90), format_time(7200)
+  ('90.0 s', '2.0 hours')
+  """
+  units = ('years', 31_557_600), ('days', 86_400), ('hours', 3600), ('minutes', 60)
+  for unit, size in units:
+    if seconds >= 2 * size:
+      return f'{seconds / size:,.1f} {unit}'
+  return f'{seconds:,.1f} s'

@@ -1,5 +1,5 @@
 """Estimate the cost of a run: measured step times, and chip hours measured, compiled or assumed."""
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import itertools
 import math
@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 
 from plm_jax import sharding
 from plm_jax.compile.report import CHIPS, compile_run, extreme_phases, parse_slices
-from plm_jax.config.run import Phase, RunConfig, phase_objective
+from plm_jax.config.run import Phase, RunConfig, count_flops
+from plm_jax.progress import format_time
 from plm_jax.recipes import Recipe
 from plm_jax.training import run_metrics
 from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
@@ -56,11 +57,6 @@ def measure_steps(config: RunConfig, mesh: Mesh, phase: Phase, steps: int = 3) -
   return StepTimes(ended[0] - started, durations[len(durations) // 2])
 
 
-def phase_step_flops(config: RunConfig, phase: Phase) -> float:
-  """Return the model FLOPs of a step of a phase."""
-  return phase.batch * phase_objective(config, phase).step_flops(config.model, phase.length)
-
-
 def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:
   """Estimate the time of all steps of a run.
 
@@ -71,8 +67,7 @@ def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:
   total = 0.0
   for phase in config.train.phases:
     near = most_similar_phase(phase, known)
-    factor = phase_step_flops(config, phase) / phase_step_flops(config, near)
-    total += phase.steps * known[near] * factor
+    total += known[near] * near.steps * count_flops(config, [phase]) / count_flops(config, [near])
   return total
 
 
@@ -120,7 +115,7 @@ def describe_estimated_cost(config: RunConfig, recipe: Recipe, mesh: Mesh | None
     kind, devices = parse_topology(where)
   if not kind:
     return ''
-  total = sum(phase.steps * phase_step_flops(config, phase) for phase in config.train.phases)
+  total = count_flops(config, config.train.phases)
   names = sorted(run_metrics.PEAK_FLOPS, key=len, reverse=True)
   peak = next(run_metrics.PEAK_FLOPS[name] for name in names if kind.startswith(name))
   whole = total / (peak * devices * ASSUMED_UTILIZATION)
@@ -155,19 +150,3 @@ def format_chip_hours(chip_seconds: float) -> str:
   """Format chip seconds as chip hours."""
   digits = 0 if chip_seconds > 36_000 else 2
   return f'{chip_seconds / 3600:,.{digits}f} chip-hours'
-
-
-def format_time(whole: float) -> str:
-  """Format seconds in a suitable unit."""
-  for unit, size in (('days', 86_400), ('hours', 3600), ('minutes', 60)):
-    if whole >= 2 * size:
-      return f'{whole / size:,.1f} {unit}'
-  return f'{whole:,.1f} s'
-
-
-def phases_to_measure(phases: Sequence[Phase]) -> list[Phase]:
-  """Return the first phase of each sequence length."""
-  first: dict[int, Phase] = {}
-  for phase in phases:
-    first.setdefault(phase.length, phase)
-  return list(first.values())

@@ -293,8 +293,8 @@ def check_disk(config: PretrainRun, state: int, own: Machine) -> CheckResult:
 
 def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
   """Measure the time to the first step, and the cost of the run from later steps."""
-  times = {phase: costs.measure_steps(config, mesh, phase)
-           for phase in costs.phases_to_measure(config.train.phases)}
+  first_phases = {phase.length: phase for phase in config.train.phases[::-1]}  # of each length
+  times = {phase: costs.measure_steps(config, mesh, phase) for phase in first_phases.values()}
   first, step = times[config.train.phases[0]]
   seconds = {phase: found.step for phase, found in times.items()}
   cost = costs.describe_measured_cost(config, seconds, mesh)
@@ -305,6 +305,8 @@ def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
 def check_cost(request: DoctorRequest, mesh: Mesh) -> CheckResult:
   """Estimate the cost of the run."""
   cost = costs.describe_estimated_cost(request.config, request.recipe, mesh)
+  if warning := preflight.check_duration(request.config):
+    return CheckResult('', (f'{warning}. {cost}'.rstrip('. '),))
   return CheckResult(cost or 'not known before a step is measured: give --step')
 
 
@@ -331,7 +333,9 @@ def check_records(config: PretrainRun) -> CheckResult:
 
   # The tokenizer: that of the first records, a given one, or one that will be trained.
   first = found[config.data.path[0]]
-  tokenizer = tokenizers.load(first / 'tokenizer') if first else load_given_tokenizer(config)
+  place = first / 'tokenizer' if first else config.data.prepare.tokenizer or config.warm_start
+  load = find_tokenizer if place and place == config.warm_start else tokenizers.load
+  tokenizer = load(place) if place else None
   described = f'a {config.data.prepare.kind} tokenizer that will be trained'
   if tokenizer:
     if first:
@@ -389,8 +393,9 @@ def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[st
     epochs: epochs over each corpus.
     about: 'about ' for estimates.
   """
-  return [f'{about}{times:,.0f} epochs over {path}; more than {MANY_EPOCHS} help little: give more '
-          'text, or fewer steps in --train.phases'
+  named = {'embedded': f'the built-in text (no {errors.name_field("data.path")} is given)'}
+  return [f'{about}{times:,.0f} epochs over {named.get(path, path)}; more than {MANY_EPOCHS} help '
+          'little: give more text, or fewer steps in --train.phases'
           for path, times in epochs.items() if times > MANY_EPOCHS]
 
 
@@ -407,14 +412,6 @@ def estimate_tokens(config: PretrainRun, path: str) -> int:
   """Estimate the number of tokens of a text from its size; 0 if that is unknown."""
   characters = 1 if config.data.prepare.kind == 'bytes' else CHARACTERS_PER_TOKEN
   return text_sources.estimate_characters(path) // characters
-
-
-def load_given_tokenizer(config: PretrainRun) -> Tokenizer | None:
-  """Return the tokenizer that text will be prepared with; None: one is trained on the text."""
-  place = config.data.prepare.tokenizer or config.warm_start
-  if not place:
-    return None
-  return find_tokenizer(place) if place == config.warm_start else tokenizers.load(place)
 
 
 def check_cache(config: PretrainRun | None, own: Machine) -> CheckResult:

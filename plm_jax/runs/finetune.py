@@ -1,5 +1,5 @@
 """The labeled examples of a fine-tuning run, read for training or evaluation."""
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 import dataclasses
 import functools
 import itertools
@@ -150,7 +150,8 @@ def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:
     found = build_word_list(task, read_unlabeled_examples(config, data))
     print_on_leader(f'{found.vocab.size:,} words have a vector of their own')
     return found
-  texts = itertools.islice(example_texts(config, data), TOKENIZER_EXAMPLES)
+  examples = read_unlabeled_examples(config, data)[:TOKENIZER_EXAMPLES]
+  texts = map(config.objective.example_format.join_texts, examples)
   found = tokenizers.train_wordpiece(texts, config.model.vocab)
   print_on_leader(f'trained a wordpiece tokenizer with a vocabulary of {found.vocab.size:,} tokens '
                   'on the texts of the examples')
@@ -163,9 +164,3 @@ def read_unlabeled_examples(config: FinetuneRun, data: LabeledConfig) -> Sequenc
   read = read_sources(
       task.train_format.name, data.train, data.columns, task.labels, 'predict', data.on_error)
   return read.examples
-
-
-def example_texts(config: FinetuneRun, data: LabeledConfig) -> Iterator[str]:
-  """Yield the texts of the training examples."""
-  for example in read_unlabeled_examples(config, data):
-    yield config.objective.example_format.join_texts(example)

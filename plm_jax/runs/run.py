@@ -160,8 +160,12 @@ def train_prepared(prepared: PreparedRun, lock: Lock) -> TrainingResult:
   """
   config, mesh = prepared.config, make_mesh(prepared.config.mesh)
   kind = mesh.devices.flat[0].device_kind
-  print_on_leader(f'{config.title}: {config.train.steps:,} steps on {mesh.size} x {kind}, '
+  steps = [f'{phase.steps:,}' for phase in config.train.phases]
+  parts = f' ({" + ".join(steps)}, in {len(steps)} phases)' if len(steps) > 1 else ''
+  print_on_leader(f'{config.title}: {config.train.steps:,} steps{parts} on {mesh.size} x {kind}, '
                   f'output in {config.folder}')
+  if warning := preflight.check_duration(config):
+    print_on_leader(f'warning: {warning}')
   for note in prepared.notes:
     print_on_leader(note)
   largest = max(config.train.phases, key=lambda phase: phase.batch * phase.length)

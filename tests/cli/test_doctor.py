@@ -119,7 +119,7 @@ def test_python_that_is_too_old(tmp_path):
     file.write('Requires-Python: >=3.99\n')
   found, = versions.find_conflicts(versions.find_installed([str(tmp_path)]))
   assert found.startswith(
-      'jax 9.9.9 is for Python >=3.99, and this is 3.') and 'uv venv --python' in found
+      'jax 9.9.9 is for Python >=3.99, and this is 3.') and 'uv venv -p' in found
 
 
 def test_a_tpu_that_jax_does_not_use_is_reported(tmp_path):
@@ -330,6 +330,17 @@ def test_cost_by_operations_and_an_assumption():
   assert costs.describe_estimated_cost(recipe('test'), recipe, None) == ''
 
 
+def test_paper_scale_on_a_cpu_is_a_warning():
+  """A beginner who has forgotten --scale=laptop learns how long the run takes here."""
+  recipe = recipes.find_recipe('bert_base')
+  found = doctor.check_cost(doctor.DoctorRequest(recipe, recipe('paper')), None)
+  said = write_flags(found.warnings[0])
+  assert re.search(r'1,000,000 steps take very roughly [\d.]+ (years|days)', said)
+  assert '--scale=laptop' in said and 'chip-hours on v2:4x4' in said
+  found = doctor.check_cost(doctor.DoctorRequest(recipe, recipe('test')), None)
+  assert not found.warnings and 'give --step' in found.message
+
+
 def test_cost_by_a_compiled_step():
   config = recipes.find_recipe('bert_base')('paper')
   report = CompileReport('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
@@ -381,6 +392,9 @@ def test_too_many_epochs_are_a_warning_for_each_corpus(tmp_path, records):
            '--train.phases.0.steps=400']
   found = said_of_records(mixed, tmp_path)
   assert f'epochs over {small};' in found and f'epochs over {records};' not in found
+  builtin = ['--data.path=embedded', '--train.phases.0.steps=6000000']
+  assert 'epochs over the built-in text (no --data.path is given)' in write_flags(
+      said_of_records(builtin, tmp_path))
   raw = [f'--data.path={text}', '--train.phases.0.steps=60000']
   assert re.search(r'about [\d,]+ epochs over \S*small.txt', said_of_records(raw, tmp_path))
 

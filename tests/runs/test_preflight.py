@@ -10,6 +10,7 @@ from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli.flags import write_flags
 from plm_jax.cli.run import parse
 from plm_jax.config.run import ConfigError, Phase, PretrainRun, TrainConfig
+from plm_jax.errors import write_plain
 from plm_jax.preparation.prepare import PrepareConfig, prepare
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.report import hints
@@ -276,3 +277,28 @@ def test_records_without_the_white_space_of_their_text_are_refused_for_decoders(
                      match=r'--for=gpt2_small`\. To train .* give data\.prepare\.sentences=split$'):
     preflight.check_exact_text(config, 'RECORDS')  # pyright: ignore
   preflight.check_exact_text(recipes.find_recipe('bert_base')('test'), 'RECORDS')  # pyright: ignore
+
+
+@pytest.mark.parametrize(('name', 'scale', 'warned'), [
+    ('bert_base', 'paper', 'roughly 5.4 years'), ('bert_base', 'laptop', ''),
+    ('gpt2_small', 'laptop', ''), ('bert_base', 'test', '')])
+def test_a_run_of_more_than_an_hour_on_a_cpu_warns(monkeypatch, name, scale, warned):
+  """GPT-2 at the laptop scale takes 40 minutes on two cores."""
+  monkeypatch.setattr('os.cpu_count', lambda: 2)
+  said = preflight.check_duration(recipes.find_recipe(name)(scale))
+  assert warned in said and bool(said) == bool(warned)
+  assert ('scale=laptop' in write_plain(said)) == bool(warned)
+
+
+def test_no_duration_is_estimated_on_accelerators(monkeypatch):
+  monkeypatch.setattr('jax.default_backend', lambda: 'gpu')
+  assert preflight.check_duration(recipes.find_recipe('bert_base')('paper')) == ''
+
+
+def test_a_long_run_on_a_cpu_has_no_advice_that_it_follows(monkeypatch):
+  monkeypatch.setattr('os.cpu_count', lambda: 2)
+  config = parse(recipes.find_recipe('gpt2_small'), [
+      '--scale=laptop', '--train.phases.0.steps=30000'])
+  said = write_plain(preflight.check_duration(config))
+  assert 'the 30,000 steps take very roughly 3.5 hours' in said
+  assert 'scale=' not in said and 'train.phases.0.steps' in said
