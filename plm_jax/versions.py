@@ -92,7 +92,7 @@ def find_conflicts(found: Installed, names: Sequence[str] = PACKAGES) -> Iterato
     if python and not Requirement(f'python{python}').specifier.contains(
         this_python, prereleases=True):
       yield (f'{name} {version} is for Python {python}, and this is {this_python}: make the '
-             'environment with another, such as `uv venv --python 3.12`')
+             'environment with another, such as `uv venv -p 3.12`')
     for needed, extra in requirements(distribution):
       wanted = canonicalize_name(needed.name)
       other = next((known for known in found if canonicalize_name(known) == wanted), '')

@@ -100,7 +100,7 @@ def predict_masks(config: Any, head: nn.Module, pieces: int, suppressed: int | N
 
 def make_samples(
     trained: LoadedModel, prompts: Sequence[str], folder: epath.Path, seed: int = 0,
-    number: int = 6,
+    number: int = 20,
 ) -> list[FillMaskSample]:
   """Fill the prompts, and held-out sentences of the records in `folder`; for the report."""
   pairs = [(prompt, None) for prompt in prompts]

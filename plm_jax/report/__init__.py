@@ -1,6 +1,6 @@
 """Reports: report.html, learning curves, error analysis, hints, model cards.
 
-    html            report.html and its charts; stylesheet: its style
+    html            report.html and its charts; pages.css: the style of all pages
     metric_display  titles, units, numbers and axes of metrics
     history         metrics.jsonl as curves
     error_analysis  confusion matrix and worst mistakes of a fine-tuned model

@@ -99,7 +99,7 @@ def render_page(title: str, about: Sequence[str], rows: Sequence[BatchRow]) -> s
       html.extend(section, el('h3', 'Attention mask'), lead,
                   draw_attention_mask(row.attention_mask))
     parts.append(section)
-  return html.render_document(title, 'plm_jax · model inputs', parts, CSS)
+  return html.render_document(title, 'plm_jax · model inputs', parts, html.read_css('inputs'))
 
 
 def lane_cells(lane: Lane) -> Element:
@@ -140,23 +140,3 @@ def draw_attention_mask(mask: np.ndarray) -> Element:
       svg.append(el('rect', x=start * cell, y=line * cell, width=(stop - start) * cell,
                     height=cell, class_='seen'))
   return svg
-
-
-CSS = """
-.lane { display: flex; flex-wrap: wrap; gap: 6px 2px; align-items: flex-start; }
-.column { display: inline-flex; flex-direction: column; align-items: center; font-size: 13px;
-  line-height: 1.35; }
-.column.names { align-items: flex-end; padding-right: 8px; color: var(--soft); }
-.token { padding: 0 4px; border-radius: 3px; border: 1px solid transparent; white-space: pre; }
-.column > .token { background: var(--card); border-color: var(--rule); }
-.names > .token { border: 0; background: none; }
-.lead .token { margin-right: 10px; }
-.token.special { color: var(--soft); } .token.mask { background: var(--mark); border-color:
-  var(--amber); }
-.token.same { border-color: var(--green); color: var(--green); }
-.token.other { border-color: var(--amber); color: var(--amber); }
-.token.next { border-color: var(--rule); } .target { color: var(--blue); font-weight: 600; }
-.names > .target { font-weight: 400; } .number { color: var(--soft); font-size: 11px; }
-.sight { display: block; margin-top: 8px; } .blind { fill: var(--card); stroke: var(--rule); }
-.seen { fill: var(--bar); }
-"""

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import pathlib
 from typing import Any
 from xml.etree import ElementTree
 
@@ -27,12 +28,13 @@ from plm_jax.report.metric_display import (
   objective_title,
   ticks,
 )
-from plm_jax.report.stylesheet import CSS
 
 WIDTH, HEIGHT = 560, 250
 """size of a chart in CSS pixels"""
 LEFT, RIGHT, TOP, BOTTOM = 76, 86, 24, 40
 """margins of a chart in CSS pixels"""
+SHOWN_BLANKS = 8
+"""largest number of sentences of held-out text with a mask that are shown"""
 Element = ElementTree.Element
 
 
@@ -85,21 +87,21 @@ def render_report(summary: Summary, curves: Curves, phases: Sequence[LengthChang
     parts.append(el('ul', *(el('li', note) for note in summary.notes), class_='notes'))
   parts.append(curve_section(curves, phases))
 
-  # Outputs of the model, settings, and what to do next.
+  # Outputs of the model, what to do next, and settings.
   if summary.blanks:
     parts.append(blank_section(summary.blanks))
   if summary.samples:
     parts.append(sample_section(summary.samples))
   parts += summary.sections
+  if summary.next_steps:
+    rows = [el('tr', el('th', purpose, scope='row'), el('td', el('code', command)))
+            for purpose, command in summary.next_steps.items()]
+    parts.append(el('section', el('h2', 'Next steps'), el('table', *rows)))
   if summary.environment:
     parts.append(el('section', el('h2', 'Environment'), json_table(summary.environment)))
   if summary.config:
     title = el('summary', el('h2', 'Configuration'))
     parts.append(el('details', title, json_table(summary.config)))
-  if summary.next_steps:
-    rows = [el('tr', el('th', purpose, scope='row'), el('td', el('code', command)))
-            for purpose, command in summary.next_steps.items()]
-    parts.append(el('section', el('h2', 'Next steps'), el('table', *rows)))
   parts.append(el('footer', 'Written by plm_jax. The values of the curves are in '
                   'metrics.jsonl, in the same folder.'))
   return render_document(summary.title, 'plm_jax · training run', parts)
@@ -120,10 +122,15 @@ def render_document(title: str, kind: str, content: Iterable[Element | None], cs
       'head', el('meta', charset='utf-8'), el('title', title),
       el('meta', http_equiv='Content-Security-Policy', content=policy),
       el('meta', name='viewport', content='width=device-width, initial-scale=1'),
-      el('style', CSS + css))
+      el('style', read_css('pages') + css))
   main = el('main', el('p', kind, class_='overline'), el('h1', title), *content)
   page = el('html', head, el('body', main), lang='en')
   return '<!DOCTYPE html>\n' + ElementTree.tostring(page, 'unicode', method='html') + '\n'
+
+
+def read_css(name: str) -> str:
+  """Read a style sheet of this folder: 'pages' for all pages, 'inputs' for model inputs."""
+  return pathlib.Path(__file__).with_name(f'{name}.css').read_text('utf-8')
 
 
 # Samples.
@@ -134,10 +141,12 @@ def blank_section(cards: Sequence[FillMaskSample]) -> Element:
   section = el('section', el('h2', 'Fill in the blank'))
   known = [blank for blank in cards if blank.truth is not None]
   if known:
-    guesses = [blank.candidates[0][0] if blank.candidates else None for blank in known]
-    right = sum(guess == blank.truth for guess, blank in zip(guesses, known, strict=True))
-    section.append(el('p', f'The first guess is the hidden word in {right} of the {len(known)} '
-                      'sentences where it is known.', class_='lead'))
+    is_hit = lambda blank: blank.truth in [token for token, _ in blank.candidates[:1]]
+    section.append(el('p', f'The first guess is the hidden word in {sum(map(is_hit, known))} of '
+                      f'{len(known)} sentences of held-out text. They are shown first.',
+                      class_='lead'))
+    own = [blank for blank in cards if blank.truth is None]
+    cards = own + sorted(known, key=is_hit, reverse=True)[:SHOWN_BLANKS]
   section.append(el('div', *map(blank_card, cards), class_='cards'))
   return section
 
@@ -285,8 +294,9 @@ def draw_chart(
   drawn = list(itertools.chain.from_iterable(lines.values()))
   steps, values = zip(*drawn, strict=True)
   begin, end = min(0, *steps), max(1, *steps)
-  # The axis of a loss does not start at 0, which no loss gets near.
-  lowest = min(values) if metric.rank in (0, 1, OTHER_RANK) else min(0, *values)
+  # The axis of a loss does not start at 0, which no loss gets near; nor that of a high accuracy.
+  from_zero = metric.rank not in (0, 1, OTHER_RANK) and not (metric.percent and min(values) > 0.5)
+  lowest = min(0, *values) if from_zero else min(values)
   y_ticks = ticks(lowest, top)
   low, high = y_ticks[0], y_ticks[-1]
   right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -389,6 +399,8 @@ def json_table(rows: Mapping[str, Any]) -> Element:
   """Return a table of JSON values by name; dicts and lists of dicts become nested tables."""
   table = el('table')
   for name, value in rows.items():
+    if name == 'is':  # the class of a configuration, with its module
+      name, value = 'kind', value.rpartition(':')[2]
     if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
       value = dict(enumerate(value, 1))
     if isinstance(value, Mapping):

@@ -138,15 +138,15 @@ def test_metrics_have_labels_and_a_baseline_next_to_every_accuracy():
           'Held-out new one loss': '1.500'}
 
 
-def test_the_report_begins_with_results_and_ends_with_next_steps(tmp_path):
+def test_the_report_begins_with_results_and_has_next_steps_before_settings(tmp_path):
   found = page(tmp_path, train(1, loss=1.0), headline={'Held-out MLM accuracy': '30.0%'},
                notes=['a hint'],
                blanks=[FillMaskSample('a [MASK]', [('b', 1.0)])],
                next_steps={'Fill masks': 'plm-jax fill-mask RUN'},
                environment={'Devices': '1 x cpu', 'Finished': '2026-01-02'}, config={'seed': 0})
   order = ('30.0%', 'Trained on 1 x cpu, finished 2026-01-02', 'a hint', 'Curves',
-           'Fill in the blank', 'Environment',
-           'Configuration', 'Next steps', 'plm-jax fill-mask RUN', 'Written by plm_jax')
+           'Fill in the blank', 'Next steps', 'plm-jax fill-mask RUN', 'Environment',
+           'Configuration', 'Written by plm_jax')
   places = [found.words.index(text) for text in order]
   assert places == sorted(places)
 
@@ -268,12 +268,34 @@ def test_blanks(tmp_path):
       FillMaskSample('北京是中国的[MASK]都。', [('首', 0.931), ('古', 0.031)], '首'),
       FillMaskSample('the [MASK] flows', [('road', 0.2), ('', 0.1)], 'river'),
       FillMaskSample('a [MASK] and a [MASK]', [('b', 0.5)])])
-  assert 'in 1 of the 2 sentences' in found.words
+  assert 'in 1 of 2 sentences of held-out text' in found.words
   assert found.count('mark') == 4 and found.count('li', 'truth') == 1 and found.words.count(
       '✓') == 1
   assert '93.1%' in found.words and 'width:93.10%' in found.source
   assert 'Hidden word: river, not among these' in found.words
   assert '[MASK]' not in found.words
+
+
+def test_correct_blanks_are_shown_first_after_the_prompts_of_the_user(tmp_path):
+  words = [f'word{n}' for n in range(20)]
+  known = [FillMaskSample(f'{word} [MASK]', [('right', 0.5)], 'right' if n % 5 == 4 else 'other')
+           for n, word in enumerate(words)]
+  found = page(tmp_path, blanks=[FillMaskSample('mine [MASK]', [('b', 0.5)]), *known])
+  assert 'in 4 of 20 sentences' in found.words
+  shown = re.findall(r'mine|word\d+', found.words)
+  assert shown == ['mine', 'word4', 'word9', 'word14', 'word19', 'word0', 'word1', 'word2', 'word3']
+
+
+def test_the_axis_of_a_high_accuracy_does_not_begin_at_zero(tmp_path):
+  high = page(tmp_path, heldout(1, nsp_accuracy=0.72), heldout(2, nsp_accuracy=0.78))
+  assert '70%' in high.words and '0%' not in high.words.split()
+  low = page(tmp_path, heldout(1, mlm_accuracy=0.12), heldout(2, mlm_accuracy=0.28))
+  assert '0%' in low.words.split()
+
+
+def test_the_class_of_a_configuration_is_its_kind(tmp_path):
+  found = page(tmp_path, config={'is': 'plm_jax.config.run:PretrainRun', 'seed': 0})
+  assert 'kind' in found.words and 'PretrainRun' in found.words and 'config.run' not in found.words
 
 
 def test_samples(tmp_path):
