@@ -60,8 +60,9 @@ def compare_with_baselines(
   task, metric = config.objective, config.objective.metric_names[0]
   train, dev = ready.train.examples, next(iter(ready.dev.values())).examples
   found = []
-  if initial := read_initial_score(config.folder, metric):
-    found.append(Baseline(INITIAL_MODEL, {metric: initial}))
+  points = history(config.folder).curves.get(metric, {}).get('heldout', [])
+  if points and points[0][0] == 0 and points[0][1]:  # evaluated if no part of it was random
+    found.append(Baseline(INITIAL_MODEL, {metric: points[0][1]}))
   if scores := baselines.majority_baseline(task, train, dev):
     found.append(Baseline('the majority class', scores))
   print('computing the baselines...', file=sys.stderr, flush=True)
@@ -73,14 +74,9 @@ def compare_with_baselines(
   kept = {name: scores[metric] for name, scores in found}
   path = storage.resolve_path(config.folder) / BASELINES_FILE
   storage.write(path, json.dumps({metric: kept}) + '\n')
-  rows = {f'Baseline, {name}': f'{score:.2f} {metric}' for name, score in kept.items()}
+  write = config.training_objective.reporting.format_metric
+  rows = {f'Baseline, {name}': f'{write(metric, score)} {metric}' for name, score in kept.items()}
   return rows, drop_given(describe_gap(ready, result, found, metric), given)
-
-
-def read_initial_score(folder: str, metric: str) -> float | None:
-  """Return the metric of the initial model; None: a part of it was initialized at random."""
-  points = history(folder).curves.get(metric, {}).get('heldout', [])
-  return points[0][1] if points and points[0][0] == 0 else None
 
 
 def make_initial_encoder(config: FinetuneRun) -> Callable[[Sequence[str]], np.ndarray] | None:

@@ -91,12 +91,13 @@ def render_card(
       rows['Held-out text'] = ', '.join(f'`{last_part(path)}`' for path in heldout_paths)
     terms = [name for name in run.objective.terms if name not in metric_names.REGULARIZERS]
     rows['Objectives'] = ', '.join(map(metric_names.term_name, terms))
+  format_metric = run.training_objective.reporting.format_metric
   for name, value in heldout.items():
     if name.partition('/')[0] not in metric_names.REGULARIZERS:
       title = metric_names.display_name(name, heldout)
-      rows[f'Held-out {title}'] = run.training_objective.reporting.format_metric(name, value)
+      rows[f'Held-out {title}'] = format_metric(name, value)
     for baseline, score in baselines.get(name, {}).items():
-      rows[f'Baseline, {baseline}'] = f'{score:.2f} {name}'
+      rows[f'Baseline, {baseline}'] = f'{format_metric(name, score)} {name}'
   how = 'pre-trained' if pretrained else 'fine-tuned'
   return TEMPLATE.format(
       library='sentence-transformers' if 'similar' in model.can else 'transformers', base=base,

@@ -114,7 +114,7 @@ def report_pretraining(
   digits = 1 if result.epochs >= 1 else 3
   headline |= {
       'Held-out text': heldout_text, 'Epochs': f'{result.epochs:.{digits}f}',
-      'Wall time': f'{result.seconds / 60:.1f} min',
+      'Wall time': result.wall_time,
       'Parameters': f'{parameters:,}', 'Steps': f'{result.step:,}', 'Tokens read': f'{tokens:,}'}
   notes = hints.run_hints(config, text, result.epochs, heldout)
   steps = next_commands(config, shown, text)
@@ -170,7 +170,8 @@ def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult
   with hosts.barrier('report'), truncation.count():
     if jax.process_index() != 0:
       return
-    headline = {f'Development {name.replace("_", " ")}': f'{value:.2f}'
+    write = config.training_objective.reporting.format_metric
+    headline = {f'Development {name.replace("_", " ")}': write(name, value)
                 for name, value in result.heldout.items()}
     analysis = analyze_development(ready, caller.given)
     headline |= analysis.rows
@@ -182,7 +183,7 @@ def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult
     parameters = sum(x.size for x in jax.tree.leaves(result.params))
     trained = count_trained(make_selection(config), result.params)
     headline |= rows | {
-        'Epochs': f'{result.epochs:.1f}', 'Wall time': f'{result.seconds / 60:.1f} min',
+        'Epochs': f'{result.epochs:.1f}', 'Wall time': result.wall_time,
         'Parameters': f'{parameters:,}, of which {trained:,} are trained',
         'Training examples': f'{len(ready.train.examples):,}', 'Steps': steps_done}
     folder, program = shlex.quote(config.folder), environment.program()

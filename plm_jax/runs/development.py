@@ -66,8 +66,9 @@ def analyze_development(ready: ResolvedRun, given: Container[str] = ()) -> Devel
     trained = loaded_model.load_model(folder)
     task, predictions = trained.task, predict(trained, examples)
     rows |= describe_fields(fields)
+    write = ready.config.training_objective.reporting.format_metric
     for figure, value in task.scores(examples, predictions).items():
-      rows[f'Development {figure.replace("_", " ")}, tuned'] = f'{value:.2f}'
+      rows[f'Development {figure.replace("_", " ")}, tuned'] = write(figure, value)
     for name, value in calibration_rows(task, examples, predictions).items():
       rows[f'{name}, tuned'] = value
   found = error_analysis.labeled_pairs(examples, predictions)
@@ -79,7 +80,7 @@ def calibration_rows(
     task: Task, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, str]:
   """Return the expected calibration error as a row of the summary, if there are probabilities."""
   bins = task.calibration_bins(examples, predictions) if isinstance(task, CalibratedTask) else []
-  return {'Calibration error (ECE)': f'{calibration_error(bins):.2f}'} if bins else {}
+  return {'Calibration error (ECE)': f'{calibration_error(bins):.2f}%'} if bins else {}
 
 
 def describe_fields(fields: dict[str, Any]) -> dict[str, str]:

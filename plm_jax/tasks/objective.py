@@ -111,7 +111,7 @@ class TaskObjective(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class TaskReporting(Reporting):
-  """Metrics in percent; the loss, and metrics that are better when they are lower, as they are."""
+  """Metrics in percent, accuracies with the sign; those that are better when lower as they are."""
 
   task: Task
 
@@ -121,4 +121,5 @@ class TaskReporting(Reporting):
     return not f'_{figure}'.endswith(tuple(f'_{name}' for name in lower))
 
   def format_metric(self, figure, value, digits=3):
-    return f'{value:.{2 if self.higher_is_better(figure) else digits}f}'
+    sign = '%' if figure.endswith('accuracy') else ''
+    return f'{value:.2f}{sign}' if self.higher_is_better(figure) else f'{value:.{digits}f}'

@@ -50,10 +50,17 @@ class TrainingResult:
   step: int
   params: Any
   finished: bool  # False: stopped by a signal, to be resumed
-  seconds: float
+  seconds: float  # of this process
   heldout: dict[str, float]  # metrics of the last evaluation
   epochs: float = 0.0  # mean number of times the text was read
   best: int | None = None  # step of these parameters and metrics, where the best are kept
+  earlier: float = 0.0  # seconds of processes before, up to their last checkpoints
+
+  @property
+  def wall_time(self) -> str:
+    """The time of all processes, and that of this one if there were others."""
+    own, whole = self.seconds / 60, (self.earlier + self.seconds) / 60
+    return f'{whole:.1f} min' + (f', {own:.1f} of them since it resumed' if self.earlier else '')
 
 
 def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,
@@ -100,7 +107,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       if state.trained is not None:
         # The EMA begins as what is trained, in memory of its own: both are updated in place.
         state = state.replace(trained=jax.tree.map(jnp.copy, params))
-    first_step = int(state.step)
+    first_step, earlier = int(state.step), resumed.get('seconds', 0.0)
     with hosts.barrier('room for a checkpoint'):
       checkpoints.check_space(state)
     meta = write_run_files(config, tokenizer, folder, feed)
@@ -152,7 +159,9 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       if stopped:
         stack.enter_context(mark_saving())
       if done % config.train.save_every == 0 or ended or stopped:
-        checkpoints.save(done, state.parts, {**meta, 'unevaluated': due and stopped})
+        seconds = earlier + time.time() - started
+        checkpoints.save(
+            done, state.parts, {**meta, 'unevaluated': due and stopped, 'seconds': seconds})
       for name in feed.named_steps.get(done, ()):
         with contextlib.closing(Checkpoints(folder / NAMED_FOLDER / name, keep=1)) as named:
           named.save(done, {'params': state.params}, meta)  # unless it is there
@@ -168,7 +177,7 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       heldout = best.values
     return TrainingResult(
         int(state.step), state.params, not stopped, time.time() - started, heldout,
-        feed.epochs(int(state.step)), best.step)
+        feed.epochs(int(state.step)), best.step, earlier)
 
 
 def open_run(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,

@@ -127,6 +127,8 @@ def test_a_metric_that_is_better_when_lower_selects_the_checkpoint(tmp_path, toy
   found = [reporting.higher_is_better(name) for name in ('mae', 'other_mae', 'loss', 'accuracy')]
   assert found == [False, False, False, True]
   assert reporting.format_metric('mae', 0.5) == '0.500'
+  assert reporting.format_metric('dev_accuracy', 50.0) == '50.00%'
+  assert reporting.format_metric('f1', 50.0) == '50.00'
   baselines = [Baseline('zero', {'mae': 0.1}), Baseline('one', {'mae': 2.0})]
   results = [TrainingResult(4, {}, True, 1.0, {'mae': value}, 1.0, 2) for value in (0.05, 1.5)]
   assert describe_gap(ready, results[0], baselines, 'mae') == []

@@ -11,6 +11,7 @@ from plm_jax.config.run import Phase
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes import find_recipe
 from plm_jax.runs.run import run
+from plm_jax.training.train import TrainingResult
 
 
 def states(folder):
@@ -20,6 +21,13 @@ def states(folder):
     return manager.manager.restore(max(manager.steps()), args=what)['state']
   finally:
     manager.close()
+
+
+def test_the_wall_time_of_a_resumed_run_counts_all_processes():
+  result = TrainingResult(9, {}, True, 90.0, {})
+  assert result.wall_time == '1.5 min'
+  resumed = dataclasses.replace(result, earlier=480.0)
+  assert resumed.wall_time == '9.5 min, 1.5 of them since it resumed'
 
 
 @pytest.mark.slow
@@ -38,7 +46,8 @@ def test_a_resumed_run_with_state_ends_with_the_same_bits(tmp_path):
                                              save_every=3, eval_every=9)
   run(dataclasses.replace(config, train=phases(6), output=str(tmp_path / 'whole')))
   for steps in (3, 6):
-    run(dataclasses.replace(config, train=phases(steps), output=str(tmp_path / 'parts')))
+    result = run(dataclasses.replace(config, train=phases(steps), output=str(tmp_path / 'parts')))
+  assert result and result.earlier > 0
   whole, parts = (states(tmp_path / name) for name in ('whole', 'parts'))
   assert {*whole} == {'step', 'params', 'opt_state', 'skipped', 'streak',
                       'carry'} and whole['carry']['due'].any()
