@@ -153,7 +153,7 @@ def compile_run(config: RunConfig) -> list[CompileReport]:
     shards = math.prod(mesh.shape[axis] for axis in sharding.AXIS_RULES['batch'])
     steps = f' in {config.train.accumulate} micro-steps' if config.train.accumulate > 1 else ''
     print(f'\n{phase.batch} rows of {phase.length} tokens, {phase.batch // shards} per device'
-          f'{steps}', flush=True)
+          f'{steps}: compiling, which takes minutes', flush=True)
     reports.append(analyze_step(config, learner, phase, mesh))
     print_line(format_report(reports[-1], phase, mesh.size))
   return reports

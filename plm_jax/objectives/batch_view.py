@@ -237,6 +237,9 @@ class BatchReader:
       # A value per packed text has the shape of `extract`, the positions of their first tokens.
       per_text = (x.ndim == 1 and 'extract' in row and x.shape == row['extract'].shape[-1:]
                   and x.shape != row['tokens'].shape)
+      if name == 'label' and names and x.dtype.kind == 'f' and x.shape[-1] == len(names):
+        chosen = [[names[n] for n in np.flatnonzero(one)] for one in x.reshape(-1, len(names))]
+        found['labels'] = '; '.join(', '.join(one) or 'none' for one in chosen)
       if name in HIDDEN_ARRAYS or not (x.ndim == 0 or per_text):
         continue
       values = np.atleast_1d(x)
@@ -245,7 +248,7 @@ class BatchReader:
       named = name == 'label' and names and values.dtype.kind == 'i'
       texts = [f'{value} ({names[value]})' if named else format_number(value)
                for value in values.tolist()]
-      found[name] = ', '.join(texts)
+      found['first token at' if name == 'extract' else name] = ', '.join(texts)
     return found
 
   def attention_mask(self, row: Mapping[str, np.ndarray]) -> np.ndarray | None:

@@ -1,4 +1,5 @@
 """`inspect` shows the batches of a run before it starts."""
+import json
 import pathlib
 import types
 
@@ -178,6 +179,19 @@ def test_labelled_rows_are_shown_with_their_answers(kind, shown, tmp_path):
     if kind == 'classification':
       assert row.facts['label'] == ('0 (bad)' if {*read.split()} & {*labelled.BAD} else '1 (good)')
   assert not (tmp_path / 'run').exists()
+
+
+def test_rows_of_several_labels_are_shown_with_their_labels(tmp_path):
+  file = tmp_path / 'tickets.jsonl'
+  labels = ['new'], ['new', 'urgent'], [], ['urgent']
+  file.write_text('\n'.join(json.dumps({'text': f'a film of {n}', 'labels': some})
+                            for n, some in enumerate(labels)))
+  config = inspect.parse(['--task=multilabel', f'--train={file}', '--scale=test',
+                          f'--output={tmp_path / "run"}'])
+  found = inspect_run(config, 8, 0)
+  shown = {row.facts['text']: row.facts['labels'] for row in found.rows}
+  wanted = {f'a film of {n}': ', '.join(some) or 'none' for n, some in enumerate(labels)}
+  assert shown and shown.items() <= wanted.items()
 
 
 @pytest.mark.parametrize(('args', 'message'), [
