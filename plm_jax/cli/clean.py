@@ -36,16 +36,11 @@ def clean_command(
         f'--data.path={out}, or prepare them first with `prepare {out} FOLDER`')
 
 
-def rule_options(rules: str) -> list[str]:
-  """Return the options of `clean` for published rules; raise ConfigError for unknown ones."""
-  values = filter_documents.parse_rules(rules)
-  return [f'{flag_name(name)}={value}' for name, value in values.items()]
-
-
 def clean_arguments(args: list[str]) -> list[str]:
   """Return the arguments of `clean`, with the options of published rules in front."""
   args = options.join_values('--rules', args, RULE_SETS)
   args = options.join_beam_options(args, {'rules', *CleanConfig.__dataclass_fields__})
   if rules := options.option_value('--rules', args):
-    args = [*rule_options(rules), *args]
+    values = filter_documents.parse_rules(rules)
+    args = [f'{flag_name(name)}={value}' for name, value in values.items()] + args
   return args

@@ -1,4 +1,6 @@
 """The commands `export`, `push` and `expand-vocab`, which write a checkpoint."""
+import pathlib
+import tempfile
 from typing import Literal
 
 import tyro
@@ -50,11 +52,7 @@ def export_command(
     print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
           f'base is the model that the run began with{model}')
     return
-  print_export(models.export(run, out, kind, average=average), out)
-
-
-def print_export(done: models.Exported, out: str) -> None:
-  """Print what an exported checkpoint in a folder is for, and what it lacks."""
+  done = models.export(run, out, kind, average=average)
   if done.lost:
     print('left out, as transformers has no such head for this model: ' + ', '.join(done.lost))
   print(f'checkpoint in {out}: {done.how}')
@@ -66,7 +64,7 @@ def print_export(done: models.Exported, out: str) -> None:
 def push_command(
     run: tyro.conf.Positional[str], name: tyro.conf.Positional[str], public: bool = False,
     dtype: Literal['float32', 'float16', 'bfloat16', 'same'] = 'same', revision: str = '',
-    message: str = ''
+    message: str = '', dry_run: bool = False
 ) -> None:
   """Exports a model and uploads it to the Hugging Face hub, with its model card, as one commit.
 
@@ -79,9 +77,19 @@ def push_command(
     dtype: dtype of the tensors. same: keep the dtype of the input (float32 for a run)
     revision: branch; the main branch by default
     message: message of the commit
+    dry_run: only print the files that would be uploaded, and who could read them
   """
-  address = models.push(
-      run, name, public, None if dtype == 'same' else dtype, revision, message)
+  kind = None if dtype == 'same' else dtype
+  if dry_run:
+    with tempfile.TemporaryDirectory(prefix='plm_jax-push-') as folder:
+      draft = pathlib.Path(folder, 'model')
+      models.export(run, draft, kind)
+      for path in sorted(draft.iterdir()):
+        print(f'{path.stat().st_size:16,} bytes  {path.name}')
+    readers = 'everyone' if public else 'only you and your organization'
+    print(f'{name} on the Hugging Face hub: {readers} could read it. Nothing was uploaded')
+    return
+  address = models.push(run, name, public, kind, revision, message)
   print(f'{address} ({"public" if public else "private"}): add language and license to its '
         'model card')
 

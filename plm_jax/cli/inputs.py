@@ -89,17 +89,11 @@ def read_text_arguments(given: Sequence[str], limit: int, by_line: bool = False)
   found: list[str] = []
   for one in given:
     if one == '-':
-      found += itertools.islice(read_input_lines(), limit)
+      lines = (line for _, line in read_text_lines('-') if line.strip())
+      found += itertools.islice(lines, limit)
     else:
       found += itertools.islice(read_source(one), limit) if is_source(one) else [one]
   return found
-
-
-def read_input_lines() -> Iterator[str]:
-  """Yield the lines of standard input that are not empty."""
-  for _, line in read_text_lines('-'):
-    if line.strip():
-      yield line
 
 
 def read_prompts(given: Sequence[str]) -> tuple[str, ...]:

@@ -81,7 +81,10 @@ def minimal_pairs_command(
         trained, ','.join(files), settings.how, settings.start, settings.limit)
     masked = 'mlm' in trained.heads and settings.how != 'causal'
     how = f'By {settings.how if masked else "likelihood"}. '
-  runs = dict(zip(unique_run_names([run, *compare_with]), [judged, *others], strict=True))
+  called = [name.removesuffix('.jsonl') for name in run_names([run, *compare_with])]
+  if len(set(called)) < len(called):
+    raise ConfigError(f'of {", ".join([run, *compare_with])} two are the same: give each run once')
+  runs = dict(zip(called, [judged, *others], strict=True))
   if output:
     storage.write(output, ''.join(f'{format_record(one)}\n' for one in judged))
   for line in table_lines(runs):
@@ -91,14 +94,6 @@ def minimal_pairs_command(
   if page:
     storage.write(page, render_page(runs, how))
     print(f'page: {page}')
-
-
-def unique_run_names(runs: Sequence[str]) -> list[str]:
-  """Return names from the folders and files of runs; raise ConfigError for two equal names."""
-  called = [name.removesuffix('.jsonl') for name in run_names(runs)]
-  if len(set(called)) < len(called):
-    raise ConfigError(f'of {", ".join(runs)} two are the same: give each run once')
-  return called
 
 
 def table_lines(runs: JudgedRuns) -> Iterator[str]:

@@ -91,7 +91,16 @@ def predict_command(
   work = work_identity.identify_work(output, [file], trained, settings=reading, mesh=mesh)
   with partial_output.open_text(output, work) as out, track_progress(task, output):
     write_predictions(trained, rows, layout, out, scores, settings.batch, settings.pack)
-  print_scores(report, scores, sys.stdout if output else sys.stderr)
+  # Skipped rows, and the metrics of those with labels.
+  place = sys.stdout if output else sys.stderr
+  for line in report.lines():
+    errors.print_line(line, place)
+  if scores.num_labeled:
+    for name, value in scores.compute().items():
+      print(f'{name:18}{value:8.2f}', file=place)
+    others = scores.num_predictions - scores.num_labeled
+    without = f'; {others:,} rows have no known label' if others else ''
+    print(f'of {scores.num_labeled:,} rows with labels{without}', file=place)
   if output:
     print(f'{scores.num_predictions:,} predictions in {output}')
 
@@ -132,19 +141,6 @@ def write_predictions(
 def track_progress(task: Task, output: str) -> contextlib.AbstractContextManager[Progress]:
   """Show the progress of predictions, unless they are printed in the terminal themselves."""
   return progress.track(task.row_unit, quiet=not output and sys.stdout.isatty())
-
-
-def print_scores(
-    report: sources.ReadReport, scores: StreamingMetrics, file: Any) -> None:
-  """Print how many rows were skipped, and the metrics of those with labels."""
-  for line in report.lines():
-    errors.print_line(line, file)
-  if scores.num_labeled:
-    for name, value in scores.compute().items():
-      print(f'{name:18}{value:8.2f}', file=file)
-    others = scores.num_predictions - scores.num_labeled
-    without = f'; {others:,} rows have no known label' if others else ''
-    print(f'of {scores.num_labeled:,} rows with labels{without}', file=file)
 
 
 def training_columns(run: str) -> Columns:

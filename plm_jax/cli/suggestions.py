@@ -85,9 +85,9 @@ def check_values(name: str, kind: str, values: Sequence[str]) -> None:
     values: what follows it; only the first belongs to an option of one value.
   """
   parse, described = NUMBERS.get(kind.removesuffix('...'), (str, 'a value'))
-  *choices, last = kind.removesuffix('...').split(',')
-  if choices and last != 'TEXT':
-    parse, described = [*choices, last].index, f'{", ".join(choices)} or {last}'
+  choices = kind.removesuffix('...').split(',')
+  if len(choices) > 1 and choices[-1] != 'TEXT':
+    parse, described = choices.index, f'{", ".join(choices[:-1])} or {choices[-1]}'
   if not values and not kind.endswith('...'):
     raise UsageError(f'--{name} needs {described}: --{name}=...')
   for value in values if kind.endswith('...') else values[:1]:

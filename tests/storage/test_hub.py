@@ -287,6 +287,15 @@ def push(server, folder, *arguments, **more):
   return done.stdout.strip(), done.stderr.strip()
 
 
+def test_a_dry_run_of_push_lists_files_and_readers(server, tmp_path):
+  out, _ = push(server, tmp_path, 'org/bert', 'org/draft', '--dry-run')
+  assert 'model.safetensors' in out and 'README.md' in out and ' bytes  config.json' in out
+  assert out.splitlines()[-1] == (
+      'org/draft on the Hugging Face hub: only you and your organization could read it. Nothing was '
+      'uploaded')
+  assert ('models', 'org/draft') not in server.repositories
+
+
 def test_push_and_load(server, files, tmp_path):
   out, error = push(server, tmp_path, 'org/bert', 'org/mine', '--message=First', '--revision=v1')
   assert error.splitlines()[1:] == []  # one line about the download
