@@ -142,7 +142,7 @@ remove() {
       empty=$((empty + 1))
       if [ "$empty" -ge "$1" ]; then
         made=''
-        say "nothing of $name is left in $zone"
+        say "deleted: TPU and queued resource $name in $zone"
         return 0
       fi
     elif [ -n "$queue" ]; then

@@ -189,7 +189,7 @@ def test_a_create_that_fails_leaves_nothing(options, settings, cloud):
   said = cloud.tpu('create', *PLACE, 'v2-32', *options, **settings)
   assert said.returncode == 1 and cloud.left == [] and 'error: ' in said.stderr
   if 'FAIL' not in settings or settings['FAIL'] > 2:
-    assert 'nothing of bert is left in us-central1-a' in said.stderr
+    assert 'deleted: TPU and queued resource bert in us-central1-a' in said.stderr
 
 
 @pytest.mark.parametrize(('options', 'sent', 'left'), [
@@ -204,7 +204,7 @@ def test_a_create_that_is_interrupted_leaves_nothing(options, sent, left, cloud)
   process.send_signal(sent)
   _, said = process.communicate(timeout=60)
   assert process.returncode == 128 + sent and cloud.left == left
-  assert ('kept, and paid for until' if left else 'nothing of bert is left') in said
+  assert ('kept, and paid for until' if left else 'deleted: TPU and queued resource bert') in said
 
 
 def test_a_script_edited_while_it_runs_ends_unchanged(cloud, tmp_path):
@@ -219,7 +219,7 @@ def test_a_script_edited_while_it_runs_ends_unchanged(cloud, tmp_path):
     time.sleep(0.02)
   script.write_text('(' * len(SCRIPT.read_text()))
   process.terminate()
-  assert 'nothing of bert is left' in process.communicate(timeout=60)[
+  assert 'deleted: TPU and queued resource bert' in process.communicate(timeout=60)[
       1] and process.returncode == 143
 
 
@@ -237,7 +237,7 @@ def test_delete_looks_whether_it_is_gone(cloud):
   made = len(cloud.calls)
   said = cloud.tpu('delete', *PLACE, FAIL=made + 3)  # the deletion
   assert said.returncode == 0 and cloud.left == [
-      ] and 'nothing of bert is left in us-central1-a' in said.stderr
+      ] and 'deleted: TPU and queued resource bert in us-central1-a' in said.stderr
   look = ['list', 'list']
   assert [call[3] for call in cloud.calls[made:]] == [*look, 'delete', *look, 'delete', *look]
 
@@ -316,7 +316,7 @@ def test_a_start_that_fails_on_one_worker_is_undone(ready):
 def test_resume_begins_again_after_a_preemption(cloud):
   """A suspended resource is deleted first."""
   said = cloud.tpu('resume', *PLACE, 'v2-32', '--queued', '--spot', 'true', OUTPUT, PREEMPT=1)
-  gone, nothing = 'VM: none, queued resource: SUSPENDED', 'nothing of bert is left in us-central1-a'
+  gone, nothing = 'VM: none, queued resource: SUSPENDED', 'deleted: TPU and queued resource bert in us-central1-a'
   told = [line for line in said.stderr.splitlines()
           if line.startswith(('attempt', 'the ', 'bert is', 'nothing'))]
   assert told == [
@@ -375,7 +375,7 @@ def test_nothing_is_left_wherever_gcloud_fails(how, options, tmp_path):
     cloud.folder.mkdir()
     said = cloud.tpu('resume', *PLACE, 'v2-32', *options, '--attempts=2', 'true', OUTPUT,
                      **{how: number})
-    assert cloud.left == [] and (number < 3 or 'nothing of bert is left'
+    assert cloud.left == [] and (number < 3 or 'deleted: TPU and queued resource bert'
                                  in said.stderr), (number, said.stderr)
     ended = len(cloud.calls) < number  # there were fewer calls
     assert said.returncode == 0 or 'error: ' in said.stderr
