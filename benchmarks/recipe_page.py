@@ -3,8 +3,9 @@
     python -m benchmarks.recipe_page
 
 Everything comes from plm_jax/recipes and plm_jax/tasks, except memory and step times, which are in
-benchmarks/budgets.
+benchmarks/budgets, and the contents of tasks, which are in benchmarks/task_descriptions.tsv.
 """
+import csv
 import pathlib
 import re
 from typing import NamedTuple
@@ -20,9 +21,12 @@ SIZE_COLUMNS = ('recipe', 'layers', 'parameters', 'batch x length', 'peak LR', '
 POD_COLUMNS = (
     'recipe', 'pod and options', 'GiB per device', 'step time bound, ms', 'MFU bound', 'time',
     'chip-hours')
+DESCRIPTIONS = pathlib.Path(__file__).with_name('task_descriptions.tsv')
 TASK_COLUMNS = {
-    ROOT / 'docs' / 'reference' / 'tasks.md': ('task', 'kind', 'metrics', 'source'),
-    ROOT / 'docs' / 'zh' / 'reference' / 'tasks.md': ('任务', '种类', '指标', '来源')}
+    ROOT / 'docs' / 'reference' / 'tasks.md': (
+        'task', 'language', 'contents', 'kind', 'metrics', 'source'),
+    ROOT / 'docs' / 'zh' / 'reference' / 'tasks.md': (
+        '任务', '语言', '内容', '种类', '指标', '来源')}
 """Pages with the table of tasks, and its columns."""
 
 
@@ -229,10 +233,14 @@ def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 def task_page(path: pathlib.Path) -> str:
   """Return the page at `path` with an up-to-date table of the published tasks."""
   columns = TASK_COLUMNS[path]
+  with DESCRIPTIONS.open(encoding='utf-8') as file:
+    described = {row['name']: row for row in csv.DictReader(file, delimiter='\t')}
   rows = []
   for name, spec in TASKS.items():
     if name not in EMBEDDED:
-      rows.append((f'`{name}`', spec.kind, mark_names(spec.measures), mark_names(spec.data)))
+      contents = described[name]['Chinese' if 'zh' in path.parts else 'English']
+      rows.append((f'`{name}`', described[name]['language'], contents, spec.kind,
+                   mark_names(spec.measures), mark_names(spec.data)))
   head = re.escape(f'| {" | ".join(columns)} |')
   lines = '\n'.join(table(columns, rows))
   text, count = re.subn(rf'(?m)^{head}\n(?:\|.*\n)*', lambda _: f'{lines}\n', path.read_text())
