@@ -76,8 +76,12 @@ def fill_mask(
     model: Model, prompts: str | Sequence[str], top: int = 5) -> list[list[Candidates]]:
   """Predict the masked tokens of texts.
 
-  >>> plm_jax.fill_mask('runs/bert_base-laptop', 'Returns the [MASK] of the array.', top=2)
-  [[[('...', 0...), ('...', 0...)]]]
+  >>> candidates = plm_jax.fill_mask(
+  ...     'runs/bert_base-laptop', 'Returns the [MASK] of the array.', top=2)[0][0]
+  >>> for token, probability in candidates:  # of the first text, for its first mask
+  ...   print(f'P({token}) = {probability:.3f}')
+  P(...) = 0...
+  P(...) = 0...
 
   Args:
     model: an encoder with a masked-language-model head, or a GLM
@@ -198,7 +202,7 @@ def train(config: str | PretrainRun, **options: Any) -> LoadedModel:
 
   >>> bert = plm_jax.recipe('bert_base', scale='test')
   >>> trained = plm_jax.train(bert, output='runs/mine', data={'path': ('corpus.txt',)})
-  bert_base-test: 8 steps on ...
+  bert_base-test: 8 steps (6 + 2, in 2 phases) on ...
   >>> 'fill_mask' in trained.capabilities
   True
 

@@ -58,8 +58,8 @@ def perplexity(
   do not overlap.
 
   >>> found = plm_jax.perplexity('runs/gpt2_small-laptop', 'corpus.txt', length=32)
-  >>> found.per_token > found.per_byte > 1
-  True
+  >>> print(f'per token {found.per_token:.1f}, per byte {found.per_byte:.1f}')
+  per token ..., per byte ...
 
   Args:
     model: a decoder, or a model of masked diffusion

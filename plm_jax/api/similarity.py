@@ -64,7 +64,8 @@ def encode(
   >>> vectors = plm_jax.encode(bert, ['Returns the array.', 'Sorts a list in place.'])
   >>> vectors.shape
   (2, ...)
-  >>> of_tokens = plm_jax.encode(bert, 'Returns the array.', layer=1, pooling='none')
+  >>> plm_jax.encode(bert, 'Returns the array.', layer=1, pooling='none')[0].shape  # of its tokens
+  (..., ...)
 
   Args:
     model: any model with a tokenizer (of an encoder-decoder its encoder is used), or static vectors
@@ -118,8 +119,8 @@ def similar(
 
   >>> same, other = plm_jax.similar(
   ...     'runs/bert_base-laptop', 'Returns it.', ['Returns it.', 'Sorts a list.'])
-  >>> bool(same > 0.999 > other)
-  True
+  >>> print(f'{same:.2f} and {other:.2f}')
+  1.00 and ...
 
   Args:
     model: any model with a tokenizer, best one with learned sentence vectors
@@ -210,8 +211,8 @@ def rerank(
 
   >>> documents = ['Sorts a list.', 'Returns the array.']
   >>> found, = plm_jax.rerank('runs/ranker', 'How do I sort?', documents, top=1)
-  >>> found[0].text in documents, 0 <= found[0].score <= 1
-  (True, True)
+  >>> print(f'score {found[0].score:.2f}: {found[0].text}')
+  score ...: ...
 
   Args:
     model: a model that has been fine-tuned on the task rerank, or a CrossEncoder of
