@@ -19,6 +19,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
+from docutils import nodes
 import reference_pages
 from search import Bilingual
 from sphinx.search import languages
@@ -34,7 +35,7 @@ version = release = plm_jax.__version__
 # Pages. build.py chooses the language; Chinese builds from a folder in which docs/zh covers docs.
 extensions = [
     'myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx.ext.intersphinx',
-    'sphinx_copybutton']
+    'sphinx.ext.viewcode', 'sphinx_copybutton']
 language = 'en'
 exclude_patterns = ['_build', 'site', 'zh', '**/.ipynb_checkpoints', '**/runs']
 myst_heading_anchors = 4
@@ -72,6 +73,7 @@ html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ['_static']
 html_css_files = ['site.css']
+html_js_files = ['search_results.js']
 html_search_language = Bilingual.lang
 languages[Bilingual.lang] = Bilingual
 
@@ -87,6 +89,14 @@ CHINESE_BREAK = re.compile(
     r'(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])\n *(?=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef])'
     r'|(?<=[，。；：、）！？])\n *(?=[A-Za-z`\[(])')
 CODE = re.compile(r'(\A---$.*?^---$|^```.*?^```$|^    [^\n]*$)', re.M | re.S)
+# Commands with their continuation lines. The site breaks wide ones, so that they fit a phone.
+COMMAND = re.compile(
+    r'^( *)((?:plm-jax|python -m (?:plm_jax|experiments)|scripts/)(?:[^\n]*\\\n)*[^\n]*)$', re.M)
+COMMAND_WIDTH = 48
+API_TYPES = {'Model', 'Path', 'Candidates', 'Dtype', 'Scale'}
+"""types that the index of the API explains"""
+LONG_WORD = 40
+"""characters of a word of code above which narrow pages break it"""
 NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
 
@@ -136,8 +146,19 @@ def adapt_source(app, name: str, source: list[str]) -> None:
     text = re.sub(r'(?m)^# .*$', lambda title: title[0] + NOT_TRANSLATED, text, count=1)
   if chinese and name.startswith('reference/recipes/'):
     text = text.replace('index.md#how-to-read-the-tables', 'index.md#怎样读表')
+  text = COMMAND.sub(break_command, text)
   text += reference_pages.APPENDED.get(name, lambda: '')()
   source[0] = insert_index_entries(text, chinese)
+
+
+def break_command(match: re.Match) -> str:
+  """Break a wide command before each of its options. A comment gets a line above it."""
+  indent, whole = match[1], re.sub(r'\s*\\\n\s*', ' ', match[2])
+  command, _, comment = re.sub(r' {2,}# ', '\0', whole).partition('\0')
+  if len(whole) <= COMMAND_WIDTH or re.search(r"'[^']* --[^']*'", whole):
+    return match[0]
+  broken = indent + re.sub(r' (?=--\w)', f' \\\\\n{indent}    ', command.rstrip())
+  return f'{indent}# {comment}\n{broken}' if comment else broken
 
 
 def join_chinese_lines(text: str) -> str:
@@ -167,6 +188,39 @@ def insert_index_entries(text: str, chinese: bool) -> str:
   return re.sub(r'(?m)^# .*$', lambda title: title[0] + directive, text, count=1)
 
 
+def adapt_code(app, document: nodes.document) -> None:
+  """Mark long words of inline code, and put colons after the parameters of functions."""
+  for literal in document.findall(nodes.literal):
+    if any(len(word) > LONG_WORD for word in literal.astext().split()):
+      literal['classes'].append('long')
+  for field in document.findall(nodes.field):
+    for text in [*field.findall(nodes.Text)]:
+      if text == ' -- ':
+        text.parent.replace(text, nodes.Text(': '))
+
+
+def link_type(app, env, node, contents) -> nodes.reference | None:
+  """Link a type of the API's signatures that has no page to the table of such types."""
+  if node.get('refdomain') != 'py' or node.get('reftarget') not in API_TYPES:
+    return None
+  index = app.builder.get_relative_uri(node['refdoc'], 'reference/api/index')
+  return nodes.reference('', '', contents, refuri=f'{index}#types', internal=True)
+
+
+def group_titles(name: str, chinese: bool) -> str:
+  """Return the style that shows the groups of the how-to guides in the sidebar of a page.
+
+  The sidebar has no captions inside of a section, so the first page of each group gets one.
+  """
+  index = HERE / ('zh' if chinese else '.') / 'howto/index.md'
+  rules = []
+  for title, first in re.findall(
+      r'^## (.+?)\n.*?toctree}\n:hidden:\n\n(\w+)', index.read_text(encoding='utf-8'), re.M | re.S):
+    link = 'a.current[href="#"]' if name == f'howto/{first}' else f'a[href$="{first}.html"]'
+    rules.append(f'.bd-sidebar-primary .toctree-l2:has(> {link})::before {{ content: "{title}"; }}')
+  return f'<style>{" ".join(rules)}</style>'
+
+
 def add_context(app, name: str, template: str, context: dict, document) -> None:
   """Add the description of a page, and the button that leads to the other language."""
   fields = app.env.metadata.get(name, {})
@@ -174,9 +228,11 @@ def add_context(app, name: str, template: str, context: dict, document) -> None:
   if description:
     escaped = str(description).replace('&', '&amp;').replace('"', '&quot;')
     context['metatags'] = context.get('metatags', '') + f'<meta name="description" content="{escaped}">'
+  chinese = app.config.language.startswith('zh')
+  if name.startswith('howto/'):
+    context['metatags'] = context.get('metatags', '') + group_titles(name, chinese)
   if 'header_buttons' not in context:
     return
-  chinese = app.config.language.startswith('zh')
   up = '../' * name.count('/')
   if chinese:
     target, label, tooltip = f'{up}../{name}.html', 'English', 'This page in English'
@@ -191,4 +247,6 @@ def setup(app) -> None:
   app.connect('builder-inited', generate_pages)
   app.connect('env-get-outdated', lambda *_: [*reference_pages.APPENDED])
   app.connect('source-read', adapt_source)
+  app.connect('doctree-read', adapt_code)
+  app.connect('missing-reference', link_type)
   app.connect('html-page-context', add_context, priority=501)

@@ -34,7 +34,7 @@ def is_tested(path: pathlib.Path) -> bool:
 
 
 PAGES = [path for path in sorted(DOCS.rglob('*.md')) if is_tested(path)]
-OURS = re.compile(r'(python -m (plm_jax|experiments)|scripts/)')
+OURS = re.compile(r'(plm-jax|python -m (plm_jax|experiments)|scripts/)')
 
 
 def commands_of(path: pathlib.Path) -> list[str]:
@@ -70,6 +70,27 @@ def test_commands_fit_the_width_of_a_page():
              if OURS.match(line.strip())]
     wide = [line for line in lines if line.startswith('    ') and len(line) > 104]
     assert not wide, f'{path}: {wide}'
+
+
+def test_the_site_breaks_wide_commands_at_their_options(monkeypatch):
+  """Words and comments are kept, and quoted commands stay as they are."""
+  pytest.importorskip('sphinx')
+  monkeypatch.syspath_prepend(str(DOCS))
+  def refuse(*args, **kwargs):
+    raise OSError
+  monkeypatch.setattr('urllib.request.urlopen', refuse)
+  conf = importlib.import_module('conf')
+  for path in PAGES:
+    text = path.read_text(encoding='utf-8')
+    broken = conf.COMMAND.sub(conf.break_command, text)
+    assert [' '.join(line.split()) for line in shown(broken)] == [
+        ' '.join(line.split()) for line in shown(text)], path
+  line = "    plm-jax train bert_base --scale=laptop --output=runs/b   # minutes"
+  assert conf.COMMAND.sub(conf.break_command, line) == (
+      '    # minutes\n    plm-jax train bert_base \\\n        --scale=laptop \\\n'
+      '        --output=runs/b')
+  short = '    plm-jax train bert_base --scale=laptop'
+  assert conf.COMMAND.sub(conf.break_command, short) == short
 
 
 def test_table_rows_have_as_many_cells_as_the_header():
@@ -156,8 +177,8 @@ def test_commands_of_training_are_understood():
   modes = set()
   for path in PAGES:
     for line in commands_of(path):
-      command, found, rest = line.partition('-m plm_jax train ')
-      if found and not command.startswith('scripts/') and '...' not in rest:
+      command, found, rest = line.partition('plm-jax train ')
+      if found and not command and '...' not in rest:
         name, *options = shlex.split(rest.partition(' > ')[0].partition(' | ')[0], comments=True)
         if name not in word_vectors.PUBLISHED:
           modes.add(parse(find_recipe(name), options).mode)
