@@ -40,7 +40,7 @@ from plm_jax.finetuning.setup import ResolvedRun, resolve_run
 from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.recipes import finetune
 from plm_jax.runs import run as runs
-from plm_jax.runs.finetune import example_texts
+from plm_jax.runs.finetune import read_unlabeled_examples
 from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.tasks.input_formats import get_input_format
 from plm_jax.tasks.sources import read_sources
@@ -109,7 +109,8 @@ def file_of(task: str, data: str) -> str:
 def trained_tokenizer(family: str, data: str) -> Tokenizer:
   """Train the family's kind of tokenizer on the texts of all tasks."""
   configs = [finetune.recipe(task, train=(file_of(task, data),)) for task in FILES]
-  lines = [line for config in configs for line in example_texts(config, config.data)]
+  lines = [config.objective.example_format.join_texts(example) for config in configs
+           for example in read_unlabeled_examples(config, config.data)]
   if family == 'bert':
     return tokenizers.train_wordpiece(lines, PIECES)
   if family in ('deberta', 'gpt2'):

@@ -146,6 +146,8 @@ def adapt_source(app, name: str, source: list[str]) -> None:
     text = re.sub(r'(?m)^# .*$', lambda title: title[0] + NOT_TRANSLATED, text, count=1)
   if chinese and name.startswith('reference/recipes/'):
     text = text.replace('index.md#how-to-read-the-tables', 'index.md#怎样读表')
+  if name.startswith('reference/recipes/'):  # from descriptions, which a checkout prints too
+    text = text.replace('python -m plm_jax ', 'plm-jax ')
   text = COMMAND.sub(break_command, text)
   text += reference_pages.APPENDED.get(name, lambda: '')()
   source[0] = insert_index_entries(text, chinese)
@@ -157,7 +159,9 @@ def break_command(match: re.Match) -> str:
   command, _, comment = re.sub(r' {2,}# ', '\0', whole).partition('\0')
   if len(whole) <= COMMAND_WIDTH or re.search(r"'[^']* --[^']*'", whole):
     return match[0]
-  broken = indent + re.sub(r' (?=--\w)', f' \\\\\n{indent}    ', command.rstrip())
+  broken = f'{indent}{command.rstrip()}'
+  if len(broken) > COMMAND_WIDTH:
+    broken = indent + re.sub(r' (?=--\w)', f' \\\\\n{indent}    ', command.rstrip())
   return f'{indent}# {comment}\n{broken}' if comment else broken
 
 

@@ -54,7 +54,7 @@ import matplotlib.pyplot as plt
 import plm_jax
 from plm_jax.cli import costs
 from plm_jax.compile import report as pods
-from plm_jax.config.run import Phase
+from plm_jax.config.run import Phase, count_flops
 from plm_jax.sharding import MeshConfig
 from plm_jax.training.run_metrics import PEAK_FLOPS
 
@@ -70,7 +70,7 @@ chosen = ('bert_base', 'bert_large', 'electra_small', 'roberta_base', 'gpt2_smal
 totals = {}
 for name in chosen:
   config = plm_jax.recipe(name)
-  totals[name] = sum(phase.steps * costs.phase_step_flops(config, phase) for phase in config.train.phases)
+  totals[name] = count_flops(config, config.train.phases)
   print(f'{name:14} {config.train.steps:>9,} steps, {totals[name]:.2g} FLOPs')
 figure, axis = plt.subplots(figsize=(10, 3.4))
 for number, name in enumerate(chosen):

@@ -52,7 +52,11 @@ def export_command(
     print(f'adapter in {out}: peft loads it with PeftModel.from_pretrained(base, {out!r}), where '
           f'base is the model that the run began with{model}')
     return
-  done = models.export(run, out, kind, average=average)
+  print_export(models.export(run, out, kind, average=average), out)
+
+
+def print_export(done: models.Exported, out: str) -> None:
+  """Print what an exported checkpoint in a folder is for, and what it lacks."""
   if done.lost:
     print('left out, as transformers has no such head for this model: ' + ', '.join(done.lost))
   print(f'checkpoint in {out}: {done.how}')
