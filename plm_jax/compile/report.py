@@ -24,6 +24,7 @@ from plm_jax.checkpoints.checkpoint import sharded_shapes
 from plm_jax.compile.hlo import Program
 from plm_jax.config.run import ConfigError, Phase, RunConfig
 from plm_jax.errors import name_field, print_line
+from plm_jax.progress import format_time
 from plm_jax.training import run_metrics
 from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import Learner, jit_train_step, make_sharded_init
@@ -156,7 +157,18 @@ def compile_run(config: RunConfig) -> list[CompileReport]:
           f'{steps}: compiling, which takes minutes', flush=True)
     reports.append(analyze_step(config, learner, phase, mesh))
     print_line(format_report(reports[-1], phase, mesh.size))
+  if len(reports) == len(config.train.phases):
+    print(f'\n{describe_total(config, reports, len(devices))}')
   return reports
+
+
+def describe_total(config: RunConfig, reports: Sequence[CompileReport], devices: int) -> str:
+  """Describe the lower bound of all steps of a run, from a report per phase."""
+  phases = zip(config.train.phases, reports, strict=True)
+  seconds = sum(phase.steps * report.lower_bound for phase, report in phases)
+  hours = seconds * devices / CHIPS[reports[0].kind].cores / 3600
+  return (f'all {config.train.steps:,} steps: at least {format_time(seconds)}, '
+          f'{hours:,.1f} chip-hours')
 
 
 def extreme_phases(phases: Sequence[Phase]) -> list[Phase]:

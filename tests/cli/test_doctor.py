@@ -17,7 +17,7 @@ from plm_jax.checkpoints.checkpoint import Checkpoints
 from plm_jax.cli import commands, costs, doctor
 from plm_jax.cli.flags import write_flags
 from plm_jax.cli.run import parse
-from plm_jax.compile.report import CompileReport
+from plm_jax.compile.report import CompileReport, describe_total
 from plm_jax.config import serialization
 from plm_jax.config.run import Phase
 from plm_jax.data.records import read_meta
@@ -346,6 +346,13 @@ def test_cost_by_a_compiled_step():
   report = CompileReport('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
   said = costs.describe_compiled_cost(config, 'v2:4x4', lambda config: [report] * 2)
   assert said.startswith('at least 4,444 chip-hours on v2:4x4, 11.6 days')  # 1,000,000 s x 16 chips
+
+
+def test_a_compilation_ends_with_the_bound_of_all_steps():
+  config = recipes.find_recipe('bert_base')('paper')
+  report = CompileReport('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2
+  assert describe_total(config, [report] * 2, 32) == (
+      'all 1,000,000 steps: at least 11.6 days, 4,444.4 chip-hours')
 
 
 def test_cost_of_phases_that_were_not_measured():
