@@ -5,6 +5,8 @@
     transfer    fine-tune, predict, tag, answer
     similarity  encode, compare, search, distill text vectors
     retrieval   mine negatives, evaluate retrieval and reranking
+    mteb_adapter    evaluate by the package mteb
+    model_identity  digests of a model, for results that are kept
     knowledge   likelihoods, minimal pairs, probes, attention, token losses
     corpus      clean, prepare, inspect text
     serving     compile a model's programs before the first request

@@ -240,6 +240,10 @@ COMMANDS: dict[str, Command] = {
         'RETRIEVER FOLDER',
         ('runs/embedder scifact', 'bm25 scifact --reranker=runs/ranker --depth=50'),
         'retrieval.evaluate_retrieval_command'),
+    'mteb': Command(
+        EVALUATE, 'Evaluate text vectors or a cross-encoder on tasks of MTEB.', 'RUN TASK...',
+        ('runs/embedder SICK-R STSBenchmark', 'runs/embedder NanoBEIR --name=ORG/NAME'),
+        'retrieval.mteb_command'),
     'text-to-text': Command(
         EVALUATE, 'Evaluate an encoder-decoder on a text-to-text task.', 'RUN TASK',
         ('runs/t5_small task:sst2:dev.tsv',), 'generation.text_to_text_command'),

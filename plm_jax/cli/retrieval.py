@@ -1,4 +1,4 @@
-"""Implement `python -m plm_jax mine-negatives` and `evaluate-retrieval`."""
+"""Implement `python -m plm_jax mine-negatives`, `evaluate-retrieval` and `mteb`."""
 from typing import Annotated, Any
 
 import tyro
@@ -94,3 +94,34 @@ def evaluate_retrieval_command(
         for rank, (document, score) in enumerate(hits, 1):
           write(f'{query} Q0 {document} {rank} {score:.6f} plm_jax\n')
     print(f'ranking in {output}')
+
+
+@command()
+def mteb_command(
+    run: tyro.conf.Positional[str], tasks: tyro.conf.Positional[tuple[str, ...]], name: str = '',
+    results: str = '') -> None:
+  """Evaluates text vectors or a cross-encoder on tasks of MTEB, by the package mteb.
+
+  Args:
+    run: run folder, checkpoint, or sentence-transformers folder
+    tasks: names of tasks or benchmarks of mteb, such as SICK-R or NanoBEIR
+    name: ORG/NAME of the model in the results. Default: plm_jax/ and the name of the folder
+    results: folder for the results. What it has for the same model is not evaluated again.
+      Default: the folder of mteb, ~/.cache/mteb
+  """
+  try:
+    import mteb
+  except ModuleNotFoundError as error:
+    raise errors.ConfigError("mteb is not installed: pip install 'plm_jax[mteb]'") from error
+  from plm_jax.api.mteb_adapter import load_for_mteb
+  benchmarks = {benchmark.name: benchmark.tasks for benchmark in mteb.get_benchmarks()}
+  chosen = []
+  try:
+    for given in tasks:
+      chosen += benchmarks.get(given) or [mteb.get_task(given)]
+  except KeyError as error:
+    raise errors.ConfigError(f'mteb has no such task or benchmark: {error.args[0]}') from error
+  model = load_for_mteb(run, name)
+  for one in mteb.evaluate(model, chosen, cache=mteb.ResultCache(results or None)).task_results:
+    metric = one.task.metadata.main_score
+    print(f'{one.task_name:32} {metric:24} {100 * one.get_score():6.2f}')

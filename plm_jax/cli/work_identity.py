@@ -9,11 +9,12 @@ import numpy as np
 
 import plm_jax
 from plm_jax import errors, storage
+from plm_jax.api import model_identity
 from plm_jax.cli import inputs
 from plm_jax.config import serialization
 from plm_jax.sources import text_sources
 from plm_jax.sources.source_files import file_version, find_files
-from plm_jax.storage.digests import digest_json, start_digest
+from plm_jax.storage.digests import digest_json
 
 if TYPE_CHECKING:
   from plm_jax.inference.static_vectors import StaticVectors
@@ -49,14 +50,8 @@ def identify_work(
   devices = jax.devices()
   environment = [
       plm_jax.__version__, jax.__version__, np.__version__, devices[0].device_kind, len(devices)]
-  model: Any = trained
-  # The table of static vectors is their only parameter.
-  params = model.table if hasattr(trained, 'table') else model.params
-  fields = [getattr(model, name, None) for name in ('model', 'length', 'normalize', 'labels')]
   return {
-      'model': digest_json([digest_params(params), serialization.to_plain(tuple(fields))]),
-      'task': digest_json(serialization.to_plain(getattr(model, 'task', None))),
-      'tokenizer': model.tokenizer.hash if model.tokenizer else '',
+      **model_identity.identify_model(trained),
       'input': digest_json(versions),
       'configuration': digest_json({**values, 'chunk': inputs.chunk_rows()}),
       'environment': digest_json(environment)}
@@ -78,15 +73,3 @@ def digest_content(names: Sequence[str]) -> str:
   """Compute the sha256 of the content of sources: files, globs, folders and data sets."""
   return digest_json([name if name.startswith(('tfds:', 'embedded')) else
                       text_sources.fingerprint(name) for name in names])
-
-
-def digest_params(params: Any) -> str:
-  """Compute the sha256 of parameters, with one array at a time in host memory."""
-  digest = start_digest()
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    if isinstance(leaf, jax.Array):
-      leaf = leaf.copy()  # an array keeps its copy in host memory as long as it exists
-    array = np.asarray(leaf)
-    digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n'.encode())
-    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-  return digest.hexdigest()

@@ -33,6 +33,7 @@ ELSEWHERE = {
               'its stages',
     '--task=sst2': 'its data is downloaded',
     'hf://': 'the same', ' push ': 'a model is uploaded', 'YOU/NAME': 'it was uploaded',
+    ' mteb ': 'the same; its tests are in tests/api/test_mteb_adapter.py',
     '--fast=': 'the models here are too small for a million words: '
                'tests/experiments/test_word_checkpoints.py',
     'experiments.babylm export': 'the same',
