@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduce import __main__ as reproduce
-from benchmarks.reproduce import cooking, encoder, multi30k, shakespeare
+from benchmarks.reproduce import cooking, encoder, entities, multi30k, shakespeare
 
 HOME = str(reproduce.HOME)
 
@@ -42,6 +42,17 @@ def test_texts_of_shakespeare_are_the_published_ones(tmp_path):
 def test_pieces_of_words_are_joined():
   assert multi30k.undo_bpe('in der nähe viel@@ er bü@@ sche .') == 'in der nähe vieler büsche .'
   assert multi30k.undo_bpe('viel@@') == 'viel'
+
+
+def test_entities_are_scored_as_keras_does(tmp_path):
+  """Words are whole and in lower case; an entity continues in the next sentence."""
+  from plm_jax import tokenizers
+  entities.write_tokenizer(['the', 'cat'], tmp_path / 'tokenizer')
+  assert tokenizers.load(tmp_path / 'tokenizer').encode('The CAT dog') == [4, 5, 1]
+  valid = [(['Ann'], ['B-PER']), (['Lee', 'ran'], ['B-PER', 'O'])]
+  found = entities.score(valid, [['B-PER'], ['I-PER', 'O']])
+  assert (found['score'], found['accuracy']) == (0, pytest.approx(200 / 3))
+  assert entities.score(valid, [tags for _, tags in valid])['score'] == 100
 
 
 @pytest.mark.slow
