@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
-import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -50,14 +49,11 @@ def prepare(
     BeamError: Beam is not installed, or its pipeline has failed.
   """
   from plm_jax.config.run import PretrainRun
+  from plm_jax.preparation import parallel_stages
   from plm_jax.preparation import prepare as preparation
   from plm_jax.preparation.prepare_config import PrepareConfig
   from plm_jax.runs.preflight import check_sentence_pairs
-  writing = None
-  if beam:
-    from plm_jax.preparation import parallel_prepare, parallel_stages
-    writing = functools.partial(
-        parallel_prepare.prepare_in_parallel, parallel_stages.make_runner(beam))
+  run_stages = parallel_stages.make_runner(beam) if beam else None
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   # Windows are counted for the sequence lengths of the recipe.
   run = PretrainRun('bert_base')
@@ -67,7 +63,7 @@ def prepare(
     run = recipe(like, scale)
   settings = PrepareConfig(source=source, **recipe_settings(like, scale))
   config = validation.with_overrides(settings, options)
-  preparation.prepare(config, folder, run.rules(), writing)
+  preparation.prepare(config, folder, run.rules(), run_stages)
   if warning := check_sentence_pairs(run, [epath.Path(folder)]):
     warn(warning)
   return os.fspath(folder)

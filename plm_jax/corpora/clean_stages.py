@@ -155,7 +155,7 @@ def build_stages(work: CleanJob, runner: Runner) -> None:
     results = [duplicate_stages.mark_locally(work.config, work.folder, shards)]
   else:
     results = duplicate_stages.build_stages(work.config, work.folder, runner, shards)
-  written = runner.group_by_key(functools.partial(write_shard, work), shards, *results)
+  written = runner.group_by_key(functools.partial(write_shard, work), [shards] + results)
   runner.call_once(functools.partial(gather_reports, work), filtered, written)
 
 

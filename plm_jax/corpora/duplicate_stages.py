@@ -111,20 +111,21 @@ def build_stages(
   """
   results = []
   if config.duplicates != 'none':
-    numbered = runner.group_by_key(functools.partial(partition_exact, folder), shards)
-    results.append(runner.group_by_key(find_exact_duplicates, numbered))
+    numbered = runner.group_by_key(functools.partial(partition_exact, folder), [shards])
+    results.append(runner.group_by_key(find_exact_duplicates, [numbered]))
   if config.duplicates == 'near':
     minhash = config.minhash
     numbered = runner.group_by_key(
-        functools.partial(partition_bands, minhash, folder), shards, *results)
-    candidates = runner.group_by_key(find_shared_bands, numbered)
+        functools.partial(partition_bands, minhash, folder), [shards] + results)
+    candidates = runner.group_by_key(find_shared_bands, [numbered])
     sketched = runner.group_by_key(
-        functools.partial(collect_sketches, folder), shards, candidates)
-    edges = runner.group_by_key(functools.partial(link_similar, minhash), sketched)
+        functools.partial(collect_sketches, folder), [shards, candidates])
+    edges = runner.group_by_key(functools.partial(link_similar, minhash), [sketched])
     results.append(runner.call_once(join_similar, shards, edges))
   if config.span:
-    numbered = runner.group_by_key(functools.partial(partition_spans, folder), shards, *results)
-    results.append(runner.group_by_key(find_repeated_spans, numbered))
+    numbered = runner.group_by_key(
+        functools.partial(partition_spans, folder), [shards] + results)
+    results.append(runner.group_by_key(find_repeated_spans, [numbered]))
   return results
 
 

@@ -6,10 +6,7 @@ reading, and copies of a document stay together.
 A unit is a group of documents of about UNIT_CHARACTERS characters, which one worker handles at a
 time.
 """
-import collections
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-import contextlib
-import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import itertools
 from typing import Literal, NamedTuple
 
@@ -53,31 +50,6 @@ def batch_documents(documents: Iterable[Document], characters: int = 0) -> Itera
 def count_characters(document: Document) -> int:
   """Count the characters of a document."""
   return sum(map(len, document.paragraphs))
-
-
-def encode_units(
-    units: Iterable[Sequence[Document]], tokenizer: tokenizers.Tokenizer,
-    sentence_rule: SentenceRule, segmenter: SegmenterName, workers: int,
-) -> Generator[tuple[list[str], EncodedUnit], None, None]:
-  """Yield (where each document begins, the encoded unit) of each unit, in order.
-
-  Args:
-    units: of documents.
-    tokenizer, sentence_rule, segmenter: see `encode_documents`.
-    workers: number of processes; each has about two units waiting.
-  """
-  positions = collections.deque()  # of the units that are in progress
-  def note_positions() -> Iterator[Sequence[Document]]:
-    for unit in units:
-      positions.append([document.where for document in unit])
-      yield unit
-
-  encode = functools.partial(
-      encode_documents, tokenizer=tokenizer, sentence_rule=sentence_rule, segmenter=segmenter)
-  results = worker_pool.map_ordered(encode, note_positions(), workers)
-  with contextlib.closing(results):
-    for encoded in results:
-      yield positions.popleft(), encoded
 
 
 def encode_documents(

@@ -16,7 +16,7 @@ from plm_jax.data.window_rules import WindowRule
 from plm_jax.preparation.encode import SplitBounds
 from plm_jax.storage import journal as journal_file
 
-FORMAT = 2  # raise it when documents are found or split by another rule: work then starts over
+FORMAT = 3  # raise it when documents are found or split by another rule: work then starts over
 OWN_FILES = re.compile(r'(train|heldout)-\d+(\.\w+)?\.npy|(journal|records)\.json')
 
 
@@ -28,23 +28,12 @@ class PrepareJournal:
   tokenizer: str = ''  # hash
   documents: int = 0  # read from the source
   empty: int = 0  # examples of a task left out because the inputs or target have no tokens
-  lowest: int = -1  # hash of the document that is held out in any case, see `SplitBounds`
-  highest: int = -1  # hash of the document that is trained on in any case
+  bounds: SplitBounds = SplitBounds()
   train: list[records.Shard] = dataclasses.field(default_factory=list)
   heldout: list[records.Shard] = dataclasses.field(default_factory=list)
   # By split and rule, such as 'train-document-128': `WindowRule.count_windows` of each shard from
   # the first on. Not of all shards if an earlier run had other rules.
   windows: dict[str, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
-
-  @property
-  def bounds(self) -> SplitBounds:
-    """The two documents with a fixed split."""
-    return SplitBounds(self.lowest, self.highest)
-
-  @bounds.setter
-  def bounds(self, bounds: SplitBounds) -> None:
-    """Store the bounds."""
-    self.lowest, self.highest = bounds
 
   def shards(self, split: records.Split) -> list[records.Shard]:
     """Return the list of a split's shards, to which new ones are added."""
@@ -149,6 +138,7 @@ def journal_from_json(fields: dict[str, Any]) -> PrepareJournal:
   """Make a journal from its fields in a file."""
   for split in records.SPLITS:
     fields[split] = [records.Shard(**shard) for shard in fields[split]]
+  fields['bounds'] = SplitBounds._make(fields['bounds'])
   return PrepareJournal(**fields)
 
 

@@ -75,7 +75,7 @@ class Runner(Protocol):
     """Return a collection of everything that a function yields for whole collections."""
     ...
 
-  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any
+  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], items: list[Any]
                    ) -> Any:
     """Return a collection of everything that a function yields for each key and its items.
 
@@ -300,7 +300,7 @@ class LocalRunner:
     return list(function(*items))
 
   def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]],
-                   *items: Iterable[Any]) -> list[Any]:
+                   items: list[Iterable[Any]]) -> list[Any]:
     """Call a function for each key in worker processes; the keys of each collection ascend."""
     get_key = operator.itemgetter(0)
     groups = itertools.groupby(heapq.merge(*items, key=get_key), get_key)
@@ -393,11 +393,11 @@ class BeamRunner:
     called = once | name >> self.beam.FlatMap(lambda _, *some: function(*some), *sides)
     return self.reshuffle(called, name)
 
-  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], *items: Any
+  def group_by_key(self, function: Callable[[int, Iterable[Any]], Iterable[Any]], items: list[Any]
                    ) -> Any:
     """Call a function for each key, with all items of some collections that have it."""
     name = function_name(function)
-    flat = items | f'all: {name}' >> self.beam.Flatten()
+    flat = tuple(items) | f'all: {name}' >> self.beam.Flatten()
     grouped = flat | f'by number: {name}' >> self.beam.GroupByKey()
     mapped = grouped | name >> self.beam.FlatMap(lambda group: function(*group))
     return self.reshuffle(mapped, name)

@@ -26,9 +26,16 @@ from plm_jax.data import records, window_counts
 from plm_jax.data.window_rules import WindowRule
 from plm_jax.distributed import worker_pool
 from plm_jax.errors import add_advice, name_field, print_line
-from plm_jax.preparation import encode, finalize, tokenizer_fit, word_segmentation
+from plm_jax.preparation import (
+  encode,
+  finalize,
+  parallel_prepare,
+  tokenizer_fit,
+  word_segmentation,
+)
 from plm_jax.preparation import journal as journal_lib
 from plm_jax.preparation.journal import PendingShard, PrepareJournal
+from plm_jax.preparation.parallel_stages import RunStages
 from plm_jax.preparation.prepare_config import PrepareConfig
 from plm_jax.progress import is_terminal
 from plm_jax.sources import lines, text_sources
@@ -41,7 +48,7 @@ from plm_jax.tokenizers import sentence_piece, wordpiece
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[WindowRule] = (),
-            writing: Callable[..., records.RecordsMeta] | None = None) -> records.RecordsMeta:
+            run: RunStages | None = None) -> records.RecordsMeta:
   """Write the token records of `config.source`, or resume, or return the finished ones.
 
   If several processes prepare the same folder, one works and the others wait for it.
@@ -51,7 +58,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
     folder: for the records.
     rules: how runs will divide the text. Windows under these rules are counted now, so that no run
       has to. The records do not depend on them. Rules for another kind of text are ignored.
-    writing: the function that does the work; None: `write_records`, on this machine.
+    run: runs the stages of `parallel_prepare`; None: this machine does the work.
 
   Raises:
     SourceError: text is missing, empty or (unless skipped) damaged.
@@ -69,8 +76,9 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
   rules = [rule for rule in rules if rule.assembly in counted]
   meta = load_existing(folder, source)
   if not meta:
-    write = functools.partial(writing or write_records, rules=rules)
-    meta = prepare_folder(config, folder, tokenizer, source, write)
+    write = functools.partial(parallel_prepare.prepare_in_parallel, run) if run else write_records
+    meta = prepare_folder(
+        config, folder, tokenizer, source, functools.partial(write, rules=rules))
   window_counts.count_missing(folder, meta, rules)
   return meta
 
@@ -199,20 +207,23 @@ def write_records(
   workers = worker_pool.count_workers(config.workers, total)
   stats = finalize.PrepareStats(read_stats, start_time, workers=workers)
   shards: dict[records.Split, PendingShard] = {split: PendingShard() for split in records.SPLITS}
-  unit_splits = collections.deque()  # of the units that are in progress
+  in_progress = collections.deque()  # of units: the split, and where each document begins
   def read_units() -> Iterator[list[Document]]:
     for split, documents in itertools.groupby(remaining, operator.itemgetter(0)):
       for unit in encode.batch_documents(document for _, document in documents):
-        unit_splits.append(split)
+        in_progress.append((split, [document.where for document in unit]))
         yield unit
 
-  encoded = encode.encode_units(read_units(), tokenizer, *config.encode_arguments, workers)
+  encode_unit = functools.partial(
+      encode.encode_documents, tokenizer=tokenizer, sentence_rule=config.sentence_rule,
+      segmenter=config.segmenter)
+  encoded = worker_pool.map_ordered(encode_unit, read_units(), workers)
   progress = tqdm.tqdm(
       total=total, unit='B', unit_scale=True, desc='prepare', disable=not is_terminal())
   with progress, contextlib.closing(encoded):
-    for places, unit in encoded:
+    for unit in encoded:
       journal.bounds = encode.update_bounds(journal.bounds, unit, config.min_sentences)
-      unit_split = unit_splits.popleft()
+      unit_split, places = in_progress.popleft()
       for where, document in zip(places, encode.iterate_documents(unit), strict=True):
         text_hash, sentence_lengths, tokens, follows = document
         journal.documents += 1

@@ -185,8 +185,6 @@ class PrepareConfig(TextConfig):
     return 2 if self.has_pairs else 1
 
   @property
-  def encode_arguments(self) -> tuple[encode.SentenceRule, word_segmentation.SegmenterName]:
-    """Arguments of `encode.encode_documents` other than the documents and the tokenizer."""
-    if self.has_pairs:
-      return 'line', self.segmenter
-    return self.sentences, self.segmenter
+  def sentence_rule(self) -> encode.SentenceRule:
+    """How paragraphs are split into sentences."""
+    return 'line' if self.has_pairs else self.sentences

@@ -24,7 +24,7 @@ from plm_jax.loading.generation_config import GenerationConfig
 from plm_jax.objectives.masking import Adaptive, Distinct, Windowed
 from plm_jax.objectives.row_builders import FullSentences
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.preparation import parallel_prepare, parallel_stages
+from plm_jax.preparation import parallel_stages
 from plm_jax.preparation import prepare as preparation
 from plm_jax.preparation.prepare_config import PrepareConfig, TextConfig
 from plm_jax.sharding import MeshConfig
@@ -227,15 +227,14 @@ def test_options_of_tokenizer_training_are_refused_with_an_existing_tokenizer(
 
 def test_options_after_beam_are_passed_to_beam(monkeypatch):
   asked = []
-  monkeypatch.setattr(parallel_stages, 'make_runner', asked.append)
+  monkeypatch.setattr(parallel_stages, 'make_runner', lambda flags: (asked.append(flags), 'beam')[1])
   monkeypatch.setattr(preparation, 'prepare',
-                      lambda config, out, rules, writing: asked.append((config, writing.func)))
+                      lambda config, out, rules, run: asked.append((config, run)))
   flags = ['--runner=DataflowRunner', '--region', 'us-central1', '--labels=a=b', '--labels=c d']
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT', '--vocab=300', '--beam',
                                    *flags])
   cli.main()
-  assert asked == [flags, (PrepareConfig(source='TEXT', vocab=300),
-                           parallel_prepare.prepare_in_parallel)]
+  assert asked == [flags, (PrepareConfig(source='TEXT', vocab=300), 'beam')]
 
 
 def test_options_after_beam_are_passed_to_beam_by_clean(monkeypatch):
@@ -256,7 +255,7 @@ def test_options_after_beam_are_passed_to_beam_by_clean(monkeypatch):
 def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
   asked = []
   monkeypatch.setattr(preparation, 'prepare',
-                      lambda config, out, rules, writing: asked.extend(map(str, rules)))
+                      lambda config, out, rules, run: asked.extend(map(str, rules)))
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT',
                                    *([f'--for={recipe}'] if recipe else [])])
   cli.main()

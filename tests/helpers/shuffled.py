@@ -33,7 +33,7 @@ class Shuffled:
   def call_once(self, function, *items):
     return self.flat_map(lambda_free(function, [self.shuffle(some) for some in items]), [None])
 
-  def group_by_key(self, function, *items):
+  def group_by_key(self, function, items):
     groups = collections.defaultdict(list)
     for number, item in self.shuffle(itertools.chain(*items)):
       groups[number].append(item)

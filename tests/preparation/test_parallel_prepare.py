@@ -1,6 +1,5 @@
 """Stages on a runner that shuffles and repeats them write what one process writes."""
 import dataclasses
-import functools
 import gzip
 import hashlib
 import json
@@ -83,10 +82,6 @@ def killed_at(shard):
   return write
 
 
-def by(run):
-  return functools.partial(parallel_prepare.prepare_in_parallel, run)
-
-
 @pytest.mark.parametrize('changes', [
     {}, {'shard_tokens': 1}, {'shard_tokens': 90}, {'shard_tokens': 1500},
     {'shard_tokens': 1 << 22}, {'heldout': 0.0},
@@ -96,8 +91,7 @@ def by(run):
 def test_stages_in_any_order_write_what_one_process_writes(config, tmp_path, changes):
   config = dataclasses.replace(config, **changes)
   meta = prepare.prepare(config, tmp_path / 'one', RULES)
-  assert prepare.prepare(config, tmp_path / 'many', RULES,
-                         by(Shuffled(config.shard_tokens))) == meta
+  assert prepare.prepare(config, tmp_path / 'many', RULES, Shuffled(config.shard_tokens)) == meta
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert meta.skipped == 2
 
@@ -110,7 +104,7 @@ def test_a_held_out_text_is_shared_out_too(config, tmp_path, shard_tokens):
   config = dataclasses.replace(
       config, heldout=0.0, heldout_path=str(tmp_path / 'valid'), shard_tokens=shard_tokens)
   meta = prepare.prepare(config, tmp_path / 'one', RULES)
-  assert prepare.prepare(config, tmp_path / 'many', RULES, by(Shuffled(shard_tokens))) == meta
+  assert prepare.prepare(config, tmp_path / 'many', RULES, Shuffled(shard_tokens)) == meta
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert sum(shard.documents for shard in meta.heldout) == 2 * len(WORDS)
 
@@ -120,7 +114,7 @@ def test_pieces_of_any_size_are_the_same_records(config, tmp_path, monkeypatch, 
   monkeypatch.setattr(parallel_prepare, 'PIECE_CHARACTERS', piece)
   monkeypatch.setattr(encode, 'UNIT_CHARACTERS', characters)
   prepare.prepare(config, tmp_path / 'one')
-  prepare.prepare(config, tmp_path / 'many', (), by(Shuffled()))
+  prepare.prepare(config, tmp_path / 'many', (), Shuffled())
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
 
 
@@ -134,7 +128,7 @@ def test_a_task_is_shared_out_too(vocab, tmp_path, caplog):
   prepare.prepare(config, tmp_path / 'one', RULES)
   said = caplog.text
   caplog.clear()
-  meta = prepare.prepare(config, tmp_path / 'many', RULES, by(Shuffled()))
+  meta = prepare.prepare(config, tmp_path / 'many', RULES, Shuffled())
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert meta.skipped == 1 and 'rows.tsv:7: its target or its inputs have no tokens' in said
   assert 'rows.tsv:7: its target or its inputs have no tokens' in caplog.text
@@ -154,7 +148,7 @@ def test_cuts_are_behind_the_document_with_which_a_split_is_full():
 def test_damaged_text_is_the_error_that_it_is_for_one_process_and_leaves_nothing(
     config, corpus, tmp_path):
   said = []
-  for run in None, by(Shuffled()):
+  for run in None, Shuffled():
     with pytest.raises(text_sources.SourceError) as error:
       prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0), tmp_path / 'out',
                       (), run)
@@ -170,7 +164,7 @@ def test_text_without_a_token_leaves_nothing_behind(vocab, tmp_path, text):
   (tmp_path / 'a.txt').write_text(text)
   with pytest.raises(text_sources.SourceError, match='holds no'):
     prepare.prepare(PrepareConfig(f'{vocab}', source=f'{tmp_path}/a.txt'), tmp_path / 'out', (),
-                    by(Shuffled()))
+                    Shuffled())
   assert not (tmp_path / 'out').exists()
 
 
@@ -182,11 +176,11 @@ def test_what_is_encoded_is_not_encoded_again_after_an_interruption(config, tmp_
   write_shard = records.write_shard
   monkeypatch.setattr(records, 'write_shard', killed_at('train-00003'))
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(config, tmp_path / 'many', (), by(Shuffled()))
+    prepare.prepare(config, tmp_path / 'many', (), Shuffled())
   assert len(encoded) > 10 and not (tmp_path / 'many' / 'records.json').exists()
   encoded.clear()
   monkeypatch.setattr(records, 'write_shard', write_shard)
-  prepare.prepare(config, tmp_path / 'many', (), by(Shuffled(1)))
+  prepare.prepare(config, tmp_path / 'many', (), Shuffled(1))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   assert len(encoded) < 5  # of the first documents, which settle what is held out
 
@@ -194,7 +188,7 @@ def test_what_is_encoded_is_not_encoded_again_after_an_interruption(config, tmp_
 def test_what_one_process_has_begun_many_finish_and_the_other_way_round(config, tmp_path,
                                                                         monkeypatch):
   prepare.prepare(config, tmp_path / 'one')
-  write_shard, order = records.write_shard, [None, by(Shuffled())]
+  write_shard, order = records.write_shard, [None, Shuffled()]
   for first, second in order, order[::-1]:
     folder = tmp_path / f'{order.index(first)}'
     monkeypatch.setattr(records, 'write_shard', killed_at('train-00003'))
@@ -207,7 +201,7 @@ def test_what_one_process_has_begun_many_finish_and_the_other_way_round(config, 
 
 def test_workers_that_see_another_disk_are_found(config, tmp_path):
   with pytest.raises(records.RecordsError, match='expected a folder that all of them see'):
-    prepare.prepare(config, tmp_path / 'out', (), by(lambda describe: None))
+    prepare.prepare(config, tmp_path / 'out', (), lambda describe: None)
 
 
 def test_a_bucket_that_fails_is_the_runners_to_try_again(tmp_path, monkeypatch):
@@ -231,9 +225,9 @@ def test_without_beam_it_is_one_line(monkeypatch):
 def test_beam_itself_writes_what_one_process_writes(config, tmp_path):
   pytest.importorskip('apache_beam')
   prepare.prepare(config, tmp_path / 'one', RULES)
-  prepare.prepare(config, tmp_path / 'many', RULES, by(make_runner(['--runner=DirectRunner'])))
+  prepare.prepare(config, tmp_path / 'many', RULES, make_runner(['--runner=DirectRunner']))
   assert contents(tmp_path / 'many') == contents(tmp_path / 'one')
   with pytest.raises(text_sources.SourceError, match=r'b\.jsonl\.gz:1: not JSON'):
     prepare.prepare(dataclasses.replace(config, on_error='refuse', heldout=0.0),
                     tmp_path / 'refused', (),
-                    by(make_runner(['--runner=DirectRunner'])))
+                    make_runner(['--runner=DirectRunner']))
