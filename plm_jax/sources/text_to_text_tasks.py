@@ -77,8 +77,8 @@ class TextTask:
       return [self.answers[labeled_files.get_label(label, self.answers, 'label')]]
     if self.step:
       return [format_number(value, self.step, row.where)]
-    value = value.get('text', []) if isinstance(value, dict) else value
-    items = value if isinstance(value, list) else [value]
+    given = value.get('text', []) if isinstance(value, dict) else value
+    items = given if isinstance(given, list) else [given]
     texts = list(dict.fromkeys(
         item['text'] if isinstance(item, dict) and 'text' in item else item for item in items))
     if not texts or not all(map(labeled_files.is_valid_text, texts)):

@@ -432,8 +432,7 @@ class RelatedTexts(ExampleFormat):
     for name in filter(None, columns.choices.split(',')):
       if row_readers.column_value(row, name) not in (None, '', []):
         texts += row_readers.read_text_list(row, name, 'choices')
-    example = Example(tuple(texts), where=row.where, key=row_readers.row_key(row))
-    return row_readers.RawExample(example)
+    return RawExample(Example(tuple(texts), where=row.where, key=row_readers.row_key(row)))
 
   def name_prediction(self, task, example, prediction, text, starts):
     return Value(prediction.value)

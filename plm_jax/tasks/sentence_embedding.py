@@ -3,7 +3,7 @@ import collections
 from collections.abc import Sequence
 import dataclasses
 import itertools
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -226,7 +226,11 @@ class EmbeddingTask(GroupedTask):
       values['texts'] = number_texts(groups, size)
     if self.vector_loss.train_format is RERANK and any(
         isinstance(example.label, tuple) for example in examples):
-      values['scores'] = pad_scores(examples, size - 1)
+      # Those of the documents, 0 where there are none.
+      values['scores'] = np.zeros((len(examples), size - 1), np.float32)
+      for row, example in zip(values['scores'], examples, strict=True):
+        if isinstance(example.label, tuple):
+          row[:len(example.label)] = example.label
     else:
       values['label'] = label_array(examples, np.float32)
     ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
@@ -317,16 +321,6 @@ def group_queries(examples: Sequence[Example]) -> QueryGroups:
   own = [-1 if number in relevant[query] else number
          for query, number in zip(queries, own, strict=True)]
   return QueryGroups(queries, list(numbers), [relevant[query] for query in queries], own)
-
-
-def pad_scores(examples: Sequence[Example], size: int) -> np.ndarray:
-  """Return the scores of the documents of examples [N, size], 0 where there are none."""
-  scores = np.zeros((len(examples), size), np.float32)
-  for row, example in zip(scores, examples, strict=True):
-    label: Any = example.label
-    if isinstance(label, tuple):
-      row[:len(label)] = label
-  return scores
 
 
 def number_texts(groups: Sequence[Sequence[str]], size: int) -> np.ndarray:
