@@ -123,7 +123,10 @@ def checkpoint_fingerprints(config: RunConfig) -> dict[str, str]:
     root = pathlib.Path(name).expanduser()
     if not name or storage.is_remote(name) or not root.exists():
       continue
-    for path in checkpoint_files(root):
+    for path in [root] if root.is_file() else sorted(root.rglob('*')):
+      # Parameters, and the files that describe how to read them.
+      if not path.is_file() or IGNORED_FILES & set(path.relative_to(root).parts):
+        continue
       size = path.stat().st_size
       with path.open('rb') as file:
         ends = file.read(FINGERPRINT_BYTES)
@@ -132,14 +135,6 @@ def checkpoint_fingerprints(config: RunConfig) -> dict[str, str]:
       checksum = google_crc32c.value(ends)
       found[f'{name}/{path.relative_to(root)}'] = f'{size} bytes, checksum {checksum:08x}'
   return found
-
-
-def checkpoint_files(root: pathlib.Path) -> list[pathlib.Path]:
-  """List the files of a checkpoint: parameters, and what describes how to read them."""
-  if root.is_file():
-    return [root]
-  return [path for path in sorted(root.rglob('*'))
-          if path.is_file() and IGNORED_FILES.isdisjoint(path.relative_to(root).parts)]
 
 
 def has_token_params(config: RunConfig) -> bool:
