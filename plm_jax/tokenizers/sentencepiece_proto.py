@@ -17,6 +17,7 @@ from plm_jax.tokenizers.contract import TokenizerError
 PROTOBUF_LOCK = threading.Lock()
 
 
+@functools.cache
 def load_protobuf() -> Any:
   """Import the protobuf messages of SentencePiece's files on first use: they register themselves.
 
@@ -24,22 +25,16 @@ def load_protobuf() -> Any:
   newer messages. But they only describe fields, which any protobuf reads. The switch is an
   environment variable of the whole process, so one thread sets it at a time.
   """
-  with PROTOBUF_LOCK:
-    return import_protobuf()
-
-
-@functools.cache
-def import_protobuf() -> Any:
-  """Import the messages with protobuf's version check switched off. The caller holds the lock."""
   switch = 'TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK'
-  before = os.environ.get(switch)
-  os.environ[switch] = 'true'
-  try:
-    return importlib.import_module('sentencepiece.sentencepiece_model_pb2')
-  finally:
-    os.environ.pop(switch)
-    if before is not None:
-      os.environ[switch] = before
+  with PROTOBUF_LOCK:
+    before = os.environ.get(switch)
+    os.environ[switch] = 'true'
+    try:
+      return importlib.import_module('sentencepiece.sentencepiece_model_pb2')
+    finally:
+      os.environ.pop(switch)
+      if before is not None:
+        os.environ[switch] = before
 
 
 def check_charsmap(charsmap: bytes) -> None:
