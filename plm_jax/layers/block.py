@@ -116,9 +116,7 @@ class Block(nn.Module):
       nonlocal streams
       norm: Any = cfg.make_norm(f'{name}_norm')
       if name == 'attention' and skip_norm is not None:
-        def norm(x, norm=norm):
-          y = norm(x)
-          return jnp.where(skip_norm, x.astype(y.dtype), y)
+        norm = lambda x, norm=norm: norm_unless(skip_norm, norm, x)
       has_dropout = name != 'mlp' or cfg.mlp.dropped
       dropout = Dropout(cfg.dropout if has_dropout else 0.0, name=f'{name}_dropout')
       # [batch, queries, hidden]
@@ -161,3 +159,9 @@ class Block(nn.Module):
     self.sow('intermediates', 'hidden', x)
     self.sow('inside', 'hidden', x)
     return x if streams is None else (x, streams)
+
+
+def norm_unless(skip_norm, norm, x):
+  """Return x where the scalar skip_norm is True, else its norm."""
+  y = norm(x)
+  return jnp.where(skip_norm, x.astype(y.dtype), y)

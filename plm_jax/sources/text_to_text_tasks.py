@@ -79,7 +79,7 @@ class TextTask:
       return [format_number(value, self.step, row.where)]
     given = value.get('text', []) if isinstance(value, dict) else value
     items = given if isinstance(given, list) else [given]
-    texts = list(dict.fromkeys(
+    texts: list[Any] = list(dict.fromkeys(
         item['text'] if isinstance(item, dict) and 'text' in item else item for item in items))
     if not texts or not all(map(labeled_files.is_valid_text, texts)):
       raise SourceError(f'{row.where}: the column {self.targets[0]!r} must be a text or several, '
