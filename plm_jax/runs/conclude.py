@@ -112,9 +112,8 @@ def report_pretraining(
     headline['Held-out bits per byte'] = f'{heldout["bits_per_byte"]:.3f}'
   tokens = run_metrics.count_tokens_read(config.train.steps_and_tokens, result.step)
   digits = 1 if result.epochs >= 1 else 3
-  headline |= {
-      'Held-out text': heldout_text, 'Epochs': f'{result.epochs:.{digits}f}',
-      'Wall time': result.wall_time,
+  headline |= {'Held-out text': heldout_text, 'Epochs': f'{result.epochs:.{digits}f}'}
+  headline |= result.wall_times | {
       'Parameters': f'{parameters:,}', 'Steps': f'{result.step:,}', 'Tokens read': f'{tokens:,}'}
   notes = hints.run_hints(config, text, result.epochs, heldout)
   steps = next_commands(config, shown, text)
@@ -182,8 +181,7 @@ def report_finetuning(ready: ResolvedRun, caller: Caller, result: TrainingResult
       steps_done += f', the best of them {result.best:,}'
     parameters = sum(x.size for x in jax.tree.leaves(result.params))
     trained = count_trained(make_selection(config), result.params)
-    headline |= rows | {
-        'Epochs': f'{result.epochs:.1f}', 'Wall time': result.wall_time,
+    headline |= rows | {'Epochs': f'{result.epochs:.1f}'} | result.wall_times | {
         'Parameters': f'{parameters:,}, of which {trained:,} are trained',
         'Training examples': f'{len(ready.train.examples):,}', 'Steps': steps_done}
     folder, program = shlex.quote(config.folder), environment.program()

@@ -57,10 +57,11 @@ class TrainingResult:
   earlier: float = 0.0  # seconds of processes before, up to their last checkpoints
 
   @property
-  def wall_time(self) -> str:
-    """The time of all processes, and that of this one if there were others."""
-    own, whole = self.seconds / 60, (self.earlier + self.seconds) / 60
-    return f'{whole:.1f} min' + (f', {own:.1f} of them since it resumed' if self.earlier else '')
+  def wall_times(self) -> dict[str, str]:
+    """Rows of a summary: the time of all processes, and that of this one if there were others."""
+    whole = {'Wall time': f'{(self.earlier + self.seconds) / 60:.1f} min'}
+    own = {'Wall time since it resumed': f'{self.seconds / 60:.1f} min'}
+    return whole | own if self.earlier else whole
 
 
 def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokenizer,

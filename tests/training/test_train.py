@@ -25,9 +25,10 @@ def states(folder):
 
 def test_the_wall_time_of_a_resumed_run_counts_all_processes():
   result = TrainingResult(9, {}, True, 90.0, {})
-  assert result.wall_time == '1.5 min'
+  assert result.wall_times == {'Wall time': '1.5 min'}
   resumed = dataclasses.replace(result, earlier=480.0)
-  assert resumed.wall_time == '9.5 min, 1.5 of them since it resumed'
+  assert resumed.wall_times == {
+      'Wall time': '9.5 min', 'Wall time since it resumed': '1.5 min'}
 
 
 @pytest.mark.slow
