@@ -302,7 +302,7 @@ def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
                      f'step; {cost}')
 
 
-def check_cost(request: DoctorRequest, mesh: Mesh) -> CheckResult:
+def check_cost(request: DoctorRequest, mesh: Mesh | None) -> CheckResult:
   """Estimate the cost of the run."""
   cost = costs.describe_estimated_cost(request.config, request.recipe, mesh)
   if warning := preflight.check_duration(request.config):
