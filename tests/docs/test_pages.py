@@ -51,7 +51,7 @@ def blocks_of(path: pathlib.Path) -> list[str]:
 def test_there_are_pages_and_commands():
   assert sum(len(commands_of(path)) for path in PAGES) > 60
   assert sum(len(blocks_of(path)) for path in PAGES) >= 4
-  for section, at_least in (('start', 4), ('howto', 24), ('explanation', 8), ('coming', 5)):
+  for section, at_least in (('start', 4), ('howto', 24), ('explanation', 8), ('migration', 5)):
     english = {path.name for path in (DOCS / section).glob('*.md')}
     chinese = {path.name for path in (DOCS / 'zh' / section).glob('*.md')}
     assert chinese == english and len(english) >= at_least
@@ -244,7 +244,7 @@ QUERIES = {
         'howto/troubleshooting': 'error, GPU out of memory, loss is NaN',
         'explanation/precision': 'mixed precision, bfloat16',
         'explanation/attention': 'sliding window, KV cache',
-        'coming/transformers': 'Trainer', 'reference/environment': 'environment variables',
+        'migration/transformers': 'Trainer', 'reference/environment': 'environment variables',
         'start/comparison': 'comparison, alternatives, MaxText, nanoGPT',
         'start/faq': 'FAQ, license',
         'howto/performance': 'performance, faster training, tokens per second',
