@@ -8,6 +8,7 @@ notebooks (reference_pages.py). A page may begin with front matter:
     keywords       phrases, separated by commas, for which the search shows this page first
     keywords_zh    the same in Chinese, for a page that is not translated
 """
+import csv
 import os
 import pathlib
 import re
@@ -97,6 +98,8 @@ API_TYPES = {'Model', 'Path', 'Candidates', 'Dtype', 'Scale'}
 """types that the index of the API explains"""
 LONG_WORD = 40
 """characters of a word of code above which narrow pages break it"""
+with (HERE / 'generated_zh.tsv').open(encoding='utf-8') as table:
+  CHINESE_TITLES = {row['page']: row for row in csv.DictReader(table, delimiter='\t')}
 NOT_TRANSLATED = '\n\n```{note}\n本页还没有中文版，以下是英文版。\n```'
 
 
@@ -144,6 +147,9 @@ def adapt_source(app, name: str, source: list[str]) -> None:
     text = join_chinese_lines(text.replace(f'](../{root}', f']({root}'))
   elif chinese and not generated:
     text = re.sub(r'(?m)^# .*$', lambda title: title[0] + NOT_TRANSLATED, text, count=1)
+  if chinese and name in CHINESE_TITLES:
+    row = CHINESE_TITLES[name]
+    text = re.sub(r'(?m)^# .*$', lambda _: f'# {row["title"]}\n\n{row["introduction"]}', text, count=1)
   if chinese and name.startswith('reference/recipes/'):
     text = text.replace('index.md#how-to-read-the-tables', 'index.md#怎样读表')
   if name.startswith('reference/recipes/'):  # from descriptions, which a checkout prints too

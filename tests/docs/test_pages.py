@@ -3,6 +3,7 @@ pages exist in both languages; search finds words of both.
 
 tests/test_readme.py runs the README's commands, and tests/notebooks runs the notebooks.
 """
+import csv
 import importlib
 import json
 import pathlib
@@ -325,6 +326,18 @@ def test_every_public_function_has_a_page(monkeypatch):
   monkeypatch.syspath_prepend(str(DOCS))
   pages = importlib.import_module('reference_pages').api_pages()
   assert 'plm_jax.rerank' in pages['reference/api/embeddings']
+
+
+def test_generated_pages_have_chinese_titles(monkeypatch):
+  monkeypatch.syspath_prepend(str(DOCS))
+  pages = importlib.import_module('reference_pages')
+  names = {*pages.api_pages(), *(f'reference/configuration/{name}' for name in pages.option_pages())}
+  names |= {f'reference/recipes/{path.stem}' for path in (DOCS / 'reference/recipes').glob('*.md')
+            if path.stem != 'index'}
+  with (DOCS / 'generated_zh.tsv').open(encoding='utf-8') as file:
+    rows = {row['page']: row for row in csv.DictReader(file, delimiter='\t')}
+  assert rows.keys() == names
+  assert all(re.search('[\u4e00-\u9fff]', row['introduction']) for row in rows.values())
 
 
 @pytest.mark.release
