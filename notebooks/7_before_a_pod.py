@@ -54,7 +54,8 @@ import matplotlib.pyplot as plt
 import plm_jax
 from plm_jax.cli import costs
 from plm_jax.compile import report as pods
-from plm_jax.config.run import Phase, count_flops
+from plm_jax.config.run import Phase
+from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.sharding import MeshConfig
 from plm_jax.training.run_metrics import PEAK_FLOPS
 

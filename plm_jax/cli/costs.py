@@ -12,9 +12,10 @@ from jax.sharding import Mesh
 
 from plm_jax import sharding
 from plm_jax.compile.report import CHIPS, compile_run, extreme_phases, parse_slices
-from plm_jax.config.run import Phase, RunConfig, count_flops
+from plm_jax.config.run import Phase, RunConfig
 from plm_jax.progress import format_time
 from plm_jax.recipes import Recipe
+from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.training import run_metrics
 from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import jit_train_step, make_sharded_init

@@ -311,12 +311,6 @@ def phase_objective(config: RunConfig, phase: Phase) -> Any:
   return objective if rate is None else set_mask_rate(objective, rate)
 
 
-def count_flops(config: RunConfig, phases: Sequence[Phase]) -> float:
-  """Return the model FLOPs of all steps of some phases of a run."""
-  return sum(phase.steps * phase.batch * phase_objective(config, phase).step_flops(
-      config.model, phase.length) for phase in phases)
-
-
 # Checks of a configuration: whatever fails later for a reason that the options show already.
 
 

@@ -1,9 +1,17 @@
 """Scale presets: the same recipe smaller, for --scale=laptop and --scale=test."""
+from collections.abc import Sequence
 import dataclasses
 from typing import Any, TypeVar
 
 from plm_jax import validation
-from plm_jax.config.run import Phase, PretrainRun, RunConfig, Scale, TrainConfig
+from plm_jax.config.run import (
+  Phase,
+  PretrainRun,
+  RunConfig,
+  Scale,
+  TrainConfig,
+  phase_objective,
+)
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import elmo
 from plm_jax.objectives.bilm import BidirectionalLM
@@ -124,6 +132,12 @@ def describe_duration(run: PretrainRun) -> str:
   short = int(SHORT_MINUTES / minutes * 10) * 100
   return (f'about {whole:.0f} minutes on two CPU cores; a run of {SHORT_MINUTES}, from which '
           f'less can be expected: --train.phases.0.steps={short} --output={run.folder}-short')
+
+
+def count_flops(run: RunConfig, phases: Sequence[Phase]) -> float:
+  """Return the model FLOPs of all steps of some phases of a run."""
+  return sum(phase.steps * phase.batch * phase_objective(run, phase).step_flops(
+      run.model, phase.length) for phase in phases)
 
 
 def make_test_run(paper: PretrainRun) -> PretrainRun:

@@ -15,7 +15,7 @@ from plm_jax import conversion, environment, progress, recipes, storage
 from plm_jax.architectures.elmo import ElmoConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_free_space
 from plm_jax.config import serialization
-from plm_jax.config.run import ConfigError, PretrainRun, RunConfig, count_flops
+from plm_jax.config.run import ConfigError, PretrainRun, RunConfig
 from plm_jax.data import records
 from plm_jax.data.records import read_meta
 from plm_jax.errors import name_field, warn
@@ -24,6 +24,7 @@ from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.objectives import CARRY
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
 from plm_jax.preparation.prepare_config import TOKENIZER_OPTIONS
+from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.sharding import check_batch, make_mesh
 from plm_jax.storage import bucket_check
 from plm_jax.tokenizers import Tokenizer, load
