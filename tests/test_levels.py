@@ -21,7 +21,7 @@ LEVELS = (
     ('training',),
     ('inference', 'word_vectors'),
     ('corpora', 'evaluation', 'finetuning', 'compile', 'recipes'),
-    ('report',),
+    ('report', 'planning'),
     ('runs',),
     ('api',),
     ('cli',),

@@ -1,24 +1,18 @@
 """Estimate the cost of a run: measured step times, and chip hours measured, compiled or assumed."""
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
-import itertools
 import math
 import re
-import time
-from typing import NamedTuple
 
-import jax
 from jax.sharding import Mesh
 
-from plm_jax import sharding
 from plm_jax.compile.report import CHIPS, compile_run, extreme_phases, parse_slices
 from plm_jax.config.run import Phase, RunConfig
+from plm_jax.planning.timing import run_seconds
 from plm_jax.progress import format_time
 from plm_jax.recipes import Recipe
 from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.training import run_metrics
-from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
-from plm_jax.training.step import jit_train_step, make_sharded_init
 
 ASSUMED_UTILIZATION = 0.4
 """model FLOP utilization that estimates assume.
@@ -26,57 +20,6 @@ ASSUMED_UTILIZATION = 0.4
 It is between what rooflines of compiled steps allow (GPT-2 small on v5e 49%, BERT-large on v3 67%)
 and half of that.
 """
-
-
-class StepTimes(NamedTuple):
-  """Seconds of steps on the devices of this machine."""
-
-  first: float
-  """time until the first step is done: initialization, compilation and the step"""
-  step: float
-  """median of the later steps"""
-
-
-def measure_steps(config: RunConfig, mesh: Mesh, phase: Phase, steps: int = 3) -> StepTimes:
-  """Measure training steps of a phase on empty sequences, whose contents do not change the time."""
-  learner = make_learner(config, placeholder_vocab(config))
-  learner = phase_learner(config, learner, phase)
-  shapes = learner.objective.shapes(phase.batch, phase.length, sharding.batch_sharding(mesh))
-  started = time.monotonic()
-  with jax.set_mesh(mesh):
-    make_windows = jax.jit(
-        lambda: jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), shapes),
-        out_shardings=jax.tree.map(lambda x: x.sharding, shapes))
-    windows = make_windows()
-    make_state, _, layout = make_sharded_init(learner, windows, mesh)
-    state, update, ended = make_state(), jit_train_step(learner, layout), []
-    for _ in range(1 + steps):
-      state, numbers = update(state, windows)
-      jax.block_until_ready(numbers)
-      ended.append(time.monotonic())
-  durations = sorted(after - before for before, after in itertools.pairwise(ended))
-  return StepTimes(ended[0] - started, durations[len(durations) // 2])
-
-
-def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:
-  """Estimate the time of all steps of a run.
-
-  Args:
-    config: the run.
-    known: seconds per step of some phases; others are scaled from the most similar one by FLOPs.
-  """
-  total = 0.0
-  for phase in config.train.phases:
-    near = most_similar_phase(phase, known)
-    total += known[near] * near.steps * count_flops(config, [phase]) / count_flops(config, [near])
-  return total
-
-
-def most_similar_phase(phase: Phase, others: Iterable[Phase]) -> Phase:
-  """Return the phase with the most similar sequence length, then batch size."""
-  def distance(other):
-    return (abs(math.log(other.length / phase.length)), abs(math.log(other.batch / phase.batch)))
-  return min(others, key=distance)
 
 
 def describe_measured_cost(config: RunConfig, known: Mapping[Phase, float], mesh: Mesh) -> str:

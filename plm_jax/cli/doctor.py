@@ -34,6 +34,8 @@ from plm_jax.distributed import hosts, machine
 from plm_jax.distributed.machine import Machine
 from plm_jax.errors import UserError
 from plm_jax.loading.loaded_model import find_tokenizer
+from plm_jax.planning import timing
+from plm_jax.planning.devices import present_device
 from plm_jax.preparation import tokenizer_fit
 from plm_jax.recipes import Recipe
 from plm_jax.report.hints import MANY_EPOCHS
@@ -46,8 +48,6 @@ from plm_jax.training import feed, train
 from plm_jax.training.learner import make_learner
 from plm_jax.training.warm_start import resolve_teacher
 
-CHARACTERS_PER_TOKEN = 4
-"""rough number of characters per token, by which the size of records is estimated; 1 for bytes"""
 PATHS = validation.field_paths(PretrainRun)
 Level = Literal['ok', 'warning', 'fault']
 
@@ -293,8 +293,8 @@ def check_disk(config: PretrainRun, state: int, own: Machine) -> CheckResult:
 
 def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
   """Measure the time to the first step, and the cost of the run from later steps."""
-  first_phases = {phase.length: phase for phase in config.train.phases[::-1]}  # of each length
-  times = {phase: costs.measure_steps(config, mesh, phase) for phase in first_phases.values()}
+  times = {phase: timing.measure_steps(config, mesh, phase)
+           for phase in timing.phases_to_measure(config.train.phases)}
   first, step = times[config.train.phases[0]]
   seconds = {phase: found.step for phase, found in times.items()}
   cost = costs.describe_measured_cost(config, seconds, mesh)
@@ -307,7 +307,13 @@ def check_cost(request: DoctorRequest, mesh: Mesh | None) -> CheckResult:
   cost = costs.describe_estimated_cost(request.config, request.recipe, mesh)
   if warning := preflight.check_duration(request.config):
     return CheckResult('', (f'{warning}. {cost}'.rstrip('. '),))
-  return CheckResult(cost or 'not known before a step is measured: give --step')
+  here = ''
+  if mesh:
+    hours = timing.estimate_hours(request.config, present_device(mesh.devices.flatten().tolist()))
+    here = (f'about {costs.format_time(3600 * hours)} on the devices here, by an assumed '
+            'utilization; `plan` fits a run to a device and a time')
+  known = '; '.join(filter(None, (cost, here)))
+  return CheckResult(known or 'not known before a step is measured: give --step')
 
 
 def check_compiled_cost(request: DoctorRequest) -> CheckResult:
@@ -402,16 +408,18 @@ def repetition_warnings(epochs: Mapping[str, float], about: str = '') -> list[st
 def estimate_epochs(config: PretrainRun, paths: Sequence[str]) -> dict[str, float]:
   """Estimate the epochs over texts from their sizes, where they are clearly too many."""
   read = sum(phase.steps * phase.batch * phase.length for phase in config.train.phases)
-  tokens = {path: estimate_tokens(config, path) for path in paths}
+  tokens = {path: preflight.estimate_tokens(config, path) for path in paths}
   epochs = {path: read / len(config.data.path) / size for path, size in tokens.items() if size}
   # The size of a text gives its number of tokens only to within a small factor.
   return {path: times for path, times in epochs.items() if times > 2 * MANY_EPOCHS}
 
 
-def estimate_tokens(config: PretrainRun, path: str) -> int:
-  """Estimate the number of tokens of a text from its size; 0 if that is unknown."""
-  characters = 1 if config.data.prepare.kind == 'bytes' else CHARACTERS_PER_TOKEN
-  return text_sources.estimate_characters(path) // characters
+def load_given_tokenizer(config: PretrainRun) -> Tokenizer | None:
+  """Return the tokenizer that text will be prepared with; None: one is trained on the text."""
+  place = config.data.prepare.tokenizer or config.warm_start
+  if not place:
+    return None
+  return find_tokenizer(place) if place == config.warm_start else tokenizers.load(place)
 
 
 def check_cache(config: PretrainRun | None, own: Machine) -> CheckResult:
@@ -422,7 +430,7 @@ def check_cache(config: PretrainRun | None, own: Machine) -> CheckResult:
     size = token_dtype(config.model.vocab).itemsize
     for path in config.data.path:
       if not preflight.finished_records(path):
-        needed += estimate_tokens(config, path) * size
+        needed += preflight.estimate_tokens(config, path) * size
   if needed > free:
     raise storage.SpaceError(
         f'{place} has {free / 1e6:,.1f} MB free, and records of this text need about '

@@ -302,8 +302,11 @@ def cudnn_attention(q, k, v, mask, scale: float, causal: bool = False):
   if mask is not None:
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], q.shape[1], k.shape[1]))
     mask = constrain(mask, 'batch', None, None, None)
-  return jax.nn.dot_product_attention(
-      q, k, v, mask=mask, scale=scale, is_causal=causal, implementation='cudnn')
+  attend = functools.partial(
+      jax.nn.dot_product_attention, mask=mask, scale=scale, is_causal=causal)
+  if jax.default_backend() != 'gpu':  # only traced: the backward pass keeps what the kernel keeps
+    return jax.checkpoint(attend)(q, k, v)
+  return attend(q, k, v, implementation='cudnn')
 
 
 def probabilities(q, k, mask, scale: float, bias=None, past: KVCache | None = None) -> Any:

@@ -26,6 +26,7 @@ from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
 from plm_jax.preparation.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.sharding import check_batch, make_mesh
+from plm_jax.sources import text_sources
 from plm_jax.storage import bucket_check
 from plm_jax.tokenizers import Tokenizer, load
 from plm_jax.training.feed import corpus_names
@@ -36,6 +37,8 @@ from plm_jax.validation import short_repr
 CPU_FLOPS = 7e10
 """FLOPs per second of a CPU core in training, by which the time of a run is estimated: with them,
 GPT-2 at the laptop scale takes 40 minutes on two cores, as measured"""
+CHARACTERS_PER_TOKEN = 4
+"""rough number of characters per token, by which the size of records is estimated; 1 for bytes"""
 FREE_TEXT_OPTIONS = {'kind', 'layout', 'tokenizer', 'workers'}
 """options of `prepare` that are accepted with finished records: the kind of tokenizer that they are
 expected to have, and what never changes records"""
@@ -187,6 +190,23 @@ def finished_records(source: str) -> epath.Path | None:
   if storage.is_hub_file(source):
     folder = storage.resolve_path(source)
   return folder if (folder / 'records.json').exists() else None
+
+
+def estimate_tokens(config: PretrainRun, path: str) -> int:
+  """Estimate the number of tokens of a text from its size; 0 if that is unknown."""
+  characters = 1 if config.data.prepare.kind == 'bytes' else CHARACTERS_PER_TOKEN
+  return text_sources.estimate_characters(path) // characters
+
+
+def corpus_tokens(config: PretrainRun) -> tuple[int, bool]:
+  """Return the tokens of all corpora, estimated for text, and whether all are token records.
+
+  The tokens are 0 if the size of a corpus is unknown.
+  """
+  found = {path: finished_records(path) for path in config.data.path}
+  sizes = [read_meta(folder).tokens('train') if folder else estimate_tokens(config, path)
+           for path, folder in found.items()]
+  return sum(sizes) if all(sizes) else 0, all(found.values())
 
 
 def check_heldout_paths(config: PretrainRun) -> None:

@@ -23,6 +23,8 @@ import re
 import jax
 import jax.numpy as jnp
 
+from plm_jax.sharding import target_platform
+
 
 def supports(capability: tuple[int, int], dtype, head_size: int, queries: int, keys: int, *,
              bias=False, dropout=False):
@@ -44,9 +46,12 @@ def supports(capability: tuple[int, int], dtype, head_size: int, queries: int, k
 
 
 def compute_capability() -> tuple[int, int]:
-  """Return the CUDA compute capability of the GPU that is compiled for; (0, 0): not NVIDIA's."""
+  """Return the CUDA compute capability of the GPU that is compiled for; (0, 0): not NVIDIA's.
+
+  A step that is only traced, for the GPU of an abstract mesh, has that of an A100.
+  """
   if jax.default_backend() != 'gpu':
-    return 0, 0
+    return (8, 0) if target_platform() == 'gpu' else (0, 0)
   device = jax.local_devices()[0]
   if device.platform == 'gpu':
     # AMD's are gfx942 and the like.
