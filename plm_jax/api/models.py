@@ -30,7 +30,7 @@ from plm_jax.storage import hub
 
 # Other modules are imported by the function that needs them: all together take a second.
 if TYPE_CHECKING:
-  from plm_jax.config.run import PretrainRun, Scale
+  from plm_jax.config.run import PretrainRun, PretrainScale
   from plm_jax.inference.fill_mask import Candidates
   from plm_jax.inference.generate import Continuation, Prompt, TextDelta
   from plm_jax.report.history import History
@@ -177,7 +177,7 @@ def stream(
   return iterate()
 
 
-def recipe(name: str, scale: Scale = 'paper', **options: Any) -> PretrainRun:
+def recipe(name: str, scale: PretrainScale = 'paper', **options: Any) -> PretrainRun:
   """Return the configuration of a recipe, which reproduces a published model.
 
   >>> bert = plm_jax.recipe(
@@ -187,7 +187,8 @@ def recipe(name: str, scale: Scale = 'paper', **options: Any) -> PretrainRun:
 
   Args:
     name: a name that `python -m plm_jax train` lists
-    scale: paper: as published; laptop: minutes on two cores; test: seconds
+    scale: paper: as published; gpu: fitted to the devices and to `hours`; laptop: minutes on two
+      cores; test: seconds
     **options: fields to override; a section is a dictionary: train={'save_every': 500}
 
   Raises:

@@ -46,9 +46,9 @@ TEXT, TRAIN, FOLLOW, USE, EVALUATE, SHELL = GROUPS = (
     'Shell')
 
 RUN_OPTIONS = (
-    'scale', 'output', 'data.path', 'data.heldout-path', 'model.vocab', 'train.phases.0.steps',
-    'train.phases.0.batch', 'train.phases.0.length', 'train.accumulate', 'optim.peak',
-    'optim.warmup', 'optim.schedule', 'optim.weight-decay', 'model.block.dropout',
+    'scale', 'hours', 'output', 'data.path', 'data.heldout-path', 'model.vocab',
+    'train.phases.0.steps', 'train.phases.0.batch', 'train.phases.0.length', 'train.accumulate',
+    'optim.peak', 'optim.warmup', 'optim.schedule', 'optim.weight-decay', 'model.block.dropout',
     'model.block.dtype', 'warm-start', 'seed', 'prompts', 'train.log-every', 'train.eval-every',
     'train.save-every', 'train.wandb', 'mesh.fsdp', 'mesh.tensor', 'hosts.distributed', 'mode')
 FINETUNE_OPTIONS = (
@@ -147,6 +147,16 @@ COMMANDS: dict[str, Command] = {
              'print a lower bound on the chip-hours')),
         notes='Without a recipe, only the machine is checked. The exit status is 1 if there is a '
         'fault.'),
+    'plan': Command(
+        FOLLOW, 'Choose size, batch and steps for a device and a time.',
+        'RECIPE --device=NAME [options of train]',
+        ('bert_base --data.path=corpus.txt --hours=24 --device=rtx4090',
+         'gpt2_small --tokens=100000000 --device=4xa100-80gb'),
+        config='plm_jax.config.run.PretrainRun', main=('data.path', 'hours'), own=(
+            ('device', 'NAME', 'GPU or TPU: rtx4090, a100-40gb, h100, 8xh100, t4, l4, v5e-8, ...'),
+            ('tokens', 'INT', 'size of the text, instead of that of --data.path')),
+        notes='Memory and hours are estimates. `train RECIPE --scale=gpu --hours=H` measures them '
+        'on the device.'),
     'show': Command(
         FOLLOW, 'Show parameters, schedule, options and layers of a recipe.',
         'RECIPE [options of train]',

@@ -16,8 +16,8 @@ from plm_jax.cli.options import command
 from plm_jax.storage import bucket_check, compilation_cache
 
 STARTS = {
-    'doctor': 'doctor.start', 'inspect': 'inspect.start', 'show': 'show.start',
-    'finetune': 'finetune.start'}
+    'doctor': 'doctor.start', 'plan': 'plan.start', 'inspect': 'inspect.start',
+    'show': 'show.start', 'finetune': 'finetune.start'}
 """modules and functions of commands that parse their own arguments: their options depend on a
 recipe or a task"""
 

@@ -11,7 +11,7 @@ from plm_jax import environment, errors, streams, versions
 from plm_jax.cli import completion, flags, help, suggestions
 from plm_jax.cli.catalog import COMMANDS
 
-ARGUMENTS_NEEDED = 'vectors', 'show', 'inspect', 'finetune'
+ARGUMENTS_NEEDED = 'vectors', 'show', 'plan', 'inspect', 'finetune'
 """commands that print their help if they get no argument"""
 
 

@@ -151,12 +151,21 @@ def option_value(name: str, args: list[str]) -> str:
   return pop_option(name, args)[0]
 
 
-def scale_option(args: Sequence[str], default: Scale | None = 'paper') -> Any:
-  """Return the value of --scale; raise ConfigError for an unknown one."""
-  from plm_jax.config.run import Scale
+def scale_option(
+    args: Sequence[str], default: Scale | None = 'paper', fits: bool = False) -> Any:
+  """Return the value of --scale; raise ConfigError for an unknown one.
+
+  Args:
+    args: the arguments.
+    default: the value where there is none.
+    fits: accept gpu, for a pre-training run.
+  """
+  from plm_jax.config.run import PretrainScale, Scale
   scale: Any = option_value('--scale', list(args)) or default
-  if scale not in (default, *typing.get_args(Scale)):
-    raise ConfigError('--scale is paper, laptop or test, got ' + validation.short_repr(scale))
+  names = typing.get_args(PretrainScale if fits else Scale)
+  if scale not in (default, *names):
+    raise ConfigError(f'--scale is {", ".join(names[:-1])} or {names[-1]}, got '
+                      + validation.short_repr(scale))
   return scale
 
 

@@ -65,7 +65,7 @@ def remove_pair_task(config: PretrainRun, pair: str) -> PretrainRun:
 def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   """Parse the options of a run over the defaults of its recipe and scale."""
   # The defaults of all other options depend on the scale.
-  scale = options.scale_option(args)
+  scale = options.scale_option(args, fits=True)
   default = recipe(scale)
   pair, args = options.pop_option('--pair', args)
   if pair:

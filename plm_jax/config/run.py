@@ -46,6 +46,7 @@ from plm_jax.tasks.sequence_classification import SequenceTask
 from plm_jax.validation import ValidatedConfig, intervals
 
 Scale = Literal['paper', 'laptop', 'test']
+PretrainScale = Literal['paper', 'gpu', 'laptop', 'test']
 Mode = Literal['train', 'evaluate', 'prepare', 'compile']
 # The command line needs to know every configuration of `architectures`.
 Model = (
@@ -262,6 +263,15 @@ class RunConfig(ValidatedConfig):
 class PretrainRun(RunConfig):
   """A pre-training run, which learns from text."""
 
+  limits = intervals(hours='[0, 100000]')
+  counts_with: ClassVar = {'hours': ('scale', ('gpu',))}
+
+  scale: PretrainScale = 'paper'
+  """Scale of the run. paper: as published; gpu: fitted to the devices here and to `hours`; laptop:
+  a small model that trains in 2 to 48 minutes on two cores; test: seconds. Other options override
+  the values that the scale sets."""
+  hours: float = 0.0
+  """time of the whole command with scale gpu, from which the number of steps follows"""
   objective: Objectives = MaskedLM()
   data: DataConfig = DataConfig()
 
@@ -327,6 +337,9 @@ def check(config: RunConfig) -> None:
     raise ConfigError(f'{name_field("tuning.reinitialize")} is for a run with a pre-trained model: '
                       f'give {name_field("warm_start")}')
   if isinstance(config, PretrainRun):
+    if config.scale == 'gpu' and (not config.hours or config.mode in ('prepare', 'compile')):
+      raise ConfigError(f'{name_field("scale")}=gpu trains for a given time: it needs '
+                        f'{name_field("hours")}=8, say, and {mode} train')
     if wrong := config.objective.requirements.incompatibility(config.data.path, config.model):
       raise ConfigError(wrong)
     check_assembly(config.data, config.objective)

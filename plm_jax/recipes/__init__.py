@@ -15,7 +15,7 @@ import difflib
 import textwrap
 
 from plm_jax import validation
-from plm_jax.config.run import PretrainRun, Scale
+from plm_jax.config.run import PretrainRun, PretrainScale
 from plm_jax.errors import ConfigError
 from plm_jax.recipes import (
   albert,
@@ -56,8 +56,9 @@ FAMILIES = {family.name: family for family in (
     t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE, bart.BART_TRANSLATION, bart.MBART,
     transformer.TRANSFORMER)}
 COMMON_HELP = """\
-Every recipe has three scales: --scale=paper (the default), --scale=laptop (minutes on 2 CPU cores;
-40 minutes for decoders) and --scale=test (seconds). --help lists the options of a recipe. Without
+Every recipe has four scales: --scale=paper (the default), --scale=gpu --hours=8 (batch, memory and
+steps for the GPUs here and for that time), --scale=laptop (minutes on 2 CPU cores; 40 minutes for
+decoders) and --scale=test (seconds). --help lists the options of a recipe. Without
 --data.path, a recipe trains on the English documentation in the installed Python packages.
 `python -m plm_jax prepare TEXT RECORDS --for=NAME` converts your own text to token records. On a
 pod, run the command on every worker with --hosts.distributed=True (see scripts/tpu.sh)."""
@@ -74,12 +75,12 @@ class Recipe:
   family: str
   size: str
 
-  def __call__(self, scale: Scale = 'paper') -> PretrainRun:
+  def __call__(self, scale: PretrainScale = 'paper') -> PretrainRun:
     row = self.row
     run = apply_scale(FAMILIES[self.family].make_run(row), scale)
     if scale == 'laptop' and row.laptop_vocab:
       return validation.with_paths(run, {'model.vocab': row.laptop_vocab})
-    if scale != 'paper' or row.mesh == run.mesh:
+    if scale not in ('paper', 'gpu') or row.mesh == run.mesh:
       return run
     return dataclasses.replace(run, mesh=dataclasses.replace(row.mesh, adapts=True))
 

@@ -7,8 +7,8 @@ from plm_jax import validation
 from plm_jax.config.run import (
   Phase,
   PretrainRun,
+  PretrainScale,
   RunConfig,
-  Scale,
   TrainConfig,
   phase_objective,
 )
@@ -37,13 +37,13 @@ of 128 tokens, at a learning rate of 3e-4, this was no worse than pre-training t
 or all of the steps, on sequences of 128 tokens (benchmarks/RESULTS.md)."""
 
 
-def apply_scale(paper: PretrainRun, scale: Scale) -> PretrainRun:
-  """Return a recipe at a scale: as published, minutes on two cores, or seconds.
+def apply_scale(paper: PretrainRun, scale: PretrainScale) -> PretrainRun:
+  """Return a recipe at a scale: as published (also for `gpu`), minutes on two cores, or seconds.
 
   Family, objective and data stay the same, but words are segmented only if an option says so.
   """
-  if scale == 'paper':
-    return paper
+  if scale in ('paper', 'gpu'):  # the latter is fitted when the devices and the text are known
+    return dataclasses.replace(paper, scale=scale)
   if isinstance(paper.objective, BidirectionalLM):
     return make_elmo_run(paper, scale)
   run = make_laptop_run(paper) if scale == 'laptop' else make_test_run(paper)
@@ -152,7 +152,7 @@ def make_test_run(paper: PretrainRun) -> PretrainRun:
   return dataclasses.replace(tiny, scale='test', optim=optim, train=train)
 
 
-def make_elmo_run(paper: PretrainRun, scale: Scale) -> PretrainRun:
+def make_elmo_run(paper: PretrainRun, scale: PretrainScale) -> PretrainRun:
   """Make a smaller run of ELMo, which splits plain text into words itself."""
   text = TextConfig(kind='words-and-signs', lowercase=False, sample=10_000_000)
   data = dataclasses.replace(paper.data, prepare=text)

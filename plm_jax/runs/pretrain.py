@@ -1,6 +1,7 @@
 """The text of a pre-training run, prepared as token records, and the samples of its report."""
 import dataclasses
 import os
+import time
 
 from etils import epath
 import jax
@@ -13,6 +14,7 @@ from plm_jax.distributed import hosts
 from plm_jax.errors import Caller
 from plm_jax.layers.dense import count_parameters
 from plm_jax.loading.loaded_model import LoadedModel, find_tokenizer
+from plm_jax.planning import fit
 from plm_jax.preparation.prepare import PrepareConfig, prepare, records_folder
 from plm_jax.recipes.scale_presets import describe_duration
 from plm_jax.report import hints
@@ -30,11 +32,11 @@ MAX_FETCHED_BYTES = 8 << 30
 
 
 def prepare_pretraining(
-    config: PretrainRun, name_steps: NameSteps | None = None, caller: Caller = Caller()
-) -> PreparedRun:
+    config: PretrainRun, name_steps: NameSteps | None = None, caller: Caller = Caller(),
+    started: float = 0.0) -> PreparedRun:
   """Prepare the text of a run, and check what can be checked of it before the first step.
 
-  name_steps, caller: see `runs.run.run`.
+  name_steps, caller: see `runs.run.run`. started: time.monotonic() when the command began.
   """
   ahead = start_compiling(config)
   try:
@@ -47,6 +49,10 @@ def prepare_pretraining(
   for check in (preflight.check_heldout, preflight.check_sentence_pairs):
     if warning := check(config, folders):
       print_on_leader(f'warning: {warning}')
+
+  if config.scale == 'gpu' and not fit.fitted_before(config):
+    tokens = sum(read_meta(folder).tokens('train') for folder in folders)
+    config = fit.finish_fit(config, tokens, time.monotonic() - started)
 
   # Notes on duration and mesh.
   notes = []

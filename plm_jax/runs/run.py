@@ -5,6 +5,7 @@ This is the common driver. `pretrain` and `finetune` read the data of a run, and
 from collections.abc import Mapping, Sequence
 import dataclasses
 import sys
+import time
 from typing import Any
 
 import jax
@@ -20,6 +21,8 @@ from plm_jax.distributed import hosts, machine
 from plm_jax.errors import Caller, name_field
 from plm_jax.loading.loaded_model import read_config
 from plm_jax.objectives import metric_names
+from plm_jax.planning import fit
+from plm_jax.planning.devices import present_device
 from plm_jax.report.environment import print_on_leader
 from plm_jax.runs import preflight
 from plm_jax.runs.conclude import PreparedRun
@@ -57,6 +60,7 @@ def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller =
     UserError: options, text, machine or folder that cannot be used.
   """
   config_lib.check(config)
+  started = time.monotonic()
   if config.mode == 'compile':
     if config.search:
       search_mesh(config)
@@ -74,7 +78,7 @@ def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller =
   compilation_cache.use_compilation_cache()
   if computes:
     machine.check_platform(own, machine.start_jax())
-    config = pin_hub_names(config)
+    config = fit_to_devices(pin_hub_names(config))
   with hosts.barrier('checks before the run'):
     if computes:
       config = resolve_teacher(config)
@@ -90,7 +94,7 @@ def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller =
     with hosts.locked(config.folder) as lock:
       if isinstance(config, FinetuneRun):
         return train_prepared(prepare_finetuning(config, caller), lock)
-      prepared = prepare_pretraining(as_pretrain_run(config), name_steps, caller)
+      prepared = prepare_pretraining(as_pretrain_run(config), name_steps, caller, started)
       return train_prepared(prepared, lock)
   if config.mode == 'prepare':
     if isinstance(config, FinetuneRun):
@@ -105,6 +109,25 @@ def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller =
     print_on_leader(f'text: {preflight.describe_heldout(config, folders)}')
     print_metrics(config, evaluate_run(config, folders, tokenizer))
   return None
+
+
+def fit_to_devices(config: RunConfig) -> RunConfig:
+  """Fit a run to the devices here: all of it but the steps with scale gpu, else the dtype.
+
+  A run that resumes keeps what was chosen when it began.
+  """
+  if not isinstance(config, PretrainRun) or config.mode != 'train':
+    return config
+  device = present_device(jax.devices())
+  dtype = validation.get_field(config, 'model.block.dtype')
+  if device.note and dtype == 'bfloat16':
+    print_on_leader(device.note)
+    config = validation.with_paths(config, {'model.block.dtype': device.dtype})
+  if config.scale != 'gpu':
+    return config
+  with hosts.barrier('size of the text'):
+    tokens, records = preflight.corpus_tokens(config)
+    return fit.start_fit(config, device, tokens, fit.has_new_tokenizer(config, records))
 
 
 def pin_hub_names(config: RunConfig) -> RunConfig:

@@ -16,7 +16,7 @@ from plm_jax.sources.lines import ReadStats, SourceError, report_problem
 
 READING = 'on_error', 'text_field', 'documents', 'encoding', 'columns.first', 'column'
 # they read their arguments themselves
-OWN = 'train', 'doctor', 'show', 'inspect', 'finetune', 'vectors'
+OWN = 'train', 'doctor', 'plan', 'show', 'inspect', 'finetune', 'vectors'
 
 
 def offered(paths):
