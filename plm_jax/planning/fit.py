@@ -239,7 +239,8 @@ def fit_steps(config: PretrainRun, share: float, seconds: float,
     changes['optim.warmup'] = max(1, changes['optim.warmup'])
   every = max(1, steps // EVALUATIONS)
   changes |= {
-      'optim.ema': scale_ema(config, steps), 'train.log_every': min(100, max(1, steps // 200)),
+      'optim.ema': float(f'{scale_ema(config, steps):.6g}'),
+      'train.log_every': min(100, max(1, steps // 200)),
       'train.eval_every': every,
       'train.eval_batches': min(64, max(1, int(3 * EVALUATION_SHARE * every))),
       'train.save_every': max(1, min(every, int(SAVE_SECONDS / seconds)))}

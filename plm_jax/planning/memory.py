@@ -20,7 +20,6 @@ from flax.linen import unbox
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice, AbstractMesh
-import numpy as np
 
 from plm_jax import sharding, validation
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
@@ -142,11 +141,14 @@ def trace_step(
     trained, _ = split_trained(learner.select, state.params)
   given = {id(variable) for variable in traced.invars}
   kept = {id(variable): variable.aval for variable in traced.outvars}
-  arrays: list[Any] = [aval for number, aval in kept.items() if number not in given]
-  sizes = np.array([count_bytes(array) for array in arrays] or [0])
-  grows = np.array([math.prod(array.shape) % rows == 0 for array in arrays] or [False])
-  logits = [count_bytes(array) for array in arrays if array.dtype == jnp.float32
-            and array.shape and array.shape[-1] >= 0.9 * config.model.vocab]
-  return (count_bytes(state.params) + count_bytes(state.opt_state) + count_bytes(state.trained),
-          count_bytes(trained), int(sizes[~grows].sum()), float(sizes[grows].sum()) / rows,
-          max(logits, default=0) / rows)
+  fixed = row = logits = 0
+  for array in (aval for number, aval in kept.items() if number not in given):
+    size = count_bytes(array)
+    if math.prod(array.shape) % rows:
+      fixed += size
+      continue
+    row += size
+    if array.dtype == jnp.float32 and array.shape[-1] >= 0.9 * config.model.vocab:
+      logits = max(logits, size)
+  held = count_bytes((state.params, state.opt_state, state.trained))
+  return held, count_bytes(trained), fixed, row / rows, logits / rows

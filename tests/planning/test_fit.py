@@ -12,7 +12,8 @@ from plm_jax.planning import choices, fit
 from plm_jax.planning.devices import find_device
 from plm_jax.planning.timing import estimate_hours
 
-RECIPES = 'bert_base', 'roberta_base', 'gpt2_small', 't5_v1_1_small', 'electra_small', 'llama_7b'
+RECIPES = (
+    'bert_base', 'roberta_base', 'gpt2_small', 't5_v1_1_small', 'electra_small', 'modernbert_base')
 DEVICES = 'rtx4090', 'a100-80gb', '8xh100', 't4', 'v5e-8'
 HOURS, TOKENS = 24.0, 1_000_000_000
 
