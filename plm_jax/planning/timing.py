@@ -9,8 +9,9 @@ import jax
 from jax.sharding import Mesh
 
 from plm_jax import sharding
-from plm_jax.config.run import Phase, RunConfig, phase_objective
+from plm_jax.config.run import Phase, RunConfig
 from plm_jax.planning.devices import Device
+from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.training.learner import make_learner, phase_learner, placeholder_vocab
 from plm_jax.training.step import jit_train_step, make_sharded_init
 
@@ -59,11 +60,6 @@ def measure_steps(
   return StepTimes(ended[0] - started, durations[len(durations) // 2])
 
 
-def phase_step_flops(config: RunConfig, phase: Phase) -> float:
-  """Return the model FLOPs of a step of a phase."""
-  return phase.batch * phase_objective(config, phase).step_flops(config.model, phase.length)
-
-
 def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:
   """Estimate the time of all steps of a run.
 
@@ -74,8 +70,7 @@ def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:
   total = 0.0
   for phase in config.train.phases:
     near = most_similar_phase(phase, known)
-    factor = phase_step_flops(config, phase) / phase_step_flops(config, near)
-    total += phase.steps * known[near] * factor
+    total += known[near] * near.steps * count_flops(config, [phase]) / count_flops(config, [near])
   return total
 
 
@@ -96,7 +91,7 @@ def phases_to_measure(phases: Sequence[Phase]) -> list[Phase]:
 
 def estimate_hours(config: RunConfig, device: Device) -> float:
   """Estimate the hours of a run's steps on a device, from FLOPs and an assumed utilization."""
-  flops = sum(phase.steps * phase_step_flops(config, phase) for phase in config.train.phases)
+  flops = count_flops(config, config.train.phases)
   stack = getattr(config.model, 'stack', None)
   factor = REMAT_FACTOR[stack.remat] if stack else 1.0
   rate = device.peak * device.count * device.utilization(config.model)

@@ -160,9 +160,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       if stopped:
         stack.enter_context(mark_saving())
       if done % config.train.save_every == 0 or ended or stopped:
-        seconds = earlier + time.time() - started
-        checkpoints.save(
-            done, state.parts, {**meta, 'unevaluated': due and stopped, 'seconds': seconds})
+        checkpoints.save(done, state.parts, {
+            **meta, 'unevaluated': due and stopped, 'seconds': earlier + time.time() - started})
       for name in feed.named_steps.get(done, ()):
         with contextlib.closing(Checkpoints(folder / NAMED_FOLDER / name, keep=1)) as named:
           named.save(done, {'params': state.params}, meta)  # unless it is there
