@@ -289,7 +289,7 @@ def push(server, folder, *arguments, **more):
 
 def test_a_dry_run_of_push_lists_files_and_readers(server, tmp_path):
   out, _ = push(server, tmp_path, 'org/bert', 'org/draft', '--dry-run')
-  assert 'model.safetensors' in out and 'README.md' in out and ' bytes  config.json' in out
+  assert 'model.safetensors' in out and ' bytes  config.json' in out
   assert out.splitlines()[-1] == (
       'org/draft on the Hugging Face hub: only you and your organization could read it. Nothing was '
       'uploaded')
