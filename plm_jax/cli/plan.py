@@ -46,21 +46,21 @@ def describe_plan(recipe: Recipe, rest: list[str], device: str, tokens: str) -> 
   target = find_device(device)
   hours, rest = options.pop_option('--hours', rest)
   own = ['--scale=gpu', f'--hours={hours or DEFAULT_HOURS}']
-  config = runs.parse(recipe, [*rest, *own])  # which checks the hours
+  config = runs.parse(recipe, rest + own)  # which checks the hours
   if tokens:
     size, records = options.parse_whole_number('tokens', tokens, 1), False
-    rest = rest if options.option_value('--data.path', rest) else [*rest, '--data.path=TEXT']
+    rest = rest if options.option_value('--data.path', rest) else rest + ['--data.path=TEXT']
   else:
     size, records = preflight.corpus_tokens(config)
   found, best = choices.list_choices(
       recipe, lambda other: runs.parse(other, rest), target, config.hours, size,
       fit.has_new_tokenizer(config, records))
-  train = [*environment.program().split(), 'train', found[best].recipe.name]
+  train = environment.program().split() + ['train', found[best].recipe.name]
   return [
       f'{recipe.name} on {device}, {config.hours:g} hours, {size:,} tokens of text', '',
-      *choices.describe_choices(found, best, target, config.hours), '',
-      'Start it:', shlex.join([*train, *list_options(found[best], rest)]), '',
-      'The same with the time per step measured on the device:', shlex.join([*train, *rest, *own])]
+      '\n'.join(choices.describe_choices(found, best, target, config.hours)), '',
+      'Start it:', shlex.join(train + list_options(found[best], rest)), '',
+      'The same with the time per step measured on the device:', shlex.join(train + rest + own)]
 
 
 def list_options(choice: choices.Choice, rest: Sequence[str]) -> list[str]:

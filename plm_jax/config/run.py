@@ -263,13 +263,11 @@ class RunConfig(ValidatedConfig):
 class PretrainRun(RunConfig):
   """A pre-training run, which learns from text."""
 
-  limits = intervals(hours='[0, 100000]')
   counts_with: ClassVar = {'hours': ('scale', ('gpu',))}
 
   scale: PretrainScale = 'paper'
-  """Scale of the run. paper: as published; gpu: fitted to the devices here and to `hours`; laptop:
-  a small model that trains in 2 to 48 minutes on two cores; test: seconds. Other options override
-  the values that the scale sets."""
+  """Scale of the run. paper: as published; gpu: fitted to these devices and to `hours`; laptop:
+  minutes on two cores; test: seconds. Other options override its values."""
   hours: float = 0.0
   """time of the whole command with scale gpu, from which the number of steps follows"""
   objective: Objectives = MaskedLM()
@@ -319,9 +317,6 @@ def phase_objective(config: RunConfig, phase: Phase) -> Any:
   """Return the objective of a run with the mask rate of a phase."""
   objective, rate = config.training_objective, phase.mask_rate
   return objective if rate is None else set_mask_rate(objective, rate)
-
-
-# Checks of a configuration: whatever fails later for a reason that the options show already.
 
 
 def check(config: RunConfig) -> None:
@@ -449,12 +444,7 @@ def check_labeled_run(config: FinetuneRun) -> None:
 
 
 def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
-  """Raise ConfigError for a data mixture whose parts do not match.
-
-  Args:
-    data: the corpora and their weights.
-    languages: one language per corpus, or none.
-  """
+  """Raise ConfigError for a data mixture, or languages of its corpora, that do not match."""
   names = 'path', 'heldout_path', 'weights', 'cap', 'temperature'
   paths, heldout_paths, weights, cap, temperature = (name_field(f'data.{name}') for name in names)
   if len(data.path) > CYCLE_SLOTS:

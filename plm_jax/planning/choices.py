@@ -160,7 +160,7 @@ def describe_choices(
   rows: list[tuple[str, ...]] = [COLUMNS]
   for number, choice in enumerate(choices):
     train, model = choice.config.train, choice.config.model
-    shapes = [*dict.fromkeys(f'{phase.batch}x{phase.length}' for phase in train.phases)]
+    shapes = list(dict.fromkeys(f'{phase.batch}x{phase.length}' for phase in train.phases))
     rows.append((
         '*' * (number == best), choice.recipe.name, f'{choice.parameters / 1e6:,.0f}M',
         f'{model.vocab:,}', '...'.join([shapes[0], shapes[-1]][:len(shapes)]),
@@ -171,9 +171,11 @@ def describe_choices(
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   lines = ['  '.join(f'{cell:>{width}}' for cell, width in zip(row, widths, strict=True)).rstrip()
            for row in rows]
-  lines += ['', *(explain_choice(choices, best, number, hours) for number in range(len(choices)))]
+  lines.append('')
+  lines += (explain_choice(choices, best, number, hours) for number in range(len(choices)))
   lines += [f'{device.note}.'] * bool(device.note)
   utilization = device.utilization(choices[best].config.model)
-  return [*lines, 'Memory and hours are estimates: of the traced step, and of data sheets with a '
-          f'model FLOPs utilization of {utilization:.0%}.',
-          'Held-out loss: unknown, since no stored run has this size, text and time.']
+  return lines + [
+      'Memory and hours are estimates: of the traced step, and of data sheets with a model FLOPs '
+      f'utilization of {utilization:.0%}.',
+      'Held-out loss: unknown, since no stored run has this size, text and time.']

@@ -91,7 +91,7 @@ def find_device(name: str) -> Device:
   if rest in TPUS and count:
     kind, memory, peak = TPUS[rest]
     return Device(name, kind, memory * GIB * USED_SHARE, peak, 'tpu', count=count)
-  raise ConfigError(f'there is no device {name!r}, expected one of {", ".join([*GPUS, *TPUS])}; '
+  raise ConfigError(f'there is no device {name!r}, expected one of {", ".join(GPUS | TPUS)}; '
                     '8xh100 is eight GPUs, v5e-8 a TPU of eight chips')
 
 
@@ -112,7 +112,7 @@ def present_device(devices: Any) -> Device:
     peak = CPU_CORE_FLOPS * (os.cpu_count() or 1) / count
     return Device('this machine', 'cpu', pages / 2 / count, peak, 'cpu', 'float32', count)
   kind = first.device_kind
-  sheets = [sheet for sheet in (*GPUS.values(), *TPUS.values()) if kind.startswith(sheet[0])]
+  sheets = [sheet for sheet in (GPUS | TPUS).values() if kind.startswith(sheet[0])]
   known = max(sheets, key=lambda sheet: len(sheet[0]), default=(kind, 8, 0.0))
   memory = (first.memory_stats() or {}).get('bytes_limit', known[1] * GIB * GPU_MEMORY_SHARE)
   peak = known[2] or run_metrics.peak_flops(first) or 1e14

@@ -64,7 +64,7 @@ LAYOUT_FIELDS = ('model.block.dtype', 'model.vocab', 'model.stack.remat', 'train
 STEP_FIELDS = (
     'train.log_every', 'train.eval_every', 'train.eval_batches', 'train.save_every', 'optim.warmup',
     'optim.horizon', 'optim.cooldown', 'optim.ema')
-FITTED = (*LAYOUT_FIELDS, *STEP_FIELDS, 'optim.peak')
+FITTED = LAYOUT_FIELDS + STEP_FIELDS + ('optim.peak',)
 """fields that a fit sets, next to the phases, unless the user has set them"""
 
 
@@ -245,7 +245,7 @@ def fit_steps(config: PretrainRun, share: float, seconds: float,
       'train.eval_batches': min(64, max(1, int(3 * EVALUATION_SHARE * every))),
       'train.save_every': max(1, min(every, int(SAVE_SECONDS / seconds)))}
   changes = {name: value for name, value in changes.items() if name not in kept}
-  return validation.with_paths(config, {**changes, 'train.phases': phases})
+  return validation.with_paths(config, changes | {'train.phases': phases})
 
 
 def plan_run(config: PretrainRun, device: Device, hours: float, tokens: int,
@@ -294,10 +294,9 @@ def start_fit(config: PretrainRun, device: Device, tokens: int, new_tokenizer: b
   """Fit the layout of a new run to the devices here, or take that of the run that resumes."""
   kept = given_fields(config)
   if before := fitted_before(config):
-    taken = {name: validation.get_field(before, name) for name in FITTED if name not in kept}
-    return validation.with_paths(config, {
-        **{name: value for name, value in taken.items() if value is not None},
-        'train.phases': before.train.phases})
+    taken = {name: value for name in FITTED if name not in kept
+             and (value := validation.get_field(before, name)) is not None}
+    return validation.with_paths(config, taken | {'train.phases': before.train.phases})
   return fit_layout(config, device, config.hours, tokens, new_tokenizer, kept)
 
 
