@@ -181,6 +181,7 @@ class EncoderDecoder(nn.Module):
       encoder = Side(cfg, name='encoder')
       encoded, _, _ = encoder(token_table, x, place, mask, row_ids=row_ids, batch=batch)
     if not cfg.decoder.layers:
+      assert encoded is not None  # a cache needs a decoder
       pooled = select_token(encoded, batch, segments)
       return Output(encoded, pooled, token_table, encoded=encoded)
 

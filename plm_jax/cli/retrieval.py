@@ -121,7 +121,7 @@ def mteb_command(
       chosen += benchmarks.get(given) or [mteb.get_task(given)]
   except KeyError as error:
     raise errors.ConfigError(f'mteb has no such task or benchmark: {error.args[0]}') from error
-  model = load_for_mteb(run, name)
+  model: Any = load_for_mteb(run, name)
   for one in mteb.evaluate(model, chosen, cache=mteb.ResultCache(results or None)).task_results:
     metric = one.task.metadata.main_score
     print(f'{one.task_name:32} {metric:24} {100 * one.get_score():6.2f}')

@@ -238,8 +238,9 @@ class BatchReader:
       per_text = (x.ndim == 1 and 'extract' in row and x.shape == row['extract'].shape[-1:]
                   and x.shape != row['tokens'].shape)
       if name == 'label' and names and x.dtype.kind == 'f' and x.shape[-1] == len(names):
-        chosen = [[names[n] for n in np.flatnonzero(one)] for one in x.reshape(-1, len(names))]
-        found['labels'] = '; '.join(', '.join(one) or 'none' for one in chosen)
+        texts = [', '.join(names[n] for n in np.flatnonzero(one).tolist())
+                 for one in x.reshape(-1, len(names))]
+        found['labels'] = '; '.join(text or 'none' for text in texts)
       if name in HIDDEN_ARRAYS or not (x.ndim == 0 or per_text):
         continue
       values = np.atleast_1d(x)

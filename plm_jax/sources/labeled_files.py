@@ -258,10 +258,11 @@ def parse_number(value: Any) -> float:
   Python's float would also accept 1_5, digits of other scripts, and the names of infinity and NaN.
   Raises ValueError.
   """
-  is_decimal = isinstance(value, str) and DECIMAL.fullmatch(value.strip())
-  is_number = isinstance(value, int | float) and not isinstance(value, bool)
-  # float(value) fails for larger integers.
-  found = float(value) if is_decimal or (is_number and abs(value) < 1e300) else math.nan
+  found = math.nan
+  if isinstance(value, str):
+    found = float(value) if DECIMAL.fullmatch(value.strip()) else math.nan
+  elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300:
+    found = float(value)  # which fails for larger integers
   if not math.isfinite(found):
     raise ValueError(f'expected a number, got {value!r:.80}')
   return found

@@ -294,7 +294,7 @@ def read_text_list(row: LabeledRow, names: str, field: str) -> list[str]:
   texts = []
   for one in value:
     is_passage = isinstance(one, dict) and isinstance(one.get('text'), str)
-    text = f'{one.get("title") or ""} {one["text"]}' if is_passage else one
+    text: Any = f'{one.get("title") or ""} {one["text"]}' if is_passage else one
     if not is_valid_text(text) or not text.strip():
       break
     texts.append(text.strip())
