@@ -44,9 +44,7 @@ updates (McCandlish et al. 2018, arXiv:1812.06162), is 2e8 tokens x loss^-4.76 f
 (Kaplan et al. 2020, section 5.1): 272,000 tokens at a loss of 4, which runs of a day reach."""
 MIN_BATCH_TOKENS = 1 << 13
 MIN_STEPS = 10_000
-"""Updates below which the batch is halved: runs of a day on one GPU have from 23,000 (MosaicBERT's
-11 hours are 70,000 at batch size 4,096) down to some thousands (Geiping and Goldstein 2022,
-arXiv:2212.14034, who accumulate up to 4,096 sequences of 128 tokens)."""
+"""Updates below which the batch is halved: a rule of this project, not a published value."""
 MICRO_TOKENS = 1 << 10
 """Tokens of a micro-batch, below which a GPU waits for its memory."""
 VOCABULARIES = ((2_000_000, 4096), (30_000_000, 8192), (300_000_000, 16_384))

@@ -73,6 +73,7 @@ def test_a_run_that_resumes_is_not_measured_again_and_equals_an_undisturbed_one(
 
 
 @pytest.mark.slow
+@pytest.mark.release  # it measures time, and needs a machine without other work
 def test_a_run_ends_on_time(text, tmp_path):
   """Within 10% on a quiet machine; other load between measurement and training changes more."""
   hours, started = 0.03, time.monotonic()
