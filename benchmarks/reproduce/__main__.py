@@ -189,7 +189,7 @@ HEAD = """# Published results, repeated
 
 A result counts if its figure and its settings were read in the source itself, its data and split are the published ones, its evaluation
 is the published one, and every difference is listed. Results that were missed are shown, too. Spreads are standard deviations over
-seeds. Minutes are of two cores of an Intel Xeon that had other work, too. `python -m benchmarks.reproduce --table` writes this page from
+seeds. Minutes are of two CPU cores that had other work, too. `python -m benchmarks.reproduce --table` writes this page from
 `results.jsonl`.
 """
 
