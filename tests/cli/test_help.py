@@ -181,7 +181,8 @@ def test_options_of_others_and_typos_have_a_suggestion(typed, meant):
 @pytest.mark.parametrize(('args', 'message'), [
     (['--train.phases.0.steps=abc'], "--train.phases.0.steps is a whole number, got 'abc'"),
     (['--train.phases.0.steps=1.5'], "--train.phases.0.steps is a whole number, got '1.5'"),
-    (['--train.phases.0.steps', '', '--seed=1'], "--train.phases.0.steps is a whole number, got ''"),
+    (['--train.phases.0.steps', '', '--seed=1'],
+     "--train.phases.0.steps is a whole number, got ''"),
     (['--optim.peak=fast'], "--optim.peak is a number, got 'fast'"),
     (['--optim.peak', '--seed=1'], '--optim.peak needs a number: --optim.peak=...'),
     (['--output'], '--output needs a value: --output=...'),

@@ -227,7 +227,8 @@ def test_options_of_tokenizer_training_are_refused_with_an_existing_tokenizer(
 
 def test_options_after_beam_are_passed_to_beam(monkeypatch):
   asked = []
-  monkeypatch.setattr(parallel_stages, 'make_runner', lambda flags: (asked.append(flags), 'beam')[1])
+  monkeypatch.setattr(
+      parallel_stages, 'make_runner', lambda flags: (asked.append(flags), 'beam')[1])
   monkeypatch.setattr(preparation, 'prepare',
                       lambda config, out, rules, run: asked.append((config, run)))
   flags = ['--runner=DataflowRunner', '--region', 'us-central1', '--labels=a=b', '--labels=c d']
@@ -239,7 +240,8 @@ def test_options_after_beam_are_passed_to_beam(monkeypatch):
 
 def test_options_after_beam_are_passed_to_beam_by_clean(monkeypatch):
   asked = []
-  monkeypatch.setattr(parallel_stages, 'make_runner', lambda flags: (asked.append(flags), 'beam')[1])
+  monkeypatch.setattr(
+      parallel_stages, 'make_runner', lambda flags: (asked.append(flags), 'beam')[1])
   monkeypatch.setattr(cleaning, 'clean',
                       lambda config, source, out, run: asked.append((config, run)))
   flags = ['--runner=SparkRunner', '--job_endpoint', 'embed']

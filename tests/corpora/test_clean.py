@@ -216,7 +216,8 @@ def test_rows_that_an_interruption_left_are_not_counted_again(tmp_path):
   with pytest.raises(KeyboardInterrupt):
     list(duplicates.group_equal(interrupted(), 10, tmp_path))
   assert list(tmp_path.iterdir())
-  assert np.concatenate(list(duplicates.group_equal([rows], 10, tmp_path))).tolist() == rows.tolist()
+  grouped = np.concatenate(list(duplicates.group_equal([rows], 10, tmp_path)))
+  assert grouped.tolist() == rows.tolist()
 
 
 def test_rows_of_tables_are_read_at_places(tmp_path):

@@ -331,7 +331,8 @@ def test_every_public_function_has_a_page(monkeypatch):
 def test_generated_pages_have_chinese_titles(monkeypatch):
   monkeypatch.syspath_prepend(str(DOCS))
   pages = importlib.import_module('reference_pages')
-  names = {*pages.api_pages(), *(f'reference/configuration/{name}' for name in pages.option_pages())}
+  configuration = {f'reference/configuration/{name}' for name in pages.option_pages()}
+  names = {*pages.api_pages(), *configuration}
   names |= {f'reference/recipes/{path.stem}' for path in (DOCS / 'reference/recipes').glob('*.md')
             if path.stem != 'index'}
   with (DOCS / 'generated_zh.tsv').open(encoding='utf-8') as file:

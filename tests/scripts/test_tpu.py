@@ -316,13 +316,14 @@ def test_a_start_that_fails_on_one_worker_is_undone(ready):
 def test_resume_begins_again_after_a_preemption(cloud):
   """A suspended resource is deleted first."""
   said = cloud.tpu('resume', *PLACE, 'v2-32', '--queued', '--spot', 'true', OUTPUT, PREEMPT=1)
-  gone, nothing = 'VM: none, queued resource: SUSPENDED', 'deleted: TPU and queued resource bert in us-central1-a'
+  gone = 'VM: none, queued resource: SUSPENDED'
+  deleted = 'deleted: TPU and queued resource bert in us-central1-a'
   told = [line for line in said.stderr.splitlines()
-          if line.startswith(('attempt', 'the ', 'bert is', 'nothing'))]
+          if line.startswith(('attempt', 'the ', 'bert is', 'deleted'))]
   assert told == [
       'attempt 1 of 20', f'the TPU bert has gone ({gone})', 'attempt 2 of 20',
-      f'bert is of no use any more ({gone}): it is deleted first', nothing, 'the run has finished',
-      nothing]
+      f'bert is of no use any more ({gone}): it is deleted first', deleted, 'the run has finished',
+      deleted]
   assert said.returncode == 0 and cloud.left == []
   does = [call[3] for call in cloud.calls if call[3] != 'list']
   once = ['create', 'scp', 'ssh', 'ssh', 'ssh', 'ssh']

@@ -291,8 +291,8 @@ def test_a_dry_run_of_push_lists_files_and_readers(server, tmp_path):
   out, _ = push(server, tmp_path, 'org/bert', 'org/draft', '--dry-run')
   assert 'model.safetensors' in out and ' bytes  config.json' in out
   assert out.splitlines()[-1] == (
-      'org/draft on the Hugging Face hub: only you and your organization could read it. Nothing was '
-      'uploaded')
+      'org/draft on the Hugging Face hub: only you and your organization could read it. '
+      'Nothing was uploaded')
   assert ('models', 'org/draft') not in server.repositories
 
 
