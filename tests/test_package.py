@@ -43,8 +43,9 @@ def test_only_folders_of_code_are_installed():
   others = [path for path in (ROOT / 'plm_jax').rglob('*') if path.is_file()
             and path.suffix not in ('.py', '.pyc')]
   named = setup()['options.package_data']  # files that are read at run time
-  assert [str(path.relative_to(ROOT)) for path in others] == ['plm_jax/cli/help.json']
-  assert dict(named) == {'plm_jax.cli': 'help.json'}
+  assert sorted(str(path.relative_to(ROOT)) for path in others) == [
+      'plm_jax/cli/help.json', 'plm_jax/report/inputs.css', 'plm_jax/report/pages.css']
+  assert dict(named) == {'plm_jax.cli': 'help.json', 'plm_jax.report': '*.css'}
 
 
 def test_python_versions_agree_in_metadata_and_documentation():

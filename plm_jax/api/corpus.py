@@ -52,7 +52,6 @@ def prepare(
   from plm_jax.preparation import parallel_stages
   from plm_jax.preparation import prepare as preparation
   from plm_jax.preparation.prepare_config import PrepareConfig
-  from plm_jax.runs.preflight import check_sentence_pairs
   run_stages = parallel_stages.make_runner(beam) if beam else None
   bucket_check.check_reachable({os.fspath(folder): 'write'})
   # Windows are counted for the sequence lengths of the recipe.
@@ -64,8 +63,10 @@ def prepare(
   settings = PrepareConfig(source=source, **recipe_settings(like, scale))
   config = validation.with_overrides(settings, options)
   preparation.prepare(config, folder, run.rules(), run_stages)
-  if warning := check_sentence_pairs(run, [epath.Path(folder)]):
-    warn(warning)
+  if like:
+    from plm_jax.runs.preflight import check_sentence_pairs
+    if warning := check_sentence_pairs(run, [epath.Path(folder)]):
+      warn(warning)
   return os.fspath(folder)
 
 

@@ -304,7 +304,8 @@ def cudnn_attention(q, k, v, mask, scale: float, causal: bool = False):
     mask = constrain(mask, 'batch', None, None, None)
   attend = functools.partial(
       jax.nn.dot_product_attention, mask=mask, scale=scale, is_causal=causal)
-  if jax.default_backend() != 'gpu':  # only traced: the backward pass keeps what the kernel keeps
+  if gpu.is_gpu() and jax.default_backend() != 'gpu':
+    # The GPU is absent, the step only traced: the backward pass keeps what the kernel keeps.
     return jax.checkpoint(attend)(q, k, v)
   return attend(q, k, v, implementation='cudnn')
 

@@ -25,7 +25,7 @@ from plm_jax.distributed import hosts
 from plm_jax.errors import name_field, print_line
 from plm_jax.loading.loaded_model import read_config
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import Adafactor
+from plm_jax.optim.optimizers import Adafactor, OptimConfig
 from plm_jax.planning.devices import GIB, Device
 from plm_jax.planning.memory import StepMemory, estimate_memory
 from plm_jax.planning.timing import (
@@ -127,7 +127,21 @@ def fit_layout(config: PretrainRun, device: Device, hours: float, tokens: int,
     raise ConfigError(
         f'{config.name} does not fit {device.memory / GIB:.1f} GiB of {device.name}, even with one '
         'sequence at a time and activation checkpointing: choose a smaller size')
+  if found.optim.clock == 'tokens':  # the schedule follows the batch
+    ratio = found.text_tokens / config.text_tokens
+    changes = {name: value for name, value in scale_schedule(found.optim, ratio).items()
+               if name not in kept}
+    found = validation.with_paths(found, changes)
   return found
+
+
+def scale_schedule(optim: OptimConfig, ratio: float) -> dict[str, Any]:
+  """Return the fields of a schedule for a run that is longer by a ratio, in steps or tokens."""
+  changes: dict[str, Any] = {f'optim.{name}': round(getattr(optim, name) * ratio)
+                             for name in ('warmup', 'horizon', 'cooldown')}
+  if optim.warmup:
+    changes['optim.warmup'] = max(1, changes['optim.warmup'])
+  return changes
 
 
 def has_large_steps(config: RunConfig, device: Device) -> bool:
@@ -230,13 +244,8 @@ def fit_steps(config: PretrainRun, share: float, seconds: float,
   if config.optim.clock == 'tokens':
     after = sum(phase.steps * phase.batch * phase.length for phase in phases)
     ratio = after / sum(number * size for number, size in config.train.steps_and_tokens)
-  changes: dict[str, Any] = {
-      f'optim.{name}': round(getattr(config.optim, name) * ratio)
-      for name in ('warmup', 'horizon', 'cooldown')}
-  if config.optim.warmup:
-    changes['optim.warmup'] = max(1, changes['optim.warmup'])
   every = max(1, steps // EVALUATIONS)
-  changes |= {
+  changes = scale_schedule(config.optim, ratio) | {
       'optim.ema': float(f'{scale_ema(config, steps):.6g}'),
       'train.log_every': min(100, max(1, steps // 200)),
       'train.eval_every': every,

@@ -27,6 +27,7 @@ from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation import parallel_stages
 from plm_jax.preparation import prepare as preparation
 from plm_jax.preparation.prepare_config import PrepareConfig, TextConfig
+from plm_jax.runs import preflight
 from plm_jax.sharding import MeshConfig
 
 RECIPES = [recipes.find_recipe(name) for name in (
@@ -258,6 +259,7 @@ def test_prepare_counts_the_windows_of_a_recipe(monkeypatch, recipe, rules):
   asked = []
   monkeypatch.setattr(preparation, 'prepare',
                       lambda config, out, rules, run: asked.extend(map(str, rules)))
+  monkeypatch.setattr(preflight, 'check_sentence_pairs', lambda run, folders: '')
   monkeypatch.setattr('sys.argv', ['plm_jax', 'prepare', 'TEXT', 'OUT',
                                    *([f'--for={recipe}'] if recipe else [])])
   cli.main()

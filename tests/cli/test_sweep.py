@@ -40,13 +40,13 @@ def test_every_combination_and_seed_is_a_run(started, tmp_path):
   assert [one.data.baseline for one in runs] == [True] + [False] * 7
   assert runs[-1].folder == f'{tmp_path}/run/learning-rate=2e-3_batch=16/seed-1'
   table = said[said.index('combination'):].splitlines()
-  assert table[1].split() == ['learning-rate=2e-3', 'batch=16', '18.50', '0.71', '18.00', 'to',
-                              '19.00', '2']
+  assert table[1].split() == ['learning-rate=2e-3', 'batch=16', '18.50%', '0.71%', '18.00%',
+                              'to', '19.00%', '2']
   assert [line.split()[0:2] for line in table[2:5]] == [
       ['learning-rate=1e-3', 'batch=16'], ['learning-rate=2e-3', 'batch=8'],
       ['learning-rate=1e-3', 'batch=8']]
   page = (tmp_path / 'run/sweep.html').read_text()
-  assert 'learning-rate=2e-3 batch=16' in page and '0: 18.00, 1: 19.00' in page
+  assert 'learning-rate=2e-3 batch=16' in page and '0: 18.00%, 1: 19.00%' in page
 
 
 def test_an_interrupted_sweep_resumes(started):

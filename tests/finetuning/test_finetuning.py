@@ -44,8 +44,8 @@ def test_a_run_is_evaluated_without_its_training_data(finished, tmp_path, capsys
   capsys.readouterr()
   evaluate_folder(str(folder))
   found = dict(line.split(': ') for line in capsys.readouterr().out.splitlines())
-  assert {name: float(value) for name, value in found.items()} == pytest.approx(
-      finished[1].heldout, abs=5e-3)
+  values = {name: float(value.removesuffix('%')) for name, value in found.items()}
+  assert values == pytest.approx(finished[1].heldout, abs=5e-3)
   said['data']['dev'] = []
   (folder / 'config.json').write_text(json.dumps(said))
   with pytest.raises(ConfigError, match='has no development set'):

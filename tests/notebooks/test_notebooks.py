@@ -139,7 +139,8 @@ RUN_LABELS = (
 
 
 def test_labels_of_runs_are_in_the_code():
-  source = (ROOT / 'plm_jax/runs/conclude.py').read_text()
+  source = ''.join((ROOT / 'plm_jax' / path).read_text()
+                   for path in ('runs/conclude.py', 'training/train.py'))
   assert [label for label in RUN_LABELS if f"'{label}'" not in source] == []
 
 

@@ -168,8 +168,8 @@ def result(best=2, **heldout):
 
 def test_a_better_model_is_shown_next_to_the_baselines(tmp_path):
   rows, notes = compare_with_baselines(ready_of(tmp_path), result(accuracy=100.0))
-  assert rows == {'Baseline, the majority class': '50.00 accuracy',
-                  'Baseline, TF-IDF with logistic regression': '100.00 accuracy'}
+  assert rows == {'Baseline, the majority class': '50.00% accuracy',
+                  'Baseline, TF-IDF with logistic regression': '100.00% accuracy'}
   assert notes == []
 
 
@@ -291,7 +291,7 @@ def test_the_initial_model_is_a_baseline_if_it_has_the_head(tmp_path):
   line = {'step': 0, 'split': 'heldout', 'accuracy': 70.0}
   (tmp_path / 'run' / 'metrics.jsonl').write_text(json.dumps(line) + '\n')
   rows, notes = compare_with_baselines(ready, result(best=0, accuracy=100.0))
-  assert rows['Baseline, the initial model'] == '70.00 accuracy'
+  assert rows['Baseline, the initial model'] == '70.00% accuracy'
   assert notes == ['training did not improve the initial model, which is the result']
   assert json.loads((tmp_path / 'run' / 'baselines.json').read_text())['accuracy'][
       'the initial model'] == 70.0
