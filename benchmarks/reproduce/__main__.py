@@ -88,7 +88,8 @@ PUBLISHED = {
         "Keras' example of named entities, CoNLL-2003, encoder from scratch", 67.94, 'F1 of entities, validation set',
         'keras-team/keras-io@1909c671, examples/nlp/md/ner_transformers.md, sections "Compile and fit the model" (settings) and '
         '"Metrics calculation" (figure); sentences of v-mipeng/LexiconNER@9a2003d5, data/conll2003',
-        {'plm_jax': 'benchmarks.reproduce.entities:run', 'Keras': 'benchmarks.reproduce.entities:run_keras'},
+        {'plm_jax': 'benchmarks.reproduce.entities:run', 'Keras': 'benchmarks.reproduce.entities:run_keras',
+         'Keras, changed': 'benchmarks.reproduce.entities:run_changed_keras'},
         'The published figure is of one run. In plm_jax, sentences are in a random order in each epoch, between [CLS] and [SEP], '
         'and do not attend to padding; the sum of the embeddings is normalized, with dropout; tags are predicted without a hidden '
         'layer. The program in Keras, written from the description, has none of these differences.',

@@ -102,8 +102,18 @@ def run(given: dict[str, Any]) -> dict[str, Any]:
   return {**score(valid, found), 'seconds': round(seconds)}
 
 
-def run_keras(given: dict[str, Any]) -> dict[str, Any]:
-  """Train a model of Keras, written from the description of the example; given: as for `run`."""
+def run_changed_keras(given: dict[str, Any]) -> dict[str, Any]:
+  """Train the model of Keras with two changes that plm_jax has: masked padding, normalized embeddings."""
+  return run_keras(given, changed=True)
+
+
+def run_keras(given: dict[str, Any], changed: bool = False) -> dict[str, Any]:
+  """Train a model of Keras, written from the description of the example.
+
+  Args:
+    given: as for `run`.
+    changed: see `run_changed_keras`.
+  """
   import keras
   from keras import layers, ops
   train, valid, words = read(given['data'])
@@ -111,13 +121,13 @@ def run_keras(given: dict[str, Any]) -> dict[str, Any]:
   ids = {word: number for number, word in enumerate(words, 1)}  # 0: unknown words, and padding
   tags = ['[PAD]', *sorted({tag for _, tags in train for tag in tags})]
 
-  def make_batch(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
+  def make_batch(sentences: Sentences) -> tuple[Any, np.ndarray]:
     shape = len(sentences), max(len(words) for words, _ in sentences)
     x, y = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for row, (own, truth) in enumerate(sentences):
       x[row, :len(own)] = [ids.get(word.lower(), 0) for word in own]
       y[row, :len(own)] = [tags.index(tag) for tag in truth]
-    return x, y
+    return ([x, y > 0] if changed else x), y
 
   def loss(truth: Any, predicted: Any) -> Any:
     real = ops.cast(truth > 0, 'float32')
@@ -126,12 +136,18 @@ def run_keras(given: dict[str, Any]) -> dict[str, Any]:
   tokens = layers.Input((None,), dtype='int32')
   places = layers.Embedding(LENGTH, WIDTH)(ops.cumsum(ops.ones_like(tokens), 1) - 1)
   x = layers.Embedding(VOCAB, WIDTH)(tokens) + places
-  attended = layers.MultiHeadAttention(HEADS, WIDTH)(x, x)  # the example does not mask padding
+  mask = None  # the example does not mask padding
+  if changed:
+    x = layers.Dropout(DROPOUT)(layers.LayerNormalization(epsilon=1e-6)(x))
+    is_word = layers.Input((None,), dtype='bool')
+    mask = ops.expand_dims(is_word, 1)
+  attended = layers.MultiHeadAttention(HEADS, WIDTH)(x, x, attention_mask=mask)
   x = layers.LayerNormalization(epsilon=1e-6)(x + layers.Dropout(DROPOUT)(attended))
   hidden = layers.Dense(WIDTH)(layers.Dense(MLP, 'relu')(x))
   x = layers.LayerNormalization(epsilon=1e-6)(x + layers.Dropout(DROPOUT)(hidden))
   x = layers.Dense(MLP, 'relu')(layers.Dropout(DROPOUT)(x))
-  model = keras.Model(tokens, layers.Dense(len(tags), 'softmax')(layers.Dropout(DROPOUT)(x)))
+  inputs = [tokens, is_word] if changed else tokens
+  model = keras.Model(inputs, layers.Dense(len(tags), 'softmax')(layers.Dropout(DROPOUT)(x)))
   model.compile(keras.optimizers.Adam(RATE), loss)
   batches = [make_batch(train[start:start + ROWS]) for start in range(0, len(train), ROWS)]
   began, found = time.time(), []

@@ -22,6 +22,7 @@ from plm_jax.conversion import attributes
 from plm_jax.models import families
 from plm_jax.models.rules import ConvertError
 from plm_jax.preparation import prepare as preparation
+from plm_jax.runs import preflight
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.registry import TASKS
 
@@ -125,6 +126,7 @@ def test_commands_in_the_description_of_a_family_are_parsed(family, monkeypatch)
   asked = []
   monkeypatch.setattr(preparation, 'prepare', lambda config, *_: asked.append(config))
   monkeypatch.setattr(cli.bucket_check, 'check_reachable', lambda uses: None)
+  monkeypatch.setattr(preflight, 'check_sentence_pairs', lambda run, folders: '')
   commands = documented(family)
   for command, *args in commands:
     if command == 'train':
