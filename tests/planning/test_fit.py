@@ -1,5 +1,6 @@
 """Plans of six recipes on five devices, and runs with scale gpu that are fitted here."""
 import functools
+import itertools
 
 import pytest
 
@@ -25,9 +26,17 @@ def choices_of(name: str, device: str):
       recipe, lambda other: runs.parse(other, []), find_device(device), HOURS, TOKENS, True)
 
 
-@pytest.mark.parametrize(('name', 'device'), [
-    pytest.param(name, device, marks=[pytest.mark.slow] * ((name, device) != ('bert_base', 't4')))
-    for name in RECIPES for device in DEVICES])
+def plan_cases():
+  """Every recipe on every device: the first is quick, one of each recipe slow, and the others for
+  releases."""
+  for number, (name, device) in enumerate(itertools.product(RECIPES, DEVICES)):
+    marks = [pytest.mark.slow] if number else []
+    if number % (len(DEVICES) + 1) and (name, device) != ('modernbert_base', 't4'):
+      marks.append(pytest.mark.release)
+    yield pytest.param(name, device, marks=marks)
+
+
+@pytest.mark.parametrize(('name', 'device'), plan_cases())
 def test_a_plan_fits_memory_time_and_text_and_its_command_gives_it(name, device):
   found, best = choices_of(name, device)
   target, chosen = find_device(device), found[best]

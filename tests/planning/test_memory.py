@@ -12,7 +12,8 @@ COMPILED = [
     ('bert_base', 1), ('gpt2_small', 0), ('roberta_base', 0), ('albert_base', 0), ('t5_small', 0),
     ('bart_base', 0), ('neobert_base', 0), ('ltg_bert_strict_small', 0), ('llama_7b', 0),
     ('deberta_base', 0), ('glm_base', 0), ('modernbert_base', 1)]
-QUICK = 'bert_base', 'gpt2_small'
+MARKS = {'bert_base': (), 'gpt2_small': (), 't5_small': pytest.mark.slow,
+         'modernbert_base': pytest.mark.slow}  # the others are for releases
 
 
 def device(kind: str, platform='tpu') -> Device:
@@ -20,7 +21,8 @@ def device(kind: str, platform='tpu') -> Device:
 
 
 @pytest.mark.parametrize(('name', 'number'), [
-    pytest.param(*case, marks=[pytest.mark.slow] * (case[0] not in QUICK)) for case in COMPILED])
+    pytest.param(*case, marks=MARKS.get(case[0], [pytest.mark.slow, pytest.mark.release]))
+    for case in COMPILED])
 def test_the_estimate_is_within_a_tenth_of_the_compiled_step(name, number):
   config, budget = recipes.find_recipe(name)('paper'), budgets.read(name)
   compiled, mesh = budget['phases'][number], budget['mesh']
