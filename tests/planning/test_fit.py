@@ -36,7 +36,7 @@ def plan_cases():
     yield pytest.param(name, device, marks=marks)
 
 
-@pytest.mark.parametrize(('name', 'device'), plan_cases())
+@pytest.mark.parametrize(('name', 'device'), [*plan_cases()])
 def test_a_plan_fits_memory_time_and_text_and_its_command_gives_it(name, device):
   found, best = choices_of(name, device)
   target, chosen = find_device(device), found[best]
