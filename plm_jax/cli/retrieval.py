@@ -110,7 +110,7 @@ def mteb_command(
       Default: the folder of mteb, ~/.cache/mteb
   """
   try:
-    import mteb
+    import mteb  # pyright: ignore[reportMissingImports]
   except ModuleNotFoundError as error:
     raise errors.ConfigError("mteb is not installed: pip install 'plm_jax[mteb]'") from error
   from plm_jax.api.mteb_adapter import load_for_mteb
