@@ -39,7 +39,7 @@ def describe_plan(recipe: Recipe, rest: list[str], device: str, tokens: str) -> 
     recipe: a size of the family.
     rest: options of `train`.
     device: name of the device.
-    tokens: tokens of the text; '': those of the text that the options name.
+    tokens: number of tokens of the text; '': the text that the options name is counted.
   """
   if not device:
     raise ConfigError('for which device? --device=rtx4090, a100-80gb, 8xh100, v5e-8, ...')

@@ -104,7 +104,7 @@ def present_device(devices: Any) -> Device:
   """Describe the devices of this job, of one kind.
 
   Args:
-    devices: those of JAX.
+    devices: the devices of JAX.
   """
   first, count = devices[0], len(devices)
   if first.platform == 'cpu':

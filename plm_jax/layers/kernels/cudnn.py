@@ -48,7 +48,7 @@ def supports(capability: tuple[int, int], dtype, head_size: int, queries: int, k
 def compute_capability() -> tuple[int, int]:
   """Return the CUDA compute capability of the GPU that is compiled for; (0, 0): not NVIDIA's.
 
-  A step that is only traced, for the GPU of an abstract mesh, has that of an A100.
+  A step that is only traced, for a GPU that is absent, has the capability of an A100.
   """
   if jax.default_backend() != 'gpu':
     return (8, 0) if target_platform() == 'gpu' else (0, 0)
