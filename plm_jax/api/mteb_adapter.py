@@ -40,7 +40,7 @@ class MtebEncoder:
       inputs: batches, with their texts in 'text'.
       task_metadata: the task.
       prompt_type: whether the texts are queries or documents; None: neither.
-      **options: of mteb. Sizes of batches are those of `plm_jax.encode`.
+      **options: options of mteb. All but `precision` are ignored; batches have our own size.
 
     Returns:
       float32 [texts, width].

@@ -154,7 +154,7 @@ COMMANDS: dict[str, Command] = {
          'gpt2_small --tokens=100000000 --device=4xa100-80gb'),
         config='plm_jax.config.run.PretrainRun', main=('data.path', 'hours'), own=(
             ('device', 'NAME', 'GPU or TPU: rtx4090, a100-40gb, h100, 8xh100, t4, l4, v5e-8, ...'),
-            ('tokens', 'INT', 'size of the text, instead of that of --data.path')),
+            ('tokens', 'INT', 'number of tokens of the text; default: count --data.path')),
         notes='Memory and hours are estimates. `train RECIPE --scale=gpu --hours=H` measures them '
         'on the device.'),
     'show': Command(

@@ -190,7 +190,7 @@ class Layers(nn.Module):
     run = functools.partial(run_block, common)
 
     # Parameters: stacked, or split into one tree per block. Restored ones may include adapters.
-    # The weights of DenseFormer's sums begin as those of the last state alone.
+    # DenseFormer's weights begin as 1 for the last state and 0 for all others.
     def init_last_state(key, states):
       return jnp.zeros(states).at[-1].set(1)
 

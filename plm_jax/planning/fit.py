@@ -92,11 +92,11 @@ def fit_layout(config: PretrainRun, device: Device, hours: float, tokens: int,
                new_tokenizer: bool = False, kept: Sequence[str] = ()) -> PretrainRun:
   """Fit dtype, vocabulary, batch, gradient accumulation and checkpointing to a device.
 
-  The steps stay those of the published run, for `fit_steps`.
+  The number of steps stays the published one; `fit_steps` changes it.
 
   Args:
     config: the published run, with options.
-    device: the device, of which there may be several.
+    device: the kind of device, and how many there are.
     hours: time of the run.
     tokens: tokens of text; 0: unknown.
     new_tokenizer: whether the vocabulary can be chosen.
@@ -167,7 +167,7 @@ def batch_factor(config: PretrainRun, device: Device, hours: float, tokens: int)
 def scale_batch(config: PretrainRun, factor: float, scales_peak: bool) -> PretrainRun:
   """Scale the batch of all phases, and the peak learning rate with its square root.
 
-  The square-root rule is that of adaptive optimizers (Malladi et al. 2022, arXiv:2205.10287).
+  Adaptive optimizers follow a square-root rule (Malladi et al. 2022, arXiv:2205.10287).
   Adafactor's updates, which are relative to the parameters, stay.
   """
   phases = tuple(dataclasses.replace(phase, batch=max(1, round(phase.batch * factor)))

@@ -147,7 +147,7 @@ def backward_kernel(*refs, plan: KernelPlan, blocks: int):
           seed, rows[row], head_id, block, (keys.first, k.shape[1]), p.shape, plan)
       dropped = jnp.where(keep, p * (1 / (1 - plan.rate)), 0.0)
       dp = jnp.where(keep, dp * (1 / (1 - plan.rate)), 0.0)
-    # The mean [queries, 1] of the gradients; of a part of the keys, that of the whole row.
+    # The mean [queries, 1] of the gradients; `row_means` has it where only some keys are here.
     weighed = p * dp if row_means is None else row_means[0] * write_column(1.0, head)
     mean = weighed.sum(-1, keepdims=True)
     # A logit that was replaced by the mask has no gradient.
