@@ -103,8 +103,7 @@ PUBLISHED = {
         '8b3219a92973c328a8e22fadcfa821b5dc75636a/SICK-R.json (mteb 1.12.75)',
         {'plm_jax': f'{ENCODER}:sick_r', 'sentence-transformers': f'{ENCODER}:sick_r_torch'},
         'mteb 2.26 instead of 1.12.75. Its task gets all 9,927 pairs from files instead of the hub.',
-        'Reached. The command evaluates by mteb itself, through `plm_jax.api.mteb_adapter`; the stored figure is of an earlier '
-        'form of it, which computed the correlations with SciPy.', digits=8, options='--data=DIR --weights=FOLDER'),
+        'Reached. The command evaluates by mteb itself, through `plm_jax.api.mteb_adapter`.', digits=8, options='--data=DIR --weights=FOLDER'),
     'banking77': Published(
         'MTEB, Banking77, all-MiniLM-L6-v2', 0.8004220779220779, 'accuracy, mean of ten experiments',
         'the same folder, Banking77Classification.json; mteb 1.12.75, AbsTaskClassification.py:47-52, 104-190, '
