@@ -66,7 +66,8 @@ def list_named_checkpoints(folder: epath.PathLike) -> list[str]:
   return sorted(steps, key=lambda name: (steps[name], len(name), name))
 
 
-def restore_params(folder: epath.PathLike, shapes, shardings=None, job: bool = False):
+def restore_params(
+    folder: epath.PathLike, shapes, shardings=None, job: bool = False, part: str = 'params'):
   """Restore the parameters alone of the newest checkpoint, without reading the optimizer's state.
 
   Args:
@@ -75,6 +76,7 @@ def restore_params(folder: epath.PathLike, shapes, shardings=None, job: bool = F
     shardings: their shardings; None: all on the first device.
     job: all processes of the job call this, and take the checkpoint that process 0 sees as the
       newest.
+    part: another part of the training state, in place of the parameters.
 
   Raises:
     CheckpointError: there is no such checkpoint.
@@ -87,9 +89,9 @@ def restore_params(folder: epath.PathLike, shapes, shardings=None, job: bool = F
     with open_newest(folder) as (checkpoints, step):
       if job:
         newest = checkpoints.latest_on_all_hosts() or step
-        return restore_step_params(checkpoints, newest, target)
+        return restore_step_params(checkpoints, newest, target, part)
       try:
-        return restore_step_params(checkpoints, step, target)
+        return restore_step_params(checkpoints, step, target, part)
       except CheckpointError:
         # A run in training removes its old checkpoints: then there is a newer one.
         if (checkpoints.folder / str(step)).exists():
@@ -123,13 +125,14 @@ def restore_mean_params(folder: epath.PathLike, number: int, shapes):
   return jax.tree.map(lambda x: x / number, total)
 
 
-def restore_step_params(checkpoints: Checkpoints, step: int, target):
+def restore_step_params(checkpoints: Checkpoints, step: int, target, part: str = 'params'):
   """Restore the parameters alone of a step.
 
   Args:
     checkpoints: those of the run.
     step: that of the checkpoint.
     target: shapes with shardings.
+    part: as of `restore_params`.
 
   Raises:
     CheckpointError: parameters are damaged, missing, or have numbers that are not finite.
@@ -137,8 +140,8 @@ def restore_step_params(checkpoints: Checkpoints, step: int, target):
   import orbax.checkpoint as ocp
   checkpoints.verify(step)
   with explain_restore_errors(checkpoints, step):
-    args = ocp.args.Composite(state=make_restore_args({'params': target}, partial=True))
-    params = checkpoints.manager.restore(step, args=args)['state']['params']
+    args = ocp.args.Composite(state=make_restore_args({part: target}, partial=True))
+    params = checkpoints.manager.restore(step, args=args)['state'][part]
     # A partial restore leaves what it does not find as it was asked for.
     missing = []
     for path, x in jax.tree_util.tree_flatten_with_path(params)[0]:

@@ -201,7 +201,8 @@ class RunConfig(ValidatedConfig):
   """A training run. The same command again resumes it from its newest checkpoint."""
 
   limits = intervals(seed='[0, 4294967295]')
-  counts_with: ClassVar = {'tuning.expand': ('warm_start', None)}
+  counts_with: ClassVar = {
+      'tuning.expand': ('warm_start', None), 'tuning.moments': ('warm_start', None)}
 
   name: str
   """name of the run"""

@@ -21,6 +21,7 @@ import numpy as np
 from plm_jax import storage, validation
 from plm_jax.conversion import (
   attributes,
+  composer,
   files,
   folders,
   generation,
@@ -147,16 +148,19 @@ class ExportTemplate:
 
 def load(
     path: epath.PathLike, heads: Sequence[str] | None = None, lazy: bool = False,
+    kind: str = composer.MODEL,
 ) -> ImportedCheckpoint:
   """Load a checkpoint of another library from a local folder or a bucket.
 
   Args:
     path: folder with config.json and safetensors or flax_model.msgpack; the authors' own in
       TensorFlow (bert_config.json, albert_config.json or xlnet_config.json with *.ckpt.*,
-      electra_*); fairseq's model.pt; Megatron-LM's model_optim_rng.pt; T5X's checkpoint_STEP; or an
-      ELMo's options.json with .hdf5. Or the name of a model of the Hugging Face hub.
+      electra_*); fairseq's model.pt; Megatron-LM's model_optim_rng.pt; T5X's checkpoint_STEP; a
+      .pt of Composer next to config.json; or an ELMo's options.json with .hdf5. Or the name of a
+      model of the Hugging Face hub.
     heads: names of the heads to read (`FAMILY.heads` in `plm_jax.models`); None: all in the file.
     lazy: whether parameters are `LazyParameter`, which read only the parts that are used.
+    kind: `composer.FIRST` or `composer.SECOND`: moments of the optimizer in place of parameters.
 
   Raises:
     ConvertError: for whatever is not understood, with the name of every tensor and attribute.
@@ -170,7 +174,7 @@ def load(
         config, {'backbone': backbone}, None, {}, tuple(heads or ()), ELMO, {}, {})
   with parse_errors_as(path, 'a checkpoint', ConvertError):
     # Configuration and names of tensors.
-    folder, family, hf_config, source = open_checkpoint(place)
+    folder, family, hf_config, source = open_checkpoint(place, kind)
     hf_config = {**hf_config, **sentence_transformers.cross_encoder_attributes(folder)}
     attributes.check_hf_config(family, hf_config)
     hf_config = family.normalize_hf_config(hf_config)
@@ -214,6 +218,21 @@ def load(
       config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra,
       origins, settings, generation.end_ids(folder, hf_config, settings, tokenizer),
       sentence_transformers.read_max_length(folder))
+
+
+def load_moments(path: epath.PathLike) -> tuple[int, Any, Any]:
+  """Load the moments of Adam from a checkpoint of Composer.
+
+  Returns:
+    (number of updates, first moments, second moments), lazily, in the tree of the parameters.
+
+  Raises:
+    ConvertError: the checkpoint has none.
+  """
+  first, second = (
+      load(path, lazy=True, kind=kind).params for kind in (composer.FIRST, composer.SECOND))
+  source = composer.ComposerCheckpoint(folders.copy_if_remote(path), composer.FIRST)
+  return source.count, first, second
 
 
 def save(

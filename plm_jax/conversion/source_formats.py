@@ -8,7 +8,7 @@ from typing import Any
 from etils import epath
 
 from plm_jax import storage
-from plm_jax.conversion import fairseq, files
+from plm_jax.conversion import composer, fairseq, files
 from plm_jax.conversion.fairseq import FairseqCheckpoint
 from plm_jax.conversion.flax_msgpack import FlaxCheckpoint, is_flax
 from plm_jax.conversion.folders import PathType, child_path, is_regular_file
@@ -42,8 +42,25 @@ Opened = tuple[pathlib.Path, Family, dict[str, Any], Source]
 """(folder, family, contents of config.json, tensors)"""
 
 
-def open_checkpoint(path: pathlib.Path) -> Opened:
-  """Open a checkpoint of any known format. Raises ConvertError for anything else."""
+def open_checkpoint(path: pathlib.Path, kind: str = composer.MODEL) -> Opened:
+  """Open a checkpoint of any known format.
+
+  Args:
+    path: of the file or folder.
+    kind: tensors of a checkpoint of Composer: parameters, or moments of the optimizer.
+
+  Raises:
+    ConvertError: the format is not known, or has no moments.
+  """
+  if composer.is_composer(path):
+    hf_config = rename_alias(files.read_json(path.parent / CONFIG))
+    source = composer.ComposerCheckpoint(path, kind)
+    return path.parent, get_family(resolve_model_type(hf_config)), hf_config, source
+  if kind != composer.MODEL:
+    raise ConvertError(
+        f'{path} has no moments of an optimizer: give a file .pt of Composer next to the '
+        f'{CONFIG} and the tokenizer of the model, or a run')
+
   # GLM's own code.
   folder = find_glm_folder(path)
   if folder:

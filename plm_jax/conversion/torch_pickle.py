@@ -9,7 +9,7 @@ states are compared with the file before memory is allocated, and tensors with t
 there.
 """
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import io
 import math
@@ -70,7 +70,10 @@ class TensorView:
 class TorchPickle:
   """The tensors of a state dict."""
 
-  def __init__(self, path: pathlib.Path, inside: str = '', nested: bool = False):
+  def __init__(
+      self, path: pathlib.Path, inside: str = '', nested: bool = False,
+      choose: Callable[[Any], Any] | None = None,
+  ):
     """Open a file.
 
     Args:
@@ -79,11 +82,12 @@ class TorchPickle:
         ignored; '': the file is the state dict.
       nested: whether the state dict may hold dictionaries, whose keys are joined by dots. Then
         `metadata` has the numbers and strings next to it, and those of a command's arguments.
+      choose: function from the file's content to the tensors by name, in place of `inside`.
 
     Raises:
       ConvertError: for a file that is no state dict, and for pickles that name anything else.
     """
-    self.path, self.inside = path, inside
+    self.path, self.allow_other = path, bool(inside or choose)
     self.places: dict[str, int] = {}
     """older format: key of a storage -> where its numbers begin"""
     if not path.is_file():
@@ -101,6 +105,8 @@ class TorchPickle:
       state = state.get(inside)
     if nested and isinstance(state, dict):
       state = dict(flatten_nested(state, path))
+    if choose:
+      state = choose(state)
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(view, TensorView) for name, view in state.items()):
       raise ConvertError(f'{path} holds more than named tensors: save its state_dict alone')
@@ -150,7 +156,7 @@ class TorchPickle:
       if order in file.namelist() and self.read_member(file, order) != b'little':
         raise ConvertError(f'{self.path} is of a machine with the other order of bytes')
       content = self.read_member(file, f'{self.root}data.pkl')
-      return DataUnpickler(io.BytesIO(content), self.path, bool(self.inside)).load()
+      return DataUnpickler(io.BytesIO(content), self.path, self.allow_other).load()
 
   def read_member(self, file: zipfile.ZipFile, name: str) -> bytes:
     """Read a file in a zip file.
@@ -170,7 +176,7 @@ class TorchPickle:
     with self.path.open('rb') as opened:
       file: Any = BoundedFile(opened, self.size)
       magic, _, machine = (DataUnpickler(file, self.path).load() for _ in range(3))
-      data = DataUnpickler(file, self.path, bool(self.inside))
+      data = DataUnpickler(file, self.path, self.allow_other)
       state = data.load()
       if magic != MAGIC or not machine.get('little_endian', True):
         raise ConvertError(

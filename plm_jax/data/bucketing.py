@@ -51,15 +51,16 @@ def bucket_rows(number: int, largest: int, steps: int = 1) -> int:
   return min(largest, round_up(-(-number // batches), steps))
 
 
-def bucket_length(length: int, longest: int, steps: int = 2) -> int:
+def bucket_length(length: int, longest: int, steps: int = 2, shortest: int = 16) -> int:
   """Return the smallest of 16, 24, 32, 48, 64, 96, ... that holds `length`.
 
   Args:
     length: number of tokens.
     longest: upper limit; 0: none.
-    steps: lengths per doubling; they are multiples of 8.
+    steps: lengths per doubling; they are multiples of half of `shortest`.
+    shortest: lower limit.
   """
-  size = max(16, round_up(length, steps, 8))
+  size = max(shortest, round_up(length, steps, shortest // 2))
   return min(size, longest) if longest else size
 
 
@@ -96,11 +97,13 @@ def split_by_length(
   Yields:
     (length, rows of the batch, numbers of its rows; in the last batch there may be fewer).
   """
+  import jax
   order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
   # In many batches, more lengths are worth their compilation.
   length_steps = 2 * row_steps() if sum(sizes) > MANY_BATCHES * room else 2
+  shortest = 8 if jax.default_backend() == 'cpu' else 16  # sentences of ten tokens are common
   while order:
-    length = bucket_length(sizes[order[0]], longest, length_steps)
+    length = bucket_length(sizes[order[0]], longest, length_steps, shortest)
     largest = min(room // length, token_pairs // length ** 2) if token_pairs else room // length
     rows = devices * round_down(max(1, largest), steps)
     if len(order) < rows:

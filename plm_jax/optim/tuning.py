@@ -24,6 +24,10 @@ class TuningConfig(ValidatedConfig):
   each weight along its axes from the middle, and layer i of N starts from layer round(i n / N) of
   the n layers of the smaller model (ModernBERT large: Warner et al. 2024, section 2.2). Models of
   the same size are copied either way."""
+  moments: bool = False
+  """Whether a warm start also takes over the moments of Adam and the number of its updates: from a
+  run, or from a checkpoint of Composer (a file .pt next to the config.json and the tokenizer of the
+  released model). The learning-rate schedule begins anew. False: the optimizer begins anew, too."""
   adapter: AdapterConfig = AdapterConfig()
   """Adapters that are trained with the head, while the pre-trained weights stay frozen."""
 
@@ -31,6 +35,10 @@ class TuningConfig(ValidatedConfig):
     if self.reinitialize and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialize):
       return (f'{option("reinitialize")} makes {self.reinitialize} layers start at random, but '
               'they are not all trained')
+    changes = self.reinitialize or self.expand != 'none' or self.adapter.kind != 'none'
+    if self.moments and changes:
+      return (f'{option("moments")} is for parameters that are all taken over: leave out '
+              f'{option("reinitialize")}, {option("expand")} and {option("adapter.kind")}')
     if self.top >= 0 and self.adapter.kind != 'none':
       return (f'{option("top")} says which layers are trained, {option("adapter.kind")} that none '
               'are: leave out one')

@@ -31,7 +31,7 @@ from plm_jax.training.interrupts import catch_interrupts, mark_saving
 from plm_jax.training.learner import make_learner, make_updates
 from plm_jax.training.step import Learner, TrainState, make_sharded_init
 from plm_jax.training.training_log import TrainingLog
-from plm_jax.training.warm_start import initialize_params
+from plm_jax.training.warm_start import initialize_params, take_over_moments
 
 logger = logging.getLogger(__name__)
 DIFFERENT_DATA = (
@@ -104,7 +104,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
       state = make_state()
       params = feed.prepare_params(state.params)
       params, fresh_parts = initialize_params(config, learner, tokenizer, params, layout.params)
-      state = state.replace(params=params)
+      state = state.replace(
+          params=params, opt_state=take_over_moments(config, state.opt_state, layout.opt_state))
       if state.trained is not None:
         # The EMA begins as what is trained, in memory of its own: both are updated in place.
         state = state.replace(trained=jax.tree.map(jnp.copy, params))

@@ -26,6 +26,7 @@ from plm_jax.loading.loaded_model import (
 )
 from plm_jax.optim import adapters
 from plm_jax.optim.trainable import depths_below_head
+from plm_jax.storage import hub
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import vocabulary_expansion
 from plm_jax.training.step import Learner
@@ -250,6 +251,57 @@ def load_warm_start(config: RunConfig, params, layout):
   else:
     found = restore_params(find_run_checkpoints(folder, job=True), theirs, chosen, job=True)
   return {**found, 'backbone': {**params['backbone'], **found['backbone']}}, [*fresh, *foreign]
+
+
+def take_over_moments(config: RunConfig, opt_state, layout):
+  """Replace the moments of Adam in a fresh optimizer state by those of the warm start, if asked to.
+
+  The number of updates is theirs, too, so that bias correction goes on. The schedule begins anew.
+
+  Args:
+    config: the run.
+    opt_state: fresh state of its optimizer.
+    layout: its shardings.
+
+  Raises:
+    CheckpointError: the warm start has no moments, or they are of other parameters.
+    ConfigError: the optimizer has no moments of Adam.
+  """
+  if not config.tuning.moments:
+    return opt_state
+  import optax
+  def is_adam(node) -> bool:
+    return isinstance(node, optax.ScaleByAdamState)
+  folder = config.warm_start
+  if not any(map(is_adam, jax.tree.leaves(opt_state, is_leaf=is_adam))):
+    raise ConfigError(
+        f'{name_field("tuning.moments")} is for optimizers with the moments of Adam, which '
+        f'{name_field("optim.kind")} of this run has not')
+
+  if not conversion.is_checkpoint(folder):
+    newest = hub.find_folder(folder) / 'checkpoints'  # the best one has parameters only
+    theirs = restore_params(newest, opt_state, layout, job=True, part='opt_state')
+    def keep_theirs(fresh, other):
+      return other if is_adam(fresh) else fresh
+    return jax.tree.map(keep_theirs, opt_state, theirs, is_leaf=is_adam)
+
+  count, *moments = conversion.load_moments(folder)
+  def replace(fresh, shardings):
+    if not is_adam(fresh):
+      return fresh
+    trees = []
+    for own, tree, sharding in zip(
+        (fresh.mu, fresh.nu), moments, (shardings.mu, shardings.nu), strict=True):
+      unequal = shape_differences(own, common_subtree(tree, own))
+      if unequal:
+        lines = [f'{path}: {other}, here {ours}' for path, ours, other in unequal]
+        raise CheckpointError(
+            f'{folder}: its moments are not of the parameters of this run:\n  '
+            + '\n  '.join(lines))
+      trees.append(jax.tree.map(place_on_mesh, common_subtree(tree, own), sharding))
+    count_array = jax.device_put(np.asarray(count, fresh.count.dtype), shardings.count)
+    return optax.ScaleByAdamState(count_array, *trees)
+  return jax.tree.map(replace, opt_state, layout, is_leaf=is_adam)
 
 
 def changed_model_options(theirs: Any, ours: Any) -> list[str]:

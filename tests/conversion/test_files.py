@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from test_conversion import CONFIG, make, write_tensorflow
 import test_t5x
-from test_torch_pickle import Numbers, torch, write  # noqa: F401  (a fixture)
+from torch_files import Numbers, torch, write  # noqa: F401  (a fixture)
 
 from plm_jax import conversion
 from plm_jax.conversion import ConvertError

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-import test_torch_pickle as pickles
+import torch_files as pickles
 
 from plm_jax import conversion
 from plm_jax.conversion import ConvertError

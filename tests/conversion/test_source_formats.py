@@ -12,7 +12,7 @@ from flax import serialization
 from flax.traverse_util import unflatten_dict
 import numpy as np
 import pytest
-import test_torch_pickle as pickles
+import torch_files as pickles
 
 from plm_jax import conversion, validation
 from plm_jax.conversion import ConvertError, fairseq

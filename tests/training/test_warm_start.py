@@ -1,15 +1,33 @@
-"""Parameters that a run takes from a checkpoint."""
+"""Parameters and moments that a run takes from a checkpoint."""
+from composer_files import write_checkpoint
+import jax
 import numpy as np
+import optax
+import orbax.checkpoint as ocp
 import pytest
+import torch_files
 
+from plm_jax import conversion, recipes
+from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from plm_jax.checkpoints.restore import find_run_checkpoints
-from plm_jax.errors import write_plain
+from plm_jax.config.run import Phase
+from plm_jax.errors import ConfigError, write_plain
 from plm_jax.layers.rope import Rope
 from plm_jax.loading.loaded_model import find_tokenizer
 from plm_jax.models import bert, gpt2, neobert
+from plm_jax.optim.optimizers import AdamW, Lion, StableAdamW
+from plm_jax.optim.transformations import make_optimizer
+from plm_jax.runs.run import run
 from plm_jax.tokenizers import TokenizerError, train_wordpiece
-from plm_jax.training.warm_start import changed_model_options, extend_tables, has_more_ids
+from plm_jax.training.warm_start import (
+  changed_model_options,
+  extend_tables,
+  has_more_ids,
+  take_over_moments,
+)
 from plm_jax.validation import with_paths
+
+torch = torch_files.torch  # the fixture
 
 
 def tree(rows, width=2, classes=3):
@@ -71,3 +89,81 @@ def test_a_damaged_tokenizer_is_no_missing_one(tmp_path):
   (tmp_path / 'tokenizer' / 'vocab.txt').write_text('the\nthe\n')
   with pytest.raises(TokenizerError):
     find_tokenizer(tmp_path)
+
+
+def fresh_state(optim, params):
+  """Make the fresh state of an optimizer, and its layout on one device."""
+  state = make_optimizer(optim, 10).init(params)
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  return state, jax.tree.map(lambda _: device, state)
+
+
+def adam_of(state) -> optax.ScaleByAdamState:
+  is_adam = lambda node: isinstance(node, optax.ScaleByAdamState)
+  found, = filter(is_adam, jax.tree.leaves(state, is_leaf=is_adam))
+  return found
+
+
+def saved_state(folder):
+  """Read the training state of a run's newest checkpoint."""
+  saved = Checkpoints(folder / 'checkpoints', keep=None)
+  what = ocp.args.Composite(state=ocp.args.PyTreeRestore())
+  try:
+    return saved.manager.restore(saved.latest(), args=what)['state']
+  finally:
+    saved.close()
+
+
+def starting_from(folder):
+  return with_paths(recipes.find_recipe('bert_base')('test'), {
+      'warm_start': str(folder), 'tuning.moments': True})
+
+
+def test_moments_of_composer_are_taken_over(tmp_path, torch):
+  """The rest of the state, such as the number of steps of the schedule, stays fresh."""
+  path = write_checkpoint(tmp_path, torch, step=np.array(7))
+  params = conversion.load(path).params
+  fresh, layout = fresh_state(StableAdamW(), params)
+  taken = take_over_moments(starting_from(path), fresh, layout)
+  assert jax.tree.structure(taken) == jax.tree.structure(fresh)
+  count, first, second = conversion.load_moments(path)
+  adam = adam_of(taken)
+  assert adam.count == count == 7 and adam.count.dtype == np.int32
+  jax.tree.map(np.testing.assert_array_equal, (adam.mu, adam.nu), (first, second))
+  rest = [x for x in jax.tree.leaves(taken) if x.ndim == 0]
+  assert sorted(map(int, rest)) == [0] * (len(rest) - 1) + [7]
+
+
+def test_moments_of_other_parameters_are_refused(tmp_path, torch):
+  path = write_checkpoint(tmp_path, torch, step=np.array(7))
+  params = conversion.load(path).params
+  params['heads_mlm']['bias'] = np.zeros(3, np.float32)
+  with pytest.raises(CheckpointError, match=r'heads_mlm/bias: \[\d+\], here \[3\]'):
+    take_over_moments(starting_from(path), *fresh_state(AdamW(), params))
+  with pytest.raises(ConfigError, match='moments of Adam'):
+    take_over_moments(starting_from(path), *fresh_state(Lion(), params))
+  with pytest.raises(ConfigError, match='leave out'):
+    with_paths(recipes.find_recipe('bert_base')('test'), {
+        'warm_start': 'x', 'tuning.moments': True, 'tuning.reinitialize': 1})
+
+
+@pytest.mark.slow
+def test_a_run_takes_over_the_moments_of_another(tmp_path):
+  """With a rate of zero, a run ends with the parameters of the other one, and its moments go on."""
+  text = tmp_path / 'text.txt'
+  text.write_text('\n\n'.join(f'the {n}th of many texts is {n * n} , or {n % 7} .\nIt is short.'
+                              for n in range(300)))
+  values = {'data.path': (str(text),), 'data.prepare.workers': 1, 'train.phases': (Phase(6, 32, 8),)}
+  before = with_paths(recipes.find_recipe('bert_base')('test'), values | {
+      'output': str(tmp_path / 'before')})
+  run(before)
+  first = saved_state(tmp_path / 'before')
+  after = with_paths(before, {
+      'output': str(tmp_path / 'after'), 'warm_start': str(tmp_path / 'before'),
+      'tuning.moments': True, 'train.phases': (Phase(2, 32, 8),), 'optim.peak': 1e-30, 'optim.warmup': 0})
+  run(after)
+  second = saved_state(tmp_path / 'after')
+  jax.tree.map(np.testing.assert_array_equal, first['params'], second['params'])
+  counts = [[int(x) for x in jax.tree.leaves(state['opt_state']) if np.ndim(x) == 0]
+            for state in (first, second)]
+  assert 6 in counts[0] and {8, 2} <= {*counts[1]}  # Adam's updates go on, the schedule begins anew
