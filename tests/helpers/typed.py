@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # Beginnings of commands, and why they are not run here.
 ELSEWHERE = {
     'scripts/': 'they make and ask machines that are paid for',
+    '--scale=gpu': 'it measures the time of steps: tests/planning/test_gpu_scale.py',
     '--mode=compile': 'the TPU compiler is asked by tests/compile/test_compile.py',
     '-m pytest': 'it is what runs this',
     '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have '
