@@ -136,7 +136,7 @@ plt.show()
 # %% [markdown]
 # A BERT with one million parameters that has read four million tokens knows which words go together, not what is true.
 #
-# ## Take the model home
+# ## Export the model
 #
 # `export` writes a checkpoint that transformers loads with `BertForPreTraining.from_pretrained('runs/first_bert_exported')`.
 # `plm_jax.load` reads the same folder.

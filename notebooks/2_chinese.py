@@ -164,15 +164,15 @@ for unit in ('token', 'word'):
 trained = plm_jax.train(recipe('word'))
 tokenizer = load('runs/chinese_word/tokenizer')
 print(trained)
-print(f'{tokenizer.vocab.size:,} pieces, such as', ' '.join(tokenizer.pieces[200:230]))
+print(f'{tokenizer.vocab.size:,} tokens, such as', ' '.join(tokenizer.pieces[200:230]))
 
 # %% tags=["hide-input"]
 curves = plm_jax.history('runs/chinese_word').curves
 figure, axis = plt.subplots(figsize=(6, 3.2))
 for split, style in (('train', {'alpha': 0.4}), ('heldout', {'marker': 'o'})):
   axis.plot(*zip(*curves['mlm_accuracy'][split], strict=True), label=split, **style)
-axis.axhline(curves['mlm_baseline']['heldout'][-1][1], color='grey', linestyle=':', label='always the most frequent')
-axis.set(title='Characters of masked words that it gets right', xlabel='step', ylim=(0, 1))
+axis.axhline(curves['mlm_baseline']['heldout'][-1][1], color='grey', linestyle=':', label='most frequent character')
+axis.set(title='Accuracy on the characters of masked words', xlabel='step', ylim=(0, 1))
 axis.legend()
 plt.show()
 
@@ -190,10 +190,10 @@ right = [told == wanted for told, wanted in zip(said, ASKED.values(), strict=Tru
 display(HTML('<br>'.join(
     f'{html.escape(prompt)} → <b>{html.escape(told)}</b> {"✓" if fine else "✗ " + wanted}'
     for (prompt, wanted), told, fine in zip(ASKED.items(), said, right, strict=True))))
-print(f'{sum(right)} of {len(right)} right')
+print(f'{sum(right)} of {len(right)} correct')
 
 # %% [markdown]
-# ## Take the model home
+# ## Export the model
 
 # %%
 shutil.rmtree('runs/chinese_exported', ignore_errors=True)

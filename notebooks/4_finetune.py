@@ -62,10 +62,10 @@ bert = plm_jax.train('bert_base', scale=SCALE, output='runs/first_bert', data={'
 # ## Look at the examples
 
 # %%
-from plm_jax.sources import builtin_tasks as every_machine
+from plm_jax.sources import builtin_tasks
 
-some = [row.columns for row in every_machine.builtin_rows('embedded:classification:dev')]
-print(len(some), 'paragraphs to be measured on, such as')
+some = [row.columns for row in builtin_tasks.builtin_rows('embedded:classification:dev')]
+print(len(some), 'test paragraphs, such as')
 for row in some[:3]:
   print(f'  {row["label"]:6} {row["text"][:90]}')
 
@@ -78,8 +78,8 @@ for row in some[:3]:
 
 # %%
 WAYS = {
-    'from nothing': ('', {'optim': {'peak': 1e-3}}),
-    'frozen, a head': ('runs/first_bert', {'tuning': {'top': 0}, 'optim': {'peak': 5e-3}}),
+    'from scratch': ('', {'optim': {'peak': 1e-3}}),
+    'frozen, with a head': ('runs/first_bert', {'tuning': {'top': 0}, 'optim': {'peak': 5e-3}}),
     'LoRA': ('runs/first_bert', {'tuning': {'adapter': {'kind': 'lora', 'rank': 8}}, 'optim': {'peak': 3e-3}}),
     'full': ('runs/first_bert', {'optim': {'peak': 5e-4}}),
 }
@@ -103,14 +103,14 @@ frequent = max(labels.count(label) for label in set(labels)) / len(labels)
 figure, axes = plt.subplots(1, 2, figsize=(11, 3))
 axes[0].bar([*accuracy], [*accuracy.values()], color=['#999999', '#f4b400', '#93c47d', '#4285f4'])
 axes[0].axhline(frequent, color='grey', linestyle=':')
-axes[0].set(title='Right answers; dotted: always the most frequent', ylim=(0, 1))
+axes[0].set(title='Accuracy (dotted: always the most frequent package)', ylim=(0, 1))
 axes[0].tick_params('x', labelsize=8)
 for way, value in accuracy.items():
   axes[0].text(way, value, f'{value:.0%}', ha='center', va='bottom')
 for way in WAYS:
   folder = f'runs/packages_{way.split(",")[0].replace(" ", "_")}'
   axes[1].plot(*zip(*plm_jax.history(folder).curves['accuracy']['heldout'], strict=True), marker='o', label=way)
-axes[1].set(title='Accuracy while it learns', xlabel='step')
+axes[1].set(title='Accuracy during training', xlabel='step')
 axes[1].legend(fontsize=8, loc='upper left', bbox_to_anchor=(1, 1))
 plt.show()
 print({way: f'{taken:.0f} s' for way, taken in seconds.items()})
@@ -129,7 +129,7 @@ axis.imshow(table / table.sum(1, keepdims=True), cmap='Blues', vmin=0, vmax=1)
 for (y, x), count in np.ndenumerate(table):
   axis.text(x, y, count, ha='center', va='center', fontsize=8)
 axis.set(xticks=range(len(names)), xticklabels=names, yticks=range(len(names)), yticklabels=names,
-         xlabel='said', ylabel='right', title=best)
+         xlabel='predicted', ylabel='correct', title=best)
 plt.show()
 
 # %% [markdown]
@@ -137,7 +137,7 @@ plt.show()
 #
 # The best model classifies your own sentences, and `export` writes a folder for transformers'
 # `pipeline('text-classification')`. To learn a task of your own, write a file with the columns `text` and `label`:
-# `plm_jax.finetune('runs/first_bert', 'classification', train='reviews.tsv', dev='more.tsv', output='runs/mine')`.
+# `plm_jax.finetune('runs/first_bert', 'classification', train='reviews.tsv', dev='dev.tsv', output='runs/reviews')`.
 
 # %%
 for text in ('Computes the eigenvalues of a symmetric matrix.', 'A layer with learned parameters.',

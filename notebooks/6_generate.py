@@ -71,7 +71,7 @@ gpt
 curves = plm_jax.history('runs/gpt2').curves['bits_per_byte']['heldout']
 figure, axis = plt.subplots(figsize=(6, 2.8))
 axis.plot(*zip(*curves, strict=True), marker='o')
-axis.set(title='Bits a byte of held-out text', xlabel='step')
+axis.set(title='Bits per byte of held-out text', xlabel='step')
 plt.show()
 
 # %% [markdown]
@@ -119,13 +119,13 @@ for temperature in (0.5, 0.8, 1.1, 1.5):
   drawn = [one for one in drawn if one.text.strip()]
   logs = plm_jax.score(gpt, [(PROMPT, one.text) for one in drawn])
   axis.scatter(logs / [len(one.tokens) for one in drawn],
-               [len(set(one.tokens)) / len(one.tokens) for one in drawn], s=14, label=f'by lot, {temperature}')
+               [len(set(one.tokens)) / len(one.tokens) for one in drawn], s=14, label=f'sampled, {temperature}')
 for way in ('greedy', '4 beams'):
   one = written[way]
   if one.text.strip():
     log, = plm_jax.score(gpt, [(PROMPT, one.text)])
     axis.scatter(log / len(one.tokens), len(set(one.tokens)) / len(one.tokens), s=90, marker='*', label=way)
-axis.set(xlabel='log-likelihood a token', ylabel='different tokens, of all')
+axis.set(xlabel='log-likelihood per token', ylabel='share of distinct tokens')
 axis.legend(fontsize=8)
 plt.show()
 
@@ -153,7 +153,7 @@ for number in shots:
 figure, axis = plt.subplots(figsize=(5, 2.8))
 axis.bar([str(number) for number in shots], right, color='#93c47d')
 axis.axhline(0.25, color='grey', linestyle=':')
-axis.set(title='Right plurals of four choices', xlabel='examples before the question', ylim=(0, 1))
+axis.set(title='Accuracy of plurals, four choices', xlabel='examples before the question', ylim=(0, 1))
 plt.show()
 
 # %% [markdown]
