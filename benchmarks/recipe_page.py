@@ -42,7 +42,7 @@ PAGES = {
     'encoders': Page(
         'Encoders: BERT, RoBERTa, ALBERT and others',
         'These encoders are pre-trained with masked language modeling.',
-        ('bert', 'roberta', 'xlm', 'xlm_r', 'albert', 'spanbert')),
+        ('bert', 'roberta', 'xlm', 'xlm_r', 'albert', 'spanbert', 'retromae', 'condenser')),
     'chinese_encoders': Page(
         'Chinese encoders: whole-word masking, MacBERT, ERNIE',
         'These encoders are pre-trained on Chinese text.', ('bert_wwm', 'ernie')),

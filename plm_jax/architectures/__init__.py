@@ -48,6 +48,8 @@ class Output(flax.struct.PyTreeNode):
   predicted: jax.Array | None = None
   """[batch, predicted, hidden], what masked-LM heads read in place of `hidden`: DeBERTa's mask
   decoder, XLNet's query stream."""
+  decoded: jax.Array | None = None
+  """[batch, length, hidden], embeddings of batch['decoded'] (RetroMAE)."""
   encoded: jax.Array | None = None
   """[batch, length, hidden], the encoder's output of an encoder-decoder."""
   keys: Any = None

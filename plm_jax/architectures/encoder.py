@@ -158,6 +158,8 @@ class Encoder(nn.Module):
     noise, perturbation         as in `Embeddings`
     extract [batch, texts]      positions of tokens to pool in place of the first
     languages, tasks [batch, length]  rows of their tables
+    decoded [batch, length]     other tokens at the same positions: Output.decoded has their
+                                embeddings (RetroMAE)
 
   row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
   within: return Output.inside.
@@ -189,6 +191,9 @@ class Encoder(nn.Module):
     if tables.tasks:
       batch = {'tasks': jnp.zeros_like(types), **batch}
     x, token_table = embeddings(tokens, types, positions, row_ids, batch.get('tables'), batch)
+    decoded = None
+    if 'decoded' in batch:
+      decoded, _ = embeddings(batch['decoded'], types, positions, row_ids, batch.get('tables'))
     if cfg.clear:
       x = clear_padding(x, batch['segments'])
     embedded = x
@@ -209,7 +214,7 @@ class Encoder(nn.Module):
     if cfg.pooler:
       dense = make_dense(block, block.width, 'pooler')
       pooled = jnp.tanh(dense(select_token(x, batch)))
-    return Output(x, pooled, token_table, inside=inside)
+    return Output(x, pooled, token_table, decoded=decoded, inside=inside)
 
 
 def clear_padding(x, segments):

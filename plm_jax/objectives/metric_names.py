@@ -9,7 +9,8 @@ TERM_NAMES = {
     'sbo': 'span-boundary', 'plm': 'permuted-token', 'clm': 'next-token', 'blank': 'blank-filling',
     'seq2seq': 'target-token', 'soft': 'soft-target', 'cosine': 'hidden-state', 'even': 'smoothing',
     'mntp': 'hidden-token', 'z': 'z', 'mntp_z': 'hidden-token z', 'clm_z': 'next-token z',
-    'diffusion': 'masked-diffusion', 'mpnet': 'masked-permuted'}
+    'diffusion': 'masked-diffusion', 'mpnet': 'masked-permuted', 'retro': 'reconstruction',
+    'condenser': 'condensed-token'}
 REGULARIZERS = frozenset({'z', 'mntp_z', 'clm_z', 'even'})
 """Terms that only regularize training: the z-loss (squared log of the softmax denominator) and
 label smoothing."""

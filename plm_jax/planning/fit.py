@@ -7,6 +7,7 @@ decay keep their shares of the run. The rules and their sources:
 
 - Batch: the published one, at most `MAX_BATCH_TOKENS`; halved while the run would have fewer than
   `MIN_STEPS` updates. The peak learning rate falls with the square root of the batch size.
+- Peak of a small model whose published value is that of a larger one: `width_factor`.
 - Epochs: `most_epochs`.
 - Activation checkpointing: only where a micro-batch would be smaller than `MICRO_TOKENS`.
 - Vocabulary of a tokenizer that is trained on the text: `VOCABULARIES`.
@@ -25,7 +26,7 @@ from plm_jax.distributed import hosts
 from plm_jax.errors import name_field, print_line
 from plm_jax.loading.loaded_model import read_config
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.optim.optimizers import Adafactor, OptimConfig
+from plm_jax.optim.optimizers import Adafactor, Lamb, OptimConfig
 from plm_jax.planning.devices import GIB, Device
 from plm_jax.planning.memory import StepMemory, estimate_memory
 from plm_jax.planning.timing import (
@@ -35,7 +36,7 @@ from plm_jax.planning.timing import (
   phases_to_measure,
   run_seconds,
 )
-from plm_jax.recipes import all_recipes
+from plm_jax.recipes import FAMILIES, all_recipes
 from plm_jax.recipes.scale_presets import scale_ema
 
 MAX_BATCH_TOKENS = 1 << 18
@@ -62,6 +63,8 @@ LAYOUT_FIELDS = ('model.block.dtype', 'model.vocab', 'model.stack.remat', 'train
 STEP_FIELDS = (
     'train.log_every', 'train.eval_every', 'train.eval_batches', 'train.save_every', 'optim.warmup',
     'optim.horizon', 'optim.cooldown', 'optim.ema')
+BASE_WIDTH = 768
+"""width of the base sizes, for which most published peaks were chosen"""
 FITTED = LAYOUT_FIELDS + STEP_FIELDS + ('optim.peak',)
 """fields that a fit sets, next to the phases, unless the user has set them"""
 
@@ -114,6 +117,9 @@ def fit_layout(config: PretrainRun, device: Device, hours: float, tokens: int,
   fitted: Any = validation.with_paths(config, changes)
   shrink = 1.0 if 'train.phases' in kept else batch_factor(fitted, device, hours, tokens)
   fitted = scale_batch(fitted, shrink, 'optim.peak' not in kept)
+  if 'optim.peak' not in kept:
+    peak = float(f'{fitted.optim.peak * width_factor(fitted):.3g}')
+    fitted = validation.with_paths(fitted, {'optim.peak': peak})
   policy = fitted.model.stack.remat if hasattr(fitted.model, 'stack') else ''
   policies = [policy] if not policy or 'model.stack.remat' in kept else ['none', 'full']
   found = None
@@ -142,6 +148,22 @@ def scale_schedule(optim: OptimConfig, ratio: float) -> dict[str, Any]:
   if optim.warmup:
     changes['optim.warmup'] = max(1, changes['optim.warmup'])
   return changes
+
+
+def width_factor(config: PretrainRun) -> float:
+  """Return the factor on a published peak that was chosen for a wider model.
+
+  BERT's small sizes, for example, have the peak of base. With Adam the best peak is proportional to
+  1 / width (Yang et al. 2022, arXiv:2203.03466, table 3). Long runs forgive a peak that is too low;
+  runs of hours do not.
+  """
+  recipe = all_recipes().get(config.name)
+  if recipe is None or not hasattr(config.model, 'block') or isinstance(
+      config.optim, (Adafactor, Lamb)):
+    return 1.0
+  widths = [row.model('float32').block.width for row in FAMILIES[recipe.family].sizes.values()
+            if row.peak == recipe.row.peak]
+  return max(1.0, min(BASE_WIDTH, max(widths)) / config.model.block.width)
 
 
 def has_large_steps(config: RunConfig, device: Device) -> bool:
@@ -356,5 +378,5 @@ def describe_fit(config: PretrainRun, measured: Mapping[Phase, StepTimes], token
   if is_text_used_up:
     end = f'; it ends before {config.hours:g} hours, since more epochs help little'
   return (f'measured {times}; chosen for {config.hours:g} hours: {config.train.steps:,} steps'
-          f'{epochs}, warmup {config.optim.warmup:,}, gradient accumulation '
-          f'{config.train.accumulate}{end}')
+          f'{epochs}, warmup {config.optim.warmup:,}, peak learning rate {config.optim.peak:g}, '
+          f'gradient accumulation {config.train.accumulate}{end}')

@@ -31,16 +31,20 @@ def inside(p, batch):
   x = x + table['types'][batch['types']] if 'types' in table else x
   x = norm(x, table['norm'])
   found = {'embedded': x, **{name: [] for name in ('hidden', 'scores', 'query', 'key', 'value')}}
-  seen = (batch['segments'] > 0)[:, None, None, :]
-  layers = p['stack']['layers']['block']
-  number = layers['mlp_norm']['scale'].shape[0]
-  for n in range(number):
+  run_layers(p['stack']['layers']['block'], x, batch['segments'] > 0, found)
+  return found
+
+
+def run_layers(layers, x, seen, found=None):
+  """layers: parameters with an axis of layers; x: [B, L, D]; seen: [B, L], tokens that are no
+  padding; found: lists that get the states of each layer -> [B, L, D]."""
+  for n in range(layers['mlp_norm']['scale'].shape[0]):
     layer = jax.tree.map(lambda x, n=n: x[n], layers)
     attention, mlp = layer['attention'], layer['mlp']
     q, k, v = (np.einsum('bld,dha->blha', x, attention[name]['kernel']) + attention[name]['bias']
                for name in ('query', 'key', 'value'))
     logits = np.einsum('bqha,bkha->bhqk', q, k) / np.sqrt(q.shape[-1])
-    probs = np.exp(log_softmax(np.where(seen, logits, -1e9)))
+    probs = np.exp(log_softmax(np.where(seen[:, None, None, :], logits, -1e9)))
     y = np.einsum('bhqk,bkha->bqha', probs, v)
     y = np.einsum('bqha,had->bqd', y, attention['out']['kernel']) + attention['out']['bias']
     x = norm(x + y, layer['attention_norm'])
@@ -48,8 +52,9 @@ def inside(p, batch):
         'bias']
     x = norm(x + y, layer['mlp_norm'])
     for name, value in dict(hidden=x, scores=logits, query=q, key=k, value=v).items():
-      found[name].append(value)
-  return found
+      if found:
+        found[name].append(value)
+  return x
 
 
 def loss(params, batch):

@@ -83,6 +83,20 @@ def test_a_small_batch_has_a_smaller_learning_rate():
   assert fit.scale_batch(config, 0.25, False).optim.peak == config.optim.peak
 
 
+@pytest.mark.parametrize(('name', 'factor'), [
+    ('bert_tiny', 6.0), ('bert_small', 1.5), ('bert_base', 1.0), ('bert_large', 1.0),
+    ('electra_small', 1.0), ('t5_small', 1.0), ('elmo_small', 1.0)])
+def test_a_peak_that_was_chosen_for_a_wider_model_grows(name, factor):
+  """ELECTRA's small size has a peak of its own; T5's Adafactor is relative to the parameters."""
+  config = runs.parse(recipes.find_recipe(name), [])
+  assert fit.width_factor(config) == factor
+
+
+def test_a_model_that_the_user_made_narrow_has_a_higher_peak():
+  config = runs.parse(recipes.find_recipe('bert_base'), ['--model.block.width=384'])
+  assert fit.width_factor(config) == 2.0
+
+
 def test_epochs_of_decoders_and_of_encoders():
   bert, gpt = (recipes.find_recipe(name)('paper') for name in ('bert_base', 'gpt2_small'))
   assert fit.most_epochs(bert) > fit.most_epochs(gpt) == 16

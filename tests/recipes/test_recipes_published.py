@@ -60,6 +60,11 @@ PAPERS = {
     'albert_xxlarge': (223_158_450, 235, 0.00176, 4096, 512),
     # Joshi et al. 2020, section 4.2 and footnote 8: 131,072 tokens, some 390 rows; 384 is what 128
     # devices share.
+    # staoxiao/RetroMAE, examples/pretrain/README.md; BertForMaskedLM and the decoder's layer.
+    'retromae_base': (116_602_170, 0, 1e-4, 256, 512),
+    'retromae_msmarco': (116_602_170, 0, 1e-4, 1024, 152),
+    # luyug/Condenser, README.md and issue 4; BertForMaskedLM and two layers.
+    'condenser_base': (123_690_042, 0, 1e-4, 1024, 128),
     'spanbert_base': (110_301_480, 0, 1e-4, 384, 512),
     'spanbert_large': (336_999_976, 0, 1e-4, 384, 512),
     # Sanh et al. 2019, table 3 and section 3: batches of up to 4k; the peak of the released

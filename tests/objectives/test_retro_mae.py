@@ -1,0 +1,137 @@
+"""RetroMAE: what the decoder sees, its loss computed by hand, and its export."""
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy_bert
+import pytest
+import tiny
+
+from plm_jax import validation
+from plm_jax.errors import ConfigError
+from plm_jax.models import modernbert
+from plm_jax.objectives.retro_mae import RetroMAE
+
+OBJECTIVE = RetroMAE(mask_rate=0.25, decoder_mask_rate=0.5)
+CONFIG = tiny.config(dropout=0.0, attention={'dropout': 0.0})
+
+
+@functools.cache
+def corrupted(rows=64):
+  windows = tiny.windows(rows, OBJECTIVE.text_length(tiny.LENGTH), seed=3, shortest=12)
+  corrupt = jax.jit(lambda key, w: OBJECTIVE.corrupt(key, w, tiny.VOCAB))
+  return jax.device_get(corrupt(jax.random.key(5), windows))
+
+
+@functools.cache
+def model_and_params():
+  module = OBJECTIVE.build(CONFIG, packed=False)
+  batch = jax.tree.map(lambda x: x[:4], corrupted())
+  shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch)['params'])
+  return module, tiny.random_params(shapes)
+
+
+def test_a_position_sees_half_of_the_words_whole_and_never_itself():
+  """Special tokens are seen by all others, padding by none."""
+  batch = corrupted()
+  context, segments, weights = batch['context'], batch['segments'], batch['decoded_weights']
+  assert not context[:, np.arange(tiny.LENGTH), np.arange(tiny.LENGTH)].any()
+  assert not context[np.broadcast_to((segments == 0)[:, None], context.shape)].any()
+  special = (segments > 0) & (weights == 0)
+  assert (special.sum(-1) == 2).all() and special[:, 0].all()
+  for row in range(len(context)):
+    seen = context[row][:, special[row]]
+    others = ~np.eye(tiny.LENGTH, dtype=bool)[:, special[row]]
+    assert (seen == others).all()
+  # The text around each position of the text; the mask is a share of all tokens, as for MLM.
+  text = (weights[:, :, None] * weights[:, None, :]) > 0
+  text &= ~np.eye(tiny.LENGTH, dtype=bool)
+  hidden = (text & ~context).sum() / text.sum()
+  assert 0.48 < hidden < 0.58
+  # Positions have masks of their own.
+  first = context[0][weights[0] > 0]
+  assert len(np.unique(first, axis=0)) > len(first) / 2
+
+
+def test_the_text_is_predicted_everywhere_and_the_encoder_reads_it_masked():
+  batch = corrupted()
+  windows = tiny.windows(64, OBJECTIVE.text_length(tiny.LENGTH), seed=3, shortest=12)
+  length = (windows['segments'] > 0).sum(-1)
+  np.testing.assert_array_equal(batch['decoded_weights'].sum(-1), length)
+  for row, size in enumerate(length):
+    np.testing.assert_array_equal(batch['decoded'][row, 1:size + 1], windows['tokens'][row, :size])
+  masked = (batch['tokens'] != batch['decoded']).sum() / length.sum()
+  assert 0.2 < masked < 0.3
+
+
+def reference_loss(params, batch):
+  """Compute the loss of the decoder in numpy, float64."""
+  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+  table = p['backbone']['embeddings']
+  cls = numpy_bert.hidden(p['backbone'], batch)[:, :1]
+  positions = table['positions'][:tiny.LENGTH]
+  embedded = table['tokens'][batch['decoded']] + positions + table['types'][0]
+  seen = np.concatenate([cls, numpy_bert.norm(embedded, table['norm'])[:, 1:]], 1)
+  x, layer = positions + cls, p['decoder']
+  attention, mlp = layer['attention'], layer['mlp']
+  def project(name, y):
+    return np.einsum('bld,dha->blha', y, attention[name]['kernel']) + attention[name]['bias']
+  q, k, v = project('query', x), project('key', seen), project('value', seen)
+  logits = np.einsum('bqha,bkha->bhqk', q, k) / np.sqrt(q.shape[-1])
+  logits = np.where(batch['context'][:, None], logits, -1e9)
+  y = np.einsum('bhqk,bkha->bqha', np.exp(numpy_bert.log_softmax(logits)), v)
+  y = np.einsum('bqha,had->bqd', y, attention['out']['kernel']) + attention['out']['bias']
+  x = numpy_bert.norm(x + y, layer['attention_norm'])
+  y = numpy_bert.gelu(x @ mlp['up']['kernel'] + mlp['up']['bias'])
+  x = numpy_bert.norm(x + y @ mlp['down']['kernel'] + mlp['down']['bias'], layer['mlp_norm'])
+  mlm = p['heads_mlm']
+  h = numpy_bert.norm(numpy_bert.gelu(x @ mlm['dense']['kernel'] + mlm['dense']['bias']),
+                      mlm['norm'])
+  logits = numpy_bert.log_softmax(h @ table['tokens'].T + mlm['bias'])
+  loss = -np.take_along_axis(logits, batch['decoded'][..., None], -1)[..., 0]
+  return (loss * batch['decoded_weights']).sum() / batch['decoded_weights'].sum()
+
+
+def test_the_loss_is_that_of_numpy_and_its_gradient_that_of_differences():
+  module, params = model_and_params()
+  batch = jax.tree.map(lambda x: x[:4], corrupted())
+  def loss(params):
+    total, weight = OBJECTIVE.loss(module.apply({'params': params}, batch), batch)['retro']
+    return total / weight
+  value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+  expected = reference_loss(params, batch)
+  np.testing.assert_allclose(value, expected, rtol=2e-6)
+  # A direction of all parameters: the vector of the encoder, its tables, decoder and head.
+  draw = np.random.default_rng(1)
+  step = jax.tree.map(lambda x: draw.normal(size=x.shape), params)
+  slope = sum(jax.tree.leaves(jax.tree.map(lambda g, s: (np.asarray(g, np.float64) * s).sum(),
+                                           gradient, step)))
+  ends = []
+  for sign in (1, -1):
+    moved = jax.tree.map(lambda x, s, sign=sign: np.asarray(x, np.float64) + sign * 1e-6 * s,
+                         params, step)
+    ends.append(reference_loss(moved, batch))
+  np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=2e-4)
+
+
+def test_what_is_exported_is_an_encoder_with_its_head():
+  _, params = model_and_params()
+  assert {*params} == {'backbone', 'heads_mlm', 'decoder'}
+  assert {*OBJECTIVE.lifecycle.exported(params)} == {'backbone', 'heads_mlm'}
+
+
+def test_encoders_without_a_table_of_positions_are_refused():
+  for config in (modernbert.base(), validation.with_paths(CONFIG, {'embeddings.width': 16})):
+    with pytest.raises(ConfigError, match='learned positions of the same width'):
+      OBJECTIVE.build(config, packed=False)
+
+
+def test_flops_have_one_layer_and_logits_everywhere():
+  plain = 3 * CONFIG.forward_flops(32, OBJECTIVE.max_predictions(32))
+  decoder = OBJECTIVE.step_flops(CONFIG, 32) - plain
+  block = CONFIG.block
+  layer = 4 * block.width ** 2 + 2 * block.width * block.mlp_dim + 2 * 32 * block.width
+  head = block.width ** 2 + block.width * CONFIG.vocab
+  assert decoder == pytest.approx(3 * 2 * 32 * (layer + head), rel=0.01)
+  assert jnp.isfinite(decoder)
