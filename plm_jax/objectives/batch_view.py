@@ -13,7 +13,8 @@ TokenKind = Literal['', 'special', 'mask', 'same', 'other', 'next']
 """How a token is displayed: plain text; a special token; a predicted position that holds a mask,
 the token itself, or another token; or a token whose label is the next token or a class."""
 HIDDEN_ARRAYS = (
-    'tokens', 'labels', 'weights', 'positions', 'content', 'draw', 'visible', 'weight', 'feature')
+    'tokens', 'labels', 'weights', 'positions', 'content', 'draw', 'visible', 'weight', 'feature',
+    'decoded')
 """arrays that are not numbers per token or sequence, or are displayed in another way"""
 SIGNS = {'\n': '⏎', '\t': '⇥', '\r': '␍', ' ': '␣'}
 MAX_MASK_TOKENS = 160
