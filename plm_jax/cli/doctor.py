@@ -304,6 +304,9 @@ def check_first_step(config: PretrainRun, mesh: Mesh) -> CheckResult:
 
 def check_cost(request: DoctorRequest, mesh: Mesh | None) -> CheckResult:
   """Estimate the cost of the run."""
+  if request.config.scale == 'gpu':
+    return CheckResult(f'{request.config.hours:g} hours: the run chooses batch and steps for its '
+                       'devices when it starts, and `plan` before')
   cost = costs.describe_estimated_cost(request.config, request.recipe, mesh)
   if warning := preflight.check_duration(request.config):
     return CheckResult('', (f'{warning}. {cost}'.rstrip('. '),))

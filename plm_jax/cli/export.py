@@ -61,7 +61,8 @@ def print_export(done: models.Exported, out: str) -> None:
     print('left out, as transformers has no such head for this model: ' + ', '.join(done.lost))
   print(f'checkpoint in {out}: {done.how}')
   if (storage.resolve_path(out) / 'README.md').exists():
-    print(f'model card in {out}/README.md: add language and license before you publish it')
+    print(f'model card in {out.rstrip("/")}/README.md: add language and license before you publish '
+          'it')
 
 
 @command()

@@ -15,6 +15,7 @@ from plm_jax.cli import run as runs
 from plm_jax.cli.flags import name_flags
 from plm_jax.cli.show import compare_options, format_value
 from plm_jax.config.run import ConfigError, PretrainRun
+from plm_jax.data.records import read_meta
 from plm_jax.planning import choices, fit
 from plm_jax.planning.devices import find_device
 from plm_jax.recipes import Recipe
@@ -52,6 +53,9 @@ def describe_plan(recipe: Recipe, rest: list[str], device: str, tokens: str) -> 
     rest = rest if options.option_value('--data.path', rest) else rest + ['--data.path=TEXT']
   else:
     size, records = preflight.corpus_tokens(config)
+    if records and not options.option_value('--model.vocab', rest):
+      folders = filter(None, map(preflight.finished_records, config.data.path))
+      rest = rest + [f'--model.vocab={max(read_meta(folder).vocab for folder in folders)}']
   found, best = choices.list_choices(
       recipe, lambda other: runs.parse(other, rest), target, config.hours, size,
       fit.has_new_tokenizer(config, records))

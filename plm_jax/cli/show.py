@@ -163,6 +163,9 @@ def make_placeholders(config: PretrainRun) -> tuple[Learner, Any]:
 def describe_schedule(config: PretrainRun) -> Iterator[str]:
   """Yield the phases of a run, its gradient accumulation, and its learning rate over its steps."""
   train, optim = config.train, config.optim
+  if config.scale == 'gpu':
+    yield (f'  as published: a run chooses batch, steps and learning rate for its devices and '
+           f'{config.hours:g} hours when it starts, and `plan` before')
   for number, phase in enumerate(train.phases):
     tokens = phase.steps * phase.batch * phase.length
     yield (f'  phase {number}: {phase.steps:,} steps, batch size {phase.batch:,}, sequence length '

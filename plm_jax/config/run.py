@@ -203,8 +203,8 @@ class RunConfig(ValidatedConfig):
   """A training run. The same command again resumes it from its newest checkpoint."""
 
   limits = intervals(seed='[0, 4294967295]')
-  counts_with: ClassVar = {
-      'tuning.expand': ('warm_start', None), 'tuning.moments': ('warm_start', None)}
+  counts_with: ClassVar = dict.fromkeys(
+      ('tuning.expand', 'tuning.moments', 'tuning.reinitialize'), ('warm_start', None))
 
   name: str
   """name of the run"""
@@ -331,9 +331,6 @@ def check(config: RunConfig) -> None:
                       'together')
   if config.search and config.mode != 'compile':
     raise ConfigError(f'{name_field("search")} goes with {mode}=compile and {topology}=NAME')
-  if config.tuning.reinitialize and not config.warm_start:
-    raise ConfigError(f'{name_field("tuning.reinitialize")} is for a run with a pre-trained model: '
-                      f'give {name_field("warm_start")}')
   if isinstance(config, PretrainRun):
     if config.scale == 'gpu' and (not config.hours or config.mode in ('prepare', 'compile')):
       raise ConfigError(f'{name_field("scale")}=gpu trains for a given time: it needs '

@@ -24,8 +24,8 @@ class Condenser(MaskedLM):
   """Masked language modeling from the [CLS] vector of the last layer and tokens of an early one.
 
   Gao and Callan 2021, section 3; luyug/Condenser@74880ab8, modeling.py. Layers of a head, used in
-  training only, read both. What late layers have learned of the text reaches the predictions through
-  the [CLS] vector alone.
+  training only, read both. What late layers have learned of the text reaches the predictions of the
+  head through the [CLS] vector alone.
   """
 
   limits = intervals(
@@ -65,9 +65,9 @@ class Condenser(MaskedLM):
     super().build(model, packed)
     if packed or model.block.norm_at != 'post' or model.windows:
       raise ConfigError(
-          f'the head of Condenser joins states of two layers, both after their norm '
-          f'({name_field("model.block.norm_at")}=post), of one text per sequence: it is for encoders '
-          'such as BERT and RoBERTa')
+          'the head of Condenser joins states of two layers, both after their norm '
+          f'({name_field("model.block.norm_at")}=post), of one text per sequence: it is for '
+          'encoders such as BERT and RoBERTa')
     layers = Stack(model.block, StackConfig(self.head_layers))
     depth = round(self.early * model.stack.blocks)
     return EncoderWithLayers(

@@ -104,8 +104,8 @@ class RetroMAE(MaskedLM):
     tables = model.embeddings
     if packed or not model.max_length or tables.absolute != 'learned' or tables.width:
       raise ConfigError(
-          'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width: it '
-          'is for encoders such as BERT and RoBERTa, with one text per sequence')
+          'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width: '
+          'it is for encoders such as BERT and RoBERTa, with one text per sequence')
     return EncoderWithDecoder(
         model.backbone(packed), self.heads(model), decoder=Block(model.block),
         padding=model.padding)

@@ -374,9 +374,10 @@ def describe_fit(config: PretrainRun, measured: Mapping[Phase, StepTimes], token
   times = ', '.join(f'{times.step:.3g} s per step of {phase.batch} x {phase.length} tokens'
                     for phase, times in measured.items())
   epochs = f', {config.text_tokens / tokens:,.3g} epochs' if tokens else ''
+  batch = max(phase.batch * phase.length for phase in config.train.phases)
   end = ''
   if is_text_used_up:
     end = f'; it ends before {config.hours:g} hours, since more epochs help little'
-  return (f'measured {times}; chosen for {config.hours:g} hours: {config.train.steps:,} steps'
-          f'{epochs}, warmup {config.optim.warmup:,}, peak learning rate {config.optim.peak:g}, '
-          f'gradient accumulation {config.train.accumulate}{end}')
+  return (f'measured {times}; chosen for {config.hours:g} hours: {config.train.steps:,} steps of '
+          f'{batch:,} tokens{epochs}, warmup {config.optim.warmup:,}, peak learning rate '
+          f'{config.optim.peak:g}, gradient accumulation {config.train.accumulate}{end}')

@@ -144,6 +144,14 @@ def recipe(
   return shrink_run(limit_length(config), scale, fresh=start.model is None)
 
 
+OTHER_NAMES = {
+    'ner': 'tagging', 'token-classification': 'tagging', 'text-classification': 'classification',
+    'sequence-classification': 'classification', 'sentiment': 'classification',
+    'qa': 'answers', 'question-answering': 'answers', 'multiple-choice': 'choice',
+    'similarity': 'embedding', 'retrieval': 'embedding', 'reranking': 'rerank'}
+"""names of kinds of task in other libraries -> ours"""
+
+
 def find_task(task: str) -> tuple[str, TaskSpec]:
   """Find the specification of a task or of a kind of task -> (name in the registry, or kind; it).
 
@@ -156,7 +164,8 @@ def find_task(task: str) -> tuple[str, TaskSpec]:
       name = f'embedded_{task}'
   elif task not in TASKS:
     names = [name for name in (*KINDS, *TASKS) if not name.startswith('embedded_')]
-    near = difflib.get_close_matches(task, names, 3, 0.6)
+    other = OTHER_NAMES.get(task.lower().replace('_', '-'))
+    near = [other] if other else difflib.get_close_matches(task, names, 3, 0.6)
     advice = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(names)}'
     raise ConfigError(f'there is no task {validation.short_repr(task)}: {advice}')
   if name in TASKS:

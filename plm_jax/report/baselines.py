@@ -229,7 +229,9 @@ def suggest_improvements(ready: ResolvedRun, result: TrainingResult) -> Iterator
   else:
     yield ('it was trained from scratch: begin with a pre-trained model, '
            f'{name_field("init")}=FOLDER')
-  if config.objective.example_kind == 'tagging' and drops_capitals(ready.tokenizer):
+  texts = [example.texts[0] for example in ready.train.examples[:100]]
+  has_names = sum(text != text.lower() for text in texts) > len(texts) / 2
+  if config.objective.example_kind == 'tagging' and has_names and drops_capitals(ready.tokenizer):
     yield ('its tokenizer drops capital letters, which mark names: pre-train with '
            f'{name_field("data.prepare.lowercase")}=False')
   pairs = all(len(example.texts) == 2 for example in ready.train.examples[:100])
@@ -270,8 +272,8 @@ def short_pretraining(config: FinetuneRun) -> Iterator[str]:
     return
   if isinstance(before, PretrainRun) and before.scale != 'paper':
     steps = before.train.steps
-    yield (f'its pre-training was short, {steps:,} steps: half an hour on two CPU cores, '
-           f'{name_field("train.phases.0.steps")}=20000, teaches it more')
+    yield (f'its pre-training was short, {steps:,} steps: a longer one teaches it more '
+           f'({name_field("train.phases.0.steps")}=20000, or {name_field("hours")})')
 
 
 def drops_capitals(tokenizer: Any) -> bool:

@@ -38,8 +38,9 @@ ENGLISH = {
     'rough': 'only {heldout:,} tokens are held out: figures on so few are rough; '
              '{heldout_option}=0.05 holds out more',
     'barely': 'the {question} accuracy is hardly above that of a model that ignores the context '
-              '({floor:.1%}): the run was short, and more steps ({steps_option}) or more '
-              'text will help; `python -m plm_jax inspect` shows what the model was given',
+              '({floor:.1%}): more steps ({steps_option}), a higher learning rate '
+              '({peak_option}) or more text will help; `python -m plm_jax inspect` shows what '
+              'the model was given',
     'hint': 'hint:   ', 'beginning': 'the beginning of a text', 'text': 'a text'}
 CHINESE = {
     'unknown': '{unknown:.1%} 的词元不在词表中（[UNK]）：{mend}',
@@ -47,7 +48,7 @@ CHINESE = {
     'rough': '留出的文本只有 {heldout:,} 个词元，数字只是粗略的；'
              '{heldout_option}=0.05 可以多留一些',
     'barely': '准确率几乎不高于不看上下文的模型（{floor:.1%}）：'
-              '训练还太短，增加步数（{steps_option}）或语料会有帮助；'
+              '增加步数（{steps_option}）、提高学习率（{peak_option}）或增加语料会有帮助；'
               '用 `python -m plm_jax inspect` 可以看到模型读到的是什么',
     'hint': '提示：  ', 'beginning': '一段文字的开头', 'text': '一段文字'}
 
@@ -121,7 +122,8 @@ def run_hints(
     if 0 < baseline < 0.5 and accuracy < BASELINE_FACTOR * floor:
       found.append(words['barely'].format(
           question=metric_names.term_name(name), floor=floor,
-          steps_option=name_field('train.phases.0.steps')))
+          steps_option=name_field('train.phases.0.steps'),
+          peak_option=name_field('optim.peak')))
   return found
 
 

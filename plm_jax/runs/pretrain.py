@@ -59,7 +59,8 @@ def prepare_pretraining(
   if jax.default_backend() == 'cpu' and (duration := describe_duration(config)):
     notes.append(duration)
   mesh, planned = make_mesh(config.mesh), (config.mesh.fsdp, config.mesh.tensor)
-  if config.mesh.adapts and (mesh.shape['fsdp'], mesh.shape['tensor']) != planned:
+  other = (mesh.shape['fsdp'], mesh.shape['tensor']) != planned
+  if config.mesh.adapts and other and config.scale != 'gpu':
     shape = ' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())
     notes.append(f'the recipe has a mesh of {config.mesh.fsdp} fsdp x {config.mesh.tensor} '
                  f'tensor, for its pod; here it is {shape}')

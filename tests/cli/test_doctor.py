@@ -341,6 +341,13 @@ def test_paper_scale_on_a_cpu_is_a_warning():
   assert not found.warnings and 'give --step' in found.message
 
 
+def test_a_run_of_some_hours_has_no_other_cost():
+  recipe = recipes.find_recipe('bert_base')
+  config = dataclasses.replace(recipe('gpu'), hours=8.0)
+  found = doctor.check_cost(doctor.DoctorRequest(recipe, config), None)
+  assert not found.warnings and found.message.startswith('8 hours: the run chooses batch and steps')
+
+
 def test_cost_by_a_compiled_step():
   config = recipes.find_recipe('bert_base')('paper')
   report = CompileReport('TPU v2', {}, 1.0, 23e12, 0, {}, 0, 1.0)  # a second of arithmetic, on v2

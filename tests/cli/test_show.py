@@ -48,6 +48,13 @@ def test_defaults_and_layers_are_printed_only_on_request(capsys):
   assert '--all also prints' in out
 
 
+def test_a_run_that_is_not_fitted_yet_is_shown_as_published(capsys):
+  show.start(['bert_tiny', '--scale=gpu', '--hours=3'])
+  out = capsys.readouterr().out
+  assert 'as published: a run chooses batch, steps and learning rate for its devices and 3 h' in out
+  assert '900,000 steps' in out
+
+
 def test_options_of_sections_of_another_class():
   run = PretrainRun('a', model=gpt2.small())
   run = dataclasses.replace(run, train=dataclasses.replace(run.train,

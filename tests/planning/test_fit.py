@@ -2,6 +2,7 @@
 import functools
 import itertools
 
+import numpy as np
 import pytest
 
 from plm_jax import recipes
@@ -9,6 +10,7 @@ from plm_jax.cli import plan
 from plm_jax.cli import run as runs
 from plm_jax.config import run as config_lib
 from plm_jax.config.run import ConfigError
+from plm_jax.data import records
 from plm_jax.planning import choices, fit
 from plm_jax.planning.devices import find_device
 from plm_jax.planning.timing import estimate_hours
@@ -73,6 +75,19 @@ def test_a_schedule_in_tokens_is_scaled_in_tokens():
   fitted = fit.fit_steps(config, 0.1, 1.0)
   after = sum(steps * tokens for steps, tokens in fitted.train.steps_and_tokens)
   assert fitted.optim.warmup / after == pytest.approx(config.optim.warmup / before, rel=1e-3)
+
+
+def test_records_decide_the_vocabulary_of_a_plan(tmp_path):
+  tokens = np.zeros(5000, records.token_dtype(8192))
+  tokens['flags'] = records.WORD_START
+  shards = [(records.write_shard(tmp_path, f'{part}-00000', tokens,
+                                 np.zeros(1, records.SENTENCE_DTYPE)),)
+            for part in ('train', 'heldout')]
+  records.write_meta(tmp_path, records.RecordsMeta(8192, 'hash', *shards, 'test'))
+  lines = plan.describe_plan(
+      recipes.find_recipe('bert_tiny'), [f'--data.path={tmp_path}'], 'rtx4090', '')
+  assert sum('--model.vocab=8192' in line for line in lines) == 2  # both commands
+  assert any('  8,192  ' in line for line in lines) and not any('30,522' in line for line in lines)
 
 
 def test_a_small_batch_has_a_smaller_learning_rate():

@@ -2,7 +2,9 @@ import dataclasses
 
 import pytest
 
+from plm_jax.errors import ConfigError
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.recipes import finetune
 from plm_jax.recipes.hyperparameters import FAMILY_HYPERPARAMETERS, published_hyperparameters
 from plm_jax.tasks.registry import TASKS
 from plm_jax.validation import with_paths
@@ -105,3 +107,11 @@ def test_settings_are_whole_and_those_of_the_optimizer_fit_it():
         assert isinstance(found['warmup'], float) == (found['warmup'] < 1)
         assert ('stride' in found) == (TASKS[task].kind == 'answers')
         with_paths(AdamW(), {name: x for name, x in found.items() if name in fields})  # checks them
+
+
+@pytest.mark.parametrize(('asked', 'kind'), [
+    ('ner', 'tagging'), ('question-answering', 'answers'),
+    ('text_classification', 'classification')])
+def test_names_of_other_libraries_lead_to_the_kind_of_task(asked, kind):
+  with pytest.raises(ConfigError, match=f'there is no task .*{asked}.*: did you mean {kind}'):
+    finetune.find_task(asked)

@@ -153,14 +153,16 @@ def test_a_run_takes_over_the_moments_of_another(tmp_path):
   text = tmp_path / 'text.txt'
   text.write_text('\n\n'.join(f'the {n}th of many texts is {n * n} , or {n % 7} .\nIt is short.'
                               for n in range(300)))
-  values = {'data.path': (str(text),), 'data.prepare.workers': 1, 'train.phases': (Phase(6, 32, 8),)}
+  values = {'data.path': (str(text),), 'data.prepare.workers': 1,
+            'train.phases': (Phase(6, 32, 8),)}
   before = with_paths(recipes.find_recipe('bert_base')('test'), values | {
       'output': str(tmp_path / 'before')})
   run(before)
   first = saved_state(tmp_path / 'before')
   after = with_paths(before, {
       'output': str(tmp_path / 'after'), 'warm_start': str(tmp_path / 'before'),
-      'tuning.moments': True, 'train.phases': (Phase(2, 32, 8),), 'optim.peak': 1e-30, 'optim.warmup': 0})
+      'tuning.moments': True, 'train.phases': (Phase(2, 32, 8),), 'optim.peak': 1e-30,
+      'optim.warmup': 0})
   run(after)
   second = saved_state(tmp_path / 'after')
   jax.tree.map(np.testing.assert_array_equal, first['params'], second['params'])
