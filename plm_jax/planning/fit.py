@@ -157,13 +157,12 @@ def width_factor(config: PretrainRun) -> float:
   1 / width (Yang et al. 2022, arXiv:2203.03466, table 3). Long runs forgive a peak that is too low;
   runs of hours do not.
   """
-  recipe = all_recipes().get(config.name)
-  if recipe is None or not hasattr(config.model, 'block') or isinstance(
-      config.optim, (Adafactor, Lamb)):
+  recipe, block = all_recipes().get(config.name), getattr(config.model, 'block', None)
+  if recipe is None or block is None or isinstance(config.optim, (Adafactor, Lamb)):
     return 1.0
   widths = [row.model('float32').block.width for row in FAMILIES[recipe.family].sizes.values()
             if row.peak == recipe.row.peak]
-  return max(1.0, min(BASE_WIDTH, max(widths)) / config.model.block.width)
+  return max(1.0, min(BASE_WIDTH, max(widths)) / block.width)
 
 
 def has_large_steps(config: RunConfig, device: Device) -> bool:

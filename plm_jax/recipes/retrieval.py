@@ -3,6 +3,7 @@ import dataclasses
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, PretrainRun
+from plm_jax.layers.common import Dtype
 from plm_jax.models import bert
 from plm_jax.objectives.condenser import Condenser
 from plm_jax.objectives.retro_mae import RetroMAE
@@ -36,7 +37,7 @@ Differences: the released code rounds the number of masked words otherwise.
 """
 
 
-def make_model(dtype: str) -> EncoderConfig:
+def make_model(dtype: Dtype) -> EncoderConfig:
   """Make BERT-base without its pooler, which nothing trains here."""
   return dataclasses.replace(bert.base(dtype), pooler=False)
 
