@@ -4,6 +4,8 @@ import itertools
 
 MANY_BATCHES = 40
 """Number of batches above which texts are padded to more lengths on a CPU."""
+SEVERAL_BATCHES = 4
+"""Number of batches above which short texts are padded to lengths below 16 on a CPU."""
 
 
 def group_by_length(sizes: Sequence[int], longest: int, room: int) -> dict[int, list[int]]:
@@ -101,7 +103,8 @@ def split_by_length(
   order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
   # In many batches, more lengths are worth their compilation.
   length_steps = 2 * row_steps() if sum(sizes) > MANY_BATCHES * room else 2
-  shortest = 8 if jax.default_backend() == 'cpu' else 16  # sentences of ten tokens are common
+  # Sentences of ten tokens are common; a call of few texts is not worth more programs.
+  shortest = 8 if jax.default_backend() == 'cpu' and sum(sizes) > SEVERAL_BATCHES * room else 16
   while order:
     length = bucket_length(sizes[order[0]], longest, length_steps, shortest)
     largest = min(room // length, token_pairs // length ** 2) if token_pairs else room // length

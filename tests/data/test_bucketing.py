@@ -64,4 +64,5 @@ def test_lengths_are_grouped():
 @pytest.mark.parametrize(('backend', 'length'), [('cpu', 12), ('tpu', 16)])
 def test_short_sentences_have_little_padding_on_a_cpu(monkeypatch, backend, length):
   monkeypatch.setattr(jax, 'default_backend', lambda: backend)
-  assert {found for found, _, _ in bucketing.split_by_length([10] * 500, 128, 2048)} == {length}
+  assert {found for found, _, _ in bucketing.split_by_length([10] * 900, 128, 2048)} == {length}
+  assert {found for found, _, _ in bucketing.split_by_length([10] * 800, 128, 2048)} == {16}
