@@ -77,9 +77,13 @@ def state_shapes(config: RunConfig, learner: Learner):
 
 
 def placeholder_vocab(config: RunConfig) -> Vocab:
-  """Make a vocabulary for shapes alone: ids of special tokens change none."""
+  """Make a vocabulary for shapes alone: ids of special tokens change none.
+
+  A tokenizer with sentinels has one special token around a text; BART's has two and no sentinels.
+  """
   size = config.model.vocab
   sentinels = getattr(config.objective, 'sentinels', 1000)
+  sentinel = -1 if getattr(config.objective, 'specials', 1) == 2 else size - 1
   return Vocab(
       size, max(config.model.padding, 0), unk=1, cls=2, sep=3, mask=4, bos=5, eos=6, sop=7, eop=8,
-      gmask=9, smask=10, sentinel=size - 1, sentinels=sentinels, language=11)
+      gmask=9, smask=10, sentinel=sentinel, sentinels=sentinels, language=11)

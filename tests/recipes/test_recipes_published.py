@@ -1,6 +1,5 @@
 """Sizes and settings of runs as literals from papers and released code, with the source next to
 them."""
-import dataclasses
 import math
 
 from flax.linen import unbox
@@ -14,8 +13,7 @@ from plm_jax.objectives.denoising import SentencePermutation, WordMasking
 from plm_jax.objectives.masking import Smoothed, Windowed
 from plm_jax.objectives.row_builders import Consecutive, FullSentences, Single
 from plm_jax.optim.optimizers import make_schedule
-from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.learner import make_learner
+from plm_jax.training.learner import make_learner, placeholder_vocab
 
 # Of a recipe: parameters, millions of them as the paper rounds them (0: it names none), peak, rows,
 # tokens in a row.
@@ -582,12 +580,7 @@ def test_the_model_has_the_parameters_of_the_table(name):
   """With its heads for pre-training, or without (DeBERTa, whose decoder of masks has the positions,
   XLNet, and EuroBERT); of two networks that which is published."""
   recipe = recipes.find_recipe(name)()
-  vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4,
-                bos=5, eos=6, sop=7,
-                eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000,
-                language=11)
-  if recipe.family == 'bart':  # no sentinels: texts to translate are between two tokens
-    vocab = dataclasses.replace(vocab, sentinel=-1)
+  vocab = placeholder_vocab(recipe)
   learner = make_learner(recipe, vocab)
   windows = recipe.objective.shapes(2, recipe.train.phases[0].length)
   batch = jax.eval_shape(

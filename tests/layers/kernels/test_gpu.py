@@ -19,8 +19,7 @@ from plm_jax.inference.decoder_steps import DecoderSteps, EncoderDecoderSteps
 from plm_jax.layers import norm
 from plm_jax.layers.kernels import cpu, gpu
 from plm_jax.objectives import window_shapes
-from plm_jax.tokenizers.contract import Vocab
-from plm_jax.training.learner import make_learner
+from plm_jax.training.learner import make_learner, placeholder_vocab
 from plm_jax.training.step import compute_gradient, init_state, total_loss
 
 # Where the kernel is used on a Hopper: in the training step, in evaluation, in reading a prompt.
@@ -80,10 +79,7 @@ def traced(name: str, calls: list) -> str:
   initialisation."""
   recipe = recipes.find_recipe(name)('paper')
   assert recipe.model.block.dtype == 'bfloat16'
-  vocab = Vocab(recipe.model.vocab, max(recipe.model.padding, 0), unk=1, cls=2, sep=3, mask=4,
-                bos=5, eos=6, sop=7,
-                eop=8, gmask=9, smask=10, sentinel=recipe.model.vocab - 1, sentinels=1000,
-                language=11)
+  vocab = placeholder_vocab(recipe)
   learner, key = make_learner(recipe, vocab), jax.eval_shape(jax.random.key, 0)
   windows = window_shapes(2, recipe.objective.text_length(recipe.train.phases[0].length))
   used = []
