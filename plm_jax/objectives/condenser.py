@@ -82,10 +82,7 @@ class Condenser(MaskedLM):
     return super().step_flops(model, length) + 3 * head.forward_flops(length, predicted)
 
   def loss(self, outputs, batch):
-    losses = super().loss(outputs, batch)
-    if 'condenser' not in outputs:
-      return losses
-    return losses | classification_losses(
+    return super().loss(outputs, batch) | classification_losses(
         'condenser', outputs['condenser'], batch['labels'], batch['weights'])
 
   def accuracy_targets(self, outputs, batch):

@@ -122,10 +122,7 @@ class RetroMAE(MaskedLM):
     return super().step_flops(model, length) + 3 * one.forward_flops(length, length)
 
   def loss(self, outputs, batch):
-    losses = super().loss(outputs, batch)
-    if 'retro' not in outputs:
-      return losses
-    return losses | classification_losses(
+    return super().loss(outputs, batch) | classification_losses(
         'retro', outputs['retro'], batch['decoded'], batch['decoded_weights'])
 
   def accuracy_targets(self, outputs, batch):

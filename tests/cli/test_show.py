@@ -85,7 +85,8 @@ def test_bad_input_is_one_line(args, message):
   assert str(error.value).startswith(f'error: {message}')
 
 
-@pytest.mark.parametrize('name', ['bart_translation', 'bart_translation_source', 'transformer_base'])
+@pytest.mark.parametrize(
+    'name', ['bart_translation', 'bart_translation_source', 'transformer_base'])
 def test_recipes_of_texts_with_targets_are_shown(name, capsys):
   """BART's tokenizer has a start token, that of T5 and the Transformer has none."""
   show.start([name, '--scale=test'])
