@@ -15,7 +15,7 @@ RetroMAE (Xiao et al. 2022, arXiv:2205.12035): pre-training for retrieval.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=retromae_base --tokenizer=BERT
     python -m plm_jax train retromae_base --data.path=gs://BUCKET/records --warm-start=BERT
-    python -m plm_jax train retromae_base --scale=laptop  # 2 CPU cores: 3 minutes
+    python -m plm_jax train retromae_base --scale=laptop  # 2 CPU cores: minutes
     python -m plm_jax train retromae_base --scale=test    # seconds
 
 The encoder masks 30% of the words. A decoder of one layer reconstructs the text from the [CLS]
@@ -75,7 +75,7 @@ Condenser (Gao and Callan 2021, arXiv:2104.08253): pre-training for retrieval.
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=condenser_base --tokenizer=BERT
     python -m plm_jax train condenser_base --data.path=gs://BUCKET/records --warm-start=BERT
-    python -m plm_jax train condenser_base --scale=laptop  # 2 CPU cores: 3 minutes
+    python -m plm_jax train condenser_base --scale=laptop  # 2 CPU cores: minutes
     python -m plm_jax train condenser_base --scale=test    # seconds
 
 The encoder masks 15% of the words. Two more layers predict them from the [CLS] vector of the last
