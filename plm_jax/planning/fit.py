@@ -57,7 +57,10 @@ EVALUATIONS = 20
 EVALUATION_SHARE = 0.03
 """Share of the steps' time that evaluations may take; a batch takes a third of a step."""
 SAVE_SECONDS = 1800
-MEASURED_SHARE = 0.02
+COMPILATIONS = 4
+"""Times of compiling all steps that a run needs after its steps are measured: for the steps, which
+it compiles again or reads from JAX's cache, for evaluations, and for the samples of its report."""
+MEASURED_SHARE = 0.04
 """Share of the time for which steps are measured, at most a minute."""
 LAYOUT_FIELDS = ('model.block.dtype', 'model.vocab', 'model.stack.remat', 'train.accumulate')
 STEP_FIELDS = (
@@ -342,8 +345,7 @@ def finish_fit(config: PretrainRun, tokens: int, elapsed: float) -> PretrainRun:
   begun = time.monotonic() - elapsed
   measured = measure_run(config)
   whole = run_seconds(config, {phase: times.step for phase, times in measured.items()})
-  # The run compiles its steps again, or reads them from JAX's cache.
-  compiling = sum(times.first - times.step for times in measured.values())
+  compiling = COMPILATIONS * sum(times.first - times.step for times in measured.values())
   elapsed = time.monotonic() - begun
   whole, left = hosts.broadcast(
       [whole, config.hours * 3600 - elapsed - compiling], 'time of training steps')

@@ -1,6 +1,5 @@
 """Time of training steps: measured on the devices here, or estimated from FLOPs."""
 from collections.abc import Iterable, Mapping, Sequence
-import itertools
 import math
 import time
 from typing import NamedTuple
@@ -26,7 +25,7 @@ class StepTimes(NamedTuple):
   first: float
   """time until the first step is done: initialization, compilation and the step"""
   step: float
-  """median of the later steps"""
+  """mean of the later steps"""
 
 
 def measure_steps(
@@ -56,8 +55,7 @@ def measure_steps(
       state, numbers = update(state, windows)
       jax.block_until_ready(numbers)
       ended.append(time.monotonic())
-  durations = sorted(after - before for before, after in itertools.pairwise(ended))
-  return StepTimes(ended[0] - started, durations[len(durations) // 2])
+  return StepTimes(ended[0] - started, (ended[-1] - ended[0]) / (len(ended) - 1))
 
 
 def run_seconds(config: RunConfig, known: Mapping[Phase, float]) -> float:

@@ -39,10 +39,10 @@ def make_run(text: str, output, hours: float):
   return validation.with_paths(recipes.find_recipe('bert_tiny')('gpu'), values)
 
 
-def give_times(monkeypatch, seconds: float) -> None:
-  """Let steps take `seconds`, without measuring them."""
+def give_times(monkeypatch, seconds: float, compiling: float = 0.0) -> None:
+  """Let steps take `seconds`, without measuring them, and be compiled in `compiling` seconds."""
   monkeypatch.setattr(fit, 'measure_run', lambda config: {
-      phase: StepTimes(seconds, seconds) for phase in config.train.phases})
+      phase: StepTimes(seconds + compiling, seconds) for phase in config.train.phases})
 
 
 @pytest.mark.slow
@@ -97,6 +97,15 @@ def test_steps_fill_the_time_that_is_left(layout, monkeypatch):
   assert fitted.optim.warmup / fitted.train.steps == pytest.approx(0.01, abs=0.003)
   read = fit.finish_fit(layout, 1000, 100.0).text_tokens  # a text of 1,000 tokens
   assert read <= 41_000 or fitted.train.steps == len(fitted.train.phases)
+
+
+def test_steps_leave_time_to_compile_what_a_run_needs(layout, monkeypatch):
+  give_times(monkeypatch, 0.5)
+  at_once = fit.finish_fit(layout, 0, 100.0).train.steps
+  give_times(monkeypatch, 0.5, compiling=10.0)
+  fewer = at_once - fit.finish_fit(layout, 0, 100.0).train.steps
+  seconds = 4 * 10.0 * len(layout.train.phases)
+  assert 0.5 * fewer == pytest.approx(0.95 * seconds, abs=2)
 
 
 def test_hours_that_are_over_before_the_first_step_are_an_error(layout, monkeypatch):
