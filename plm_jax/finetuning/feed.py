@@ -17,11 +17,26 @@ from plm_jax.finetuning.word_vectors import set_word_vectors
 from plm_jax.layers.heads import pool_texts
 from plm_jax.models.families import own_pooling
 from plm_jax.tasks.batches import BatchShape, FeatureBatches
+from plm_jax.tasks.features import Features
 from plm_jax.tasks.labeled_data import LabeledDataset
 from plm_jax.tasks.regularizers import Plain
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training.feed import Feed
 from plm_jax.training.step import Learner
+
+
+def document_frequencies(features: Features, vocab: int) -> np.ndarray:
+  """Compute the inverse document frequency of each token [vocab] in the documents of examples.
+
+  It is that of BM25. The first text of an example is its query.
+  """
+  numbers = np.arange(len(features))
+  places = numbers % features.group
+  documents = numbers[(places > 0) & (places < features.values['real'])]
+  counts = np.zeros(vocab)
+  for number in documents:
+    counts[np.unique(features.tokens[number])] += 1
+  return np.log(1 + (len(documents) - counts + 0.5) / (counts + 0.5))
 
 
 class LabeledFeed(Feed):
@@ -62,8 +77,15 @@ class LabeledFeed(Feed):
     self.batches = self.with_cached_features(self.batches, learner, params)
 
   def prepare_params(self, params):
-    """Set the initial word vectors of a task on an ELMo."""
-    return set_word_vectors(self.config.objective, self.tokenizer, params)
+    """Set the initial word vectors of a task on an ELMo, or the weights of query tokens."""
+    task: Any = self.config.objective
+    if 'query_tokens' in self.train.features.values:
+      weights = document_frequencies(self.train.features, task.vector.size(self.config.model))
+      head = params['heads_embedding']
+      old = head['query_weights']
+      weights = jax.device_put(weights.astype(old.dtype), old.sharding)
+      return {**params, 'heads_embedding': {**head, 'query_weights': weights}}
+    return set_word_vectors(task, self.tokenizer, params)
 
   def with_cached_features(
       self, batches: FeatureBatches, learner: Learner, params: Any) -> FeatureBatches:

@@ -10,6 +10,7 @@ from plm_jax.errors import ConfigError, name_field
 from plm_jax.inference import encode
 from plm_jax.inference.sentence_vectors import encode_sentences, has_sentence_vectors
 from plm_jax.loading import loaded_model
+from plm_jax.metrics.nearest import to_dense
 from plm_jax.tasks.embedding_losses import GuidedInBatch, TeacherVectors
 from plm_jax.tasks.labeled_data import LabeledDataset
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
@@ -43,7 +44,7 @@ def add_teacher_vectors(task: Any, model: Any, train: LabeledDataset) -> Labeled
     return train
   texts = [own[0] for own in groups for _ in range(features.group)]
   vectors = encode_distinct(loss.teacher, 'teacher', texts)
-  width = task.vector.size(model.block.width)
+  width = task.vector.size(model)
   if vectors.shape[1] != width:
     raise ConfigError(
         f'the vectors of {loss.teacher} have {vectors.shape[1]} numbers, and those that are '
@@ -76,7 +77,7 @@ def encode_distinct(
       pairs = zip(roles, texts, strict=True)
       distinct = list(dict.fromkeys(text for own, text in pairs if own == role))
       if has_sentence_vectors(trained):
-        found: Any = encode_sentences(trained, distinct, prompt=role)
+        found: Any = to_dense(encode_sentences(trained, distinct, prompt=role))
       else:
         found = encode.encode(trained, distinct, cut=True)
       vectors |= {(role, text): vector for text, vector in zip(distinct, found, strict=True)}

@@ -1,6 +1,6 @@
 """Pooling of token states into sentence vectors (Reimers and Gurevych 2019, section 3)."""
 import dataclasses
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -63,10 +63,16 @@ class VectorConfig(ValidatedConfig):
       return f'{option("more")} needs {option("dense")}, a first layer that is always used'
     return None
 
-  def size(self, width: int) -> int:
-    """Return the size of a vector, of a model with hidden size `width`."""
-    size = self.more[-1].size if self.more else self.dense or width * len(self.pooling)
+  def size(self, model: Any) -> int:
+    """Return the size of a vector of a model."""
+    pooled = model.block.width * len(self.pooling)
+    size = self.more[-1].size if self.more else self.dense or pooled
     return min(size, self.truncate or size)
+
+  def make_head(self, model: Any) -> nn.Module:
+    """Make the head that computes the vectors."""
+    del model
+    return SentenceVector(self)
 
 
 class SentenceVector(nn.Module):
@@ -118,7 +124,7 @@ def pool(hidden: jax.Array, segments: jax.Array, how: Pooling, skip: int = 0) ->
   Raises:
     ConfigError: there is no such pooling.
   """
-  pooled = (segments > 0) & (jnp.arange(hidden.shape[1]) >= skip)
+  pooled = token_mask(segments, skip)
   real = pooled.astype(hidden.dtype)
   if how in ('first', 'last'):
     last = jnp.max(jnp.arange(hidden.shape[1]) * pooled, 1)
@@ -140,6 +146,12 @@ def pool(hidden: jax.Array, segments: jax.Array, how: Pooling, skip: int = 0) ->
   total = jnp.einsum('bl,bld->bd', weights, hidden, precision='highest')
   count = jnp.maximum(weights.sum(1, keepdims=True), 1)
   return total / (jnp.sqrt(count) if how == 'mean_sqrt' else count)
+
+
+def token_mask(segments: jax.Array, skip: int = 0) -> jax.Array:
+  """Mask the tokens of each row that are pooled, [batch, length]; skip: those left out at its
+  start."""
+  return (segments > 0) & (jnp.arange(segments.shape[1]) >= skip)
 
 
 def l2_normalize(x: jax.Array) -> jax.Array:

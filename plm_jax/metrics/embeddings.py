@@ -1,6 +1,6 @@
 """Metrics of sentence embeddings: retrieval (nDCG, MRR, recall), and whitening."""
 from collections.abc import Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,13 @@ RETRIEVAL_METRICS = ('ndcg_10', 'mrr', 'recall_1', 'recall_10')
 
 
 def retrieval_metrics(
-    queries: np.ndarray, corpus: np.ndarray, relevant: Sequence[Set[int]],
+    queries: Any, corpus: Any, relevant: Sequence[Set[int]],
     own: Sequence[int] = (), similarity: Similarity = 'cosine') -> dict[str, float]:
   """Compute nDCG@10, MRR and recall of exact search, in percent.
 
   Args:
-    queries: vectors [Q, D].
-    corpus: vectors [N, D].
+    queries: vectors [Q, D], an array or a csr_array.
+    corpus: vectors [N, D], of the same kind.
     relevant: indices of the relevant corpus vectors of each query, one or more.
     own: of each query, the index of the corpus vector that is left out of its ranking; -1: none.
     similarity: of the vectors.
@@ -32,12 +32,13 @@ def retrieval_metrics(
   Raises:
     ConfigError: there are no queries, or a query has nothing relevant.
   """
-  if not len(queries) or len(relevant) != len(queries) or not all(relevant):
+  count = queries.shape[0]
+  if not count or len(relevant) != count or not all(relevant):
     raise ConfigError(
-        f'retrieval needs queries that each have relevant texts, got {len(queries)} queries and '
+        f'retrieval needs queries that each have relevant texts, got {count} queries and '
         f'{sum(1 for wanted in relevant if wanted)} with relevant texts')
   _, ranks = find_nearest(
-      queries, corpus, min(RETRIEVAL_DEPTH + 1, len(corpus)), similarity=similarity)
+      queries, corpus, min(RETRIEVAL_DEPTH + 1, corpus.shape[0]), similarity=similarity)
   return ranking_metrics(ranks, relevant, own)
 
 

@@ -1,5 +1,10 @@
-"""Exact nearest-neighbor search by cosine or another similarity, without an index."""
-from typing import Literal
+"""Exact nearest-neighbor search by cosine or another similarity.
+
+Dense vectors are compared one by one. Sparse vectors, rows of a csr_array of scipy, are found by an
+inverted index.
+"""
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,13 +19,13 @@ BLOCK_SCORES = 1 << 22  # maximum scores of a block: about what a processor's ca
 
 
 def find_nearest(
-    queries: np.ndarray, corpus: np.ndarray, count: int = 10, normalised: bool = False,
+    queries: Any, corpus: Any, count: int = 10, normalised: bool = False,
     similarity: Similarity = 'cosine') -> tuple[np.ndarray, np.ndarray]:
   """Find the most similar corpus vectors (exact k-nearest-neighbor search).
 
   Args:
-    queries: [Q, D].
-    corpus: [N, D]; a memory-mapped file is read block by block.
+    queries: [Q, D], an array or a csr_array.
+    corpus: [N, D], of the same kind; a memory-mapped file is read block by block.
     count: k, vectors to find per query; N if there are fewer.
     normalised: whether corpus vectors already have norm 1, for cosines.
     similarity: cosine, dot product, or negative distance.
@@ -34,11 +39,13 @@ def find_nearest(
     NotFiniteError: a vector is not finite.
   """
   same_width = queries.ndim == 2 and corpus.ndim == 2 and queries.shape[1] == corpus.shape[1]
-  if not same_width or not len(corpus) or count < 1:
+  if not same_width or not corpus.shape[0] or count < 1:
     raise ConfigError(
         'search takes queries [Q, D] and a corpus [N, D] of one D, N and count 1 or more, got '
         f'{list(queries.shape)}, {list(corpus.shape)} and {count}')
   queries = queries.astype(np.float32)
+  if is_sparse(corpus):
+    return search_index(queries, corpus, count, similarity)
   if similarity == 'cosine':
     queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-12)
   count = min(count, len(corpus))
@@ -82,6 +89,81 @@ def search_queries(
   return best, numbers
 
 
+def search_index(
+    queries: Any, corpus: Any, count: int, similarity: Similarity
+) -> tuple[np.ndarray, np.ndarray]:
+  """Find the nearest sparse vectors by an inverted index; see `find_nearest`.
+
+  The index has a row per token of the vocabulary: the documents in which it has a weight. The
+  product of a query with it reads only the rows of the query's tokens.
+  """
+  check_finite(queries.data.sum() + corpus.data.sum(), 'vectors of the queries or of the corpus')
+  queries, corpus = scale_sparse(queries, similarity), scale_sparse(corpus, similarity)
+  index, count = corpus.T.tocsr(), min(count, corpus.shape[0])
+  scores = np.zeros((queries.shape[0], count), np.float32)
+  numbers = np.zeros((queries.shape[0], count), np.int64)
+  rows = max(1, BLOCK_SCORES // corpus.shape[0])
+  for start in range(0, queries.shape[0], rows):
+    for row, found in enumerate((queries[start:start + rows] @ index).toarray(), start):
+      best = np.sort(top_positions(found, count))
+      numbers[row] = best[np.argsort(-found[best], kind='stable')]
+      scores[row] = found[numbers[row]]
+  return scores, numbers
+
+
+def scale_sparse(vectors: Any, similarity: Similarity) -> Any:
+  """Scale the rows of a csr_array so that their dot products are the similarity.
+
+  Rows of zeros stay zeros. Raises ConfigError for a distance.
+  """
+  if similarity in DISTANCES:
+    raise ConfigError(f'sparse vectors are compared by cosine or dot product, not by {similarity}')
+  if similarity == 'dot':
+    return vectors
+  norms = np.sqrt(vectors.multiply(vectors).sum(1))
+  return vectors.multiply(1 / np.maximum(norms, 1e-12)[:, None]).tocsr()
+
+
+def sparsity_metrics(queries: Any, documents: Any) -> dict[str, float]:
+  """Compute the mean numbers of active dimensions of sparse vectors, and the FLOPs of a search.
+
+  `flops` is the expected number of products per pair of a query and a document: the sum over the
+  vocabulary of the shares of queries and of documents in which a token has a weight (Paria et al.
+  2020; naver/splade 8dcd33a, splade/flops.py).
+
+  Args:
+    queries: csr_array [Q, V].
+    documents: csr_array [N, V].
+  """
+  shares = [(vectors != 0).mean(0) for vectors in (queries, documents)]
+  return {'query_dimensions': float(shares[0].sum()),
+          'document_dimensions': float(shares[1].sum()), 'flops': float(shares[0] @ shares[1])}
+
+
+def is_sparse(vectors: Any) -> bool:
+  """Tell whether vectors are a sparse array of scipy."""
+  return hasattr(vectors, 'tocsr')
+
+
+def to_sparse(vectors: np.ndarray) -> Any:
+  """Return vectors [N, D] as a csr_array of scipy."""
+  from scipy import sparse  # takes a while to import
+  return sparse.csr_array(vectors)
+
+
+def to_dense(vectors: Any) -> np.ndarray:
+  """Return vectors [N, D] as an array."""
+  return vectors.toarray() if is_sparse(vectors) else vectors
+
+
+def stack_vectors(parts: Sequence[Any]) -> Any:
+  """Stack vectors [N, D] of several calls; sparse ones into one csr_array."""
+  if not is_sparse(parts[0]):
+    return np.concatenate(parts)
+  from scipy import sparse
+  return sparse.vstack(parts, 'csr')
+
+
 def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
   """Return the positions of the `count` largest scores [N] in any order, first of equal scores."""
   threshold = np.partition(scores, len(scores) - count)[len(scores) - count]
@@ -89,9 +171,14 @@ def top_positions(scores: np.ndarray, count: int) -> np.ndarray:
   return np.concatenate([above, equal[:count - len(above)]])
 
 
-def compare_pairs(
-    first: np.ndarray, second: np.ndarray, similarity: Similarity = 'cosine') -> np.ndarray:
-  """Compute the similarity of vectors [N, D] with as many others -> float64 [N]."""
+def compare_pairs(first: Any, second: Any, similarity: Similarity = 'cosine') -> np.ndarray:
+  """Compute the similarity of vectors [N, D] with as many others -> float64 [N].
+
+  Sparse vectors are compared by cosine or dot product.
+  """
+  if is_sparse(first):
+    products = scale_sparse(first, similarity).multiply(scale_sparse(second, similarity))
+    return np.asarray(products.sum(1), np.float64)
   a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
   if similarity == 'euclidean':
     return -np.linalg.norm(a - b, axis=-1)

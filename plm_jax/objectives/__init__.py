@@ -96,6 +96,8 @@ class Requirements:
   """Special tokens that the tokenizer must have, as fields of its `Vocab`."""
   own_vocabulary: bool = False
   """Whether the tokenizer is a word list of the objective, which the backbone does not know."""
+  pretrained_heads: tuple[str, ...] = ()
+  """Names of heads that the model must have with which a warm start begins."""
   frequency_ranks: bool = False
   """Whether windows of training hold `frequency_ranks` [batch, text], the rank of each token by its
   frequency in the corpora: 0 for the most frequent (`data.window_counts`)."""

@@ -11,9 +11,9 @@ TERM_NAMES = {
     'mntp': 'hidden-token', 'z': 'z', 'mntp_z': 'hidden-token z', 'clm_z': 'next-token z',
     'diffusion': 'masked-diffusion', 'mpnet': 'masked-permuted', 'retro': 'reconstruction',
     'condenser': 'condensed-token'}
-REGULARIZERS = frozenset({'z', 'mntp_z', 'clm_z', 'even'})
-"""Terms that only regularize training: the z-loss (squared log of the softmax denominator) and
-label smoothing."""
+REGULARIZERS = frozenset({'z', 'mntp_z', 'clm_z', 'even', 'query_sparsity', 'document_sparsity'})
+"""Terms that only regularize training: the z-loss (squared log of the softmax denominator), label
+smoothing, and the regularizers of sparse vectors."""
 SUFFIX_NAMES = {'_accuracy': 'accuracy', '_baseline': 'majority-class baseline'}
 
 

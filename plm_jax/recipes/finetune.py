@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from plm_jax import conversion, validation
 from plm_jax.config.run import ConfigError, FinetuneRun, Phase, Scale, TrainConfig
 from plm_jax.conversion import sentence_transformers
+from plm_jax.layers.pooling import VectorConfig
 from plm_jax.layers.recurrent_heads import ReaderConfig
 from plm_jax.loading.loaded_model import read_config, read_model_config
 from plm_jax.models import bert
@@ -73,7 +74,8 @@ def read_initial_model(folder: str) -> InitialModel:
   if conversion.is_checkpoint(folder):
     return InitialModel(folder, family, model, sentence_transformers.declared_pooling(folder))
   task = read_config(folder).objective
-  poolings = task.vector.pooling if isinstance(task, EmbeddingTask) else ()
+  vector = task.vector if isinstance(task, EmbeddingTask) else None
+  poolings = vector.pooling if isinstance(vector, VectorConfig) else ()
   return InitialModel(folder, family, model, poolings[0] if len(poolings) == 1 else '')
 
 
@@ -97,7 +99,7 @@ def recipe(
   name, known = find_task(task)
   wants_own_settings = scale != 'paper'  # not the published ones
   values, scale = choose_hyperparameters(name, start, scale)
-  if task in KINDS and start.model and scale != 'test' and wants_own_settings:
+  if kind_name(task) in KINDS and start.model and scale != 'test' and wants_own_settings:
     values = {'epochs': 3.0, **values, **OWN_DATA}
     values.pop('steps', None)
 
@@ -158,19 +160,25 @@ def find_task(task: str) -> tuple[str, TaskSpec]:
   Raises:
     ConfigError: the task is unknown.
   """
-  name = task
-  if task in KINDS:
-    if f'embedded_{task}' in TASKS:
-      name = f'embedded_{task}'
+  name = kind_name(task)
+  if name in KINDS:
+    if f'embedded_{name}' in TASKS:
+      name = f'embedded_{name}'
   elif task not in TASKS:
-    names = [name for name in (*KINDS, *TASKS) if not name.startswith('embedded_')]
+    names = [*KINDS, *sentence_vectors.KIND_OF, *TASKS]
+    names = [name for name in names if not name.startswith('embedded_')]
     other = OTHER_NAMES.get(task.lower().replace('_', '-'))
     near = [other] if other else difflib.get_close_matches(task, names, 3, 0.6)
     advice = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(names)}'
     raise ConfigError(f'there is no task {validation.short_repr(task)}: {advice}')
   if name in TASKS:
     return name, TASKS[name]
-  return name, TaskSpec(task, measures=KINDS[task].format.measures)  # without built-in examples
+  return name, TaskSpec(name, measures=KINDS[name].format.measures)  # without built-in examples
+
+
+def kind_name(task: str) -> str:
+  """Return the kind of a task that has no data of its own, or else its name."""
+  return sentence_vectors.KIND_OF.get(task, task)
 
 
 def choose_hyperparameters(
@@ -214,7 +222,7 @@ def build_model_and_task(
     return model, kind.recurrent.from_spec(known, **fields, reader=reader)
   if known.kind == 'embedding':  # losses are published with their task
     learned = sentence_vectors.make_task(task, start.family, model.block.width)
-    if start.pooling and task not in TASKS:
+    if start.pooling and task not in TASKS and not learned.is_sparse:
       learned = validation.with_paths(learned, {'vector.pooling': (start.pooling,)})
     return model, learned
   model = conversion.enable_required_parts(start.family, kind.task.head, model)
@@ -364,7 +372,7 @@ def shrink_run(paper: FinetuneRun, scale: Scale, fresh: bool) -> FinetuneRun:
   if isinstance(task, EmbeddingTask):
     if config.data.train == ('embedded:similarity',) and task.entailment:
       task = dataclasses.replace(task, entailment='same', contradiction='other')
-    if task.vector.dense:
+    if isinstance(task.vector, VectorConfig) and task.vector.dense:
       backbone: Any = config.model
       vector = dataclasses.replace(task.vector, dense=backbone.block.width)
       task = dataclasses.replace(task, vector=vector)

@@ -1,5 +1,7 @@
 """Sentence embeddings, as published: SBERT on NLI and STS, SimCSE with and without NLI labels.
 
+SPLADE (sparse vectors) has no data here: it learns as the kind `embedding` does, from your own.
+
     python -m plm_jax finetune --task=sbert_nli --init=FOLDER
     python -m plm_jax finetune --task=simcse --init=FOLDER --train=sentences.txt --dev=stsb_dev.tsv
     python -m plm_jax finetune --task=embedding --loss=in_batch --init=FOLDER \\
@@ -9,7 +11,8 @@ from collections.abc import Mapping
 import dataclasses
 
 from plm_jax.layers.pooling import VectorConfig
-from plm_jax.tasks.embedding_losses import CosineRegression, InBatch, Softmax
+from plm_jax.layers.splade import SpladeConfig
+from plm_jax.tasks.embedding_losses import CosineRegression, InBatch, InBatchProducts, Softmax
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 # Gao et al. 2021, section 6.3: the first token with a dense layer and tanh. Without labels, only
@@ -21,7 +24,11 @@ TASKS: Mapping[str, EmbeddingTask] = {
     'simcse': EmbeddingTask(vector_loss=InBatch(), vector=SIMCSE),
     'simcse_nli': EmbeddingTask(
         vector_loss=InBatch(), vector=dataclasses.replace(SIMCSE, dense_used='always'),
-        entailment='entailment', contradiction='contradiction')}
+        entailment='entailment', contradiction='contradiction'),
+    # Formal et al. 2021b; regularizers of naver/splade 8dcd33a, conf/config_splade++_max.yaml.
+    'splade': EmbeddingTask(vector=SpladeConfig(), vector_loss=InBatchProducts())}
+KIND_OF = {'splade': 'embedding'}
+"""tasks without data -> their kind, whose data and hyperparameters they have"""
 # Default training data at the scales below the paper's.
 BUILTIN_SOURCES = {
     'sbert_nli': 'embedded:similarity', 'sbert_sts': 'embedded:similarity',
@@ -37,5 +44,7 @@ def make_task(name: str, family: str, width: int) -> EmbeddingTask:
     width: hidden size of the backbone.
   """
   task = TASKS.get(name, EmbeddingTask(vector_loss=InBatch()))
-  vector = dataclasses.replace(task.vector, dense=width) if task.vector.dense else task.vector
+  vector = task.vector
+  if isinstance(vector, VectorConfig) and vector.dense:
+    vector = dataclasses.replace(vector, dense=width)
   return dataclasses.replace(task, family=family, vector=vector)

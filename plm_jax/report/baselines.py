@@ -1,7 +1,6 @@
 """Compare a fine-tuned model with simple baselines, and suggest improvements."""
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 import dataclasses
-import functools
 import json
 import shlex
 import sys
@@ -16,6 +15,7 @@ from plm_jax.errors import UserError, name_field, named_fields
 from plm_jax.finetuning.setup import ResolvedRun
 from plm_jax.inference import sentence_vectors
 from plm_jax.loading.loaded_model import load_model, read_config
+from plm_jax.metrics.nearest import to_dense
 from plm_jax.recipes import finetune
 from plm_jax.report.history import history
 from plm_jax.report.model_card import BASELINES_FILE
@@ -95,7 +95,7 @@ def make_initial_encoder(config: FinetuneRun) -> Callable[[Sequence[str]], np.nd
   if not sentence_vectors.has_sentence_vectors(trained):
     trained = dataclasses.replace(trained, task=EmbeddingTask(family=trained.family))
   trained = dataclasses.replace(trained, length=config.train.phases[0].length)
-  return functools.partial(sentence_vectors.encode_sentences, trained)
+  return lambda texts: to_dense(sentence_vectors.encode_sentences(trained, texts))
 
 
 def describe_collapse(

@@ -154,6 +154,22 @@ class Task(ValidatedConfig, abc.ABC):
     return False
 
   @property
+  def frozen(self) -> tuple[str, ...]:
+    """Parameters that are not trained, as patterns of `trainable.match_parameters`."""
+    return ()
+
+  @property
+  def pretrained_heads(self) -> tuple[str, ...]:
+    """Heads that the initial model must have."""
+    return ()
+
+  @property
+  def changes_over_run(self) -> bool:
+    """Whether the loss depends on the fraction of the run's steps that is done. Batches of training
+    then have `progress` [B]."""
+    return False
+
+  @property
   def has_heldout_loss(self) -> bool:
     """Whether the training loss is computed on development sets, as the metric `loss`."""
     return True

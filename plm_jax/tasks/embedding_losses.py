@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.pooling import l2_normalize
+from plm_jax.layers.splade import Penalty
 from plm_jax.metrics.nearest import Similarity
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION, ExampleFormat
 from plm_jax.tasks.ranking_format import RERANK
@@ -160,7 +161,7 @@ class InBatch(VectorLoss):
   """temperature that cosines are divided by; 0.05 is the scale 20"""
 
   def __call__(self, vectors, group):
-    x = l2_normalize(vectors)
+    x = vectors if self.similarity == 'dot' else l2_normalize(vectors)
     count = x.shape[1]
     candidates = all_candidates(x)
     real = (jnp.arange(1, count)[:, None] < group.real) & (group.weight > 0)
@@ -170,6 +171,17 @@ class InBatch(VectorLoss):
     import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
     return weighted_sum(losses, group.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class InBatchProducts(InBatch):
+  """In-batch negatives by dot products, for sparse vectors (Formal et al. 2021a, equation 5)."""
+
+  euclidean = True
+  similarity = 'dot'
+
+  temperature: float = 1.0
+  """temperature that dot products are divided by"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -346,6 +358,21 @@ def margin_mse(scores: jax.Array, wanted: jax.Array, weight: jax.Array) -> LossP
   return weighted_sum(jnp.square(errors)[:, 1:], weight[:, 1:])
 
 
+def sparsity_penalty(kind: Penalty, vectors: jax.Array, real: jax.Array) -> jax.Array:
+  """Compute the regularizer of sparse vectors.
+
+  Args:
+    kind: flops: the sum of the squared means of each weight over the vectors (Paria et al. 2020,
+      equation 4); l1: the mean of the sum of the weights. As FLOPS and L1 of naver/splade 8dcd33a,
+      splade/losses/regularization.py, lines 4-8 and 20-26.
+    vectors: [..., V].
+    real: [...] 1.0, or 0.0 for vectors that do not count.
+  """
+  count = jnp.maximum(real.sum(), 1)
+  means = jnp.einsum('...v,...->v', jnp.abs(vectors), real, precision='highest') / count
+  return jnp.square(means).sum() if kind == 'flops' else means.sum()
+
+
 def pair_cosines(vectors: jax.Array) -> jax.Array:
   """Compute the cosine of the first two vectors of each example: [B, C, W] -> [B]."""
   x = l2_normalize(vectors[:, :2])
@@ -353,11 +380,12 @@ def pair_cosines(vectors: jax.Array) -> jax.Array:
 
 
 Loss = (
-    Softmax | CosineRegression | Contrastive | Triplet | InBatch | GuidedInBatch | CoSent |
-    TeacherVectors | ScoreMargins | ScoreDistribution)
+    Softmax | CosineRegression | Contrastive | Triplet | InBatch | InBatchProducts |
+    GuidedInBatch | CoSent | TeacherVectors | ScoreMargins | ScoreDistribution)
 LOSSES: dict[str, Loss] = {
     'softmax': Softmax(), 'cosine': CosineRegression(), 'contrastive': Contrastive(),
-    'triplet': Triplet(), 'in_batch': InBatch(), 'gist': GuidedInBatch(), 'cosent': CoSent(),
+    'triplet': Triplet(), 'in_batch': InBatch(), 'in_batch_dot': InBatchProducts(),
+    'gist': GuidedInBatch(), 'cosent': CoSent(),
     'teacher': TeacherVectors(),
     'margin_mse': ScoreMargins(), 'kl': ScoreDistribution()}
 """losses by their names on the command line"""

@@ -5,7 +5,15 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import conversion
-from plm_jax.objectives import Losses, Objective, Reporting, Requirements, StepTraits
+from plm_jax.objectives import (
+  PROGRESS,
+  Losses,
+  Objective,
+  OptimizerHints,
+  Reporting,
+  Requirements,
+  StepTraits,
+)
 from plm_jax.objectives.mlm import classification_losses
 from plm_jax.tasks.batches import PER_ROW_ARRAYS
 from plm_jax.tasks.contract import PER_TOKEN, Task
@@ -60,6 +68,9 @@ class TaskObjective(Objective):
 
   def corrupt(self, key, windows, vocab):
     """Add the inputs of the model family's format, also to groups of rows [B, C, L]."""
+    if PROGRESS in windows:
+      progress = jnp.full(len(windows['tokens']), windows[PROGRESS], jnp.float32)
+      windows = {**windows, PROGRESS: progress}
     if 'output' in windows:
       return windows
     add_inputs = self.task.input_format.add_model_inputs
@@ -97,12 +108,19 @@ class TaskObjective(Objective):
   @property
   def step_traits(self):
     """Gradients of the embeddings, where the regularizer perturbs them."""
+    changes = self.task.changes_over_run
     return StepTraits(
-        cross_row=self.task.cross_row, perturbs_inputs=self.task.regularizer.perturbs_inputs)
+        cross_row=self.task.cross_row, needs_progress=changes, changes_over_run=changes,
+        perturbs_inputs=self.task.regularizer.perturbs_inputs)
 
   @property
   def requirements(self):
-    return Requirements(own_vocabulary=self.task.own_vocabulary)
+    return Requirements(
+        own_vocabulary=self.task.own_vocabulary, pretrained_heads=self.task.pretrained_heads)
+
+  @property
+  def optimizer_hints(self):
+    return OptimizerHints(frozen=self.task.frozen)
 
   @property
   def reporting(self):

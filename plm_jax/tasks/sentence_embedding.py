@@ -3,25 +3,31 @@ import collections
 from collections.abc import Sequence
 import dataclasses
 import itertools
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import conversion
+from plm_jax.data.bucketing import next_power_of_two
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.dense import Dense
 from plm_jax.layers.heads import ModelWithHeads
-from plm_jax.layers.pooling import SentenceVector, VectorConfig, l2_normalize
+from plm_jax.layers.pooling import VectorConfig, l2_normalize
+from plm_jax.layers.splade import SpladeConfig
 from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
-from plm_jax.metrics.nearest import Similarity, compare_pairs
+from plm_jax.metrics.nearest import Similarity, compare_pairs, stack_vectors, to_sparse
+from plm_jax.objectives import PROGRESS, Losses
 from plm_jax.sources.row_readers import Example
+from plm_jax.tasks.contract import PER_TOKEN
 from plm_jax.tasks.embedding_losses import (
   CosineRegression,
   ExampleGroup,
   InBatch,
   Loss,
   Softmax,
+  sparsity_penalty,
 )
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
@@ -44,8 +50,8 @@ class EmbeddingPrediction(NamedTuple):
 
   value: float
   """similarity of the first two"""
-  vectors: np.ndarray
-  """of all texts [C, W]"""
+  vectors: Any
+  """of all texts [C, W], a csr_array if they are sparse"""
 
 
 class PairClassifier(nn.Module):
@@ -73,11 +79,26 @@ class SentenceEncoder(ModelWithHeads):
   def __call__(self, batch, rows=None):
     groups, size = batch['tokens'].shape[:2]
     flat, row_ids = flatten_groups(batch, rows)
-    vectors = self.heads['embedding'](self.backbone(flat, row_ids), flat, row_ids)
-    outputs = {'embedding': vectors.reshape(groups, size, -1)}
+    vectors = apply_heads(self.heads, self.backbone(flat, row_ids), flat, row_ids)
+    vectors = vectors.reshape(groups, size, -1)
+    if 'query_tokens' in batch:
+      queries = self.heads['embedding'].encode_queries(batch['query_tokens'][:, 0])
+      vectors = jnp.concatenate([queries[:, None], vectors[:, 1:]], 1)
+    outputs = {'embedding': vectors}
     if 'relation' in self.heads:
       outputs['relation'] = self.heads['relation'](outputs['embedding'])
     return outputs
+
+
+def apply_heads(heads, output, batch, row_ids=None, skip=0):
+  """Compute the vectors [B, W] of a backbone's output; sparse ones pool the masked-LM logits.
+
+  heads: `embedding`, and `mlm` for sparse vectors: modules, or functions of the same arguments.
+  skip: tokens at the start of each row that are not pooled.
+  """
+  if 'mlm' in heads:
+    output = output.replace(hidden=heads['mlm'](output, batch, row_ids), encoded=None)
+  return heads['embedding'](output, batch, row_ids, skip)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +113,8 @@ class EmbeddingTask(GroupedTask):
   module_class: ClassVar = SentenceEncoder
   limits = intervals(prefixes='[1, 1048576]')
 
-  vector: VectorConfig = VectorConfig()
-  """pooling of token states into a vector"""
+  vector: VectorConfig | SpladeConfig = VectorConfig()
+  """pooling of token states into a vector, or of masked-LM logits into a sparse one"""
   vector_loss: Loss = CosineRegression()
   """loss of the vectors"""
   prefixes: tuple[int, ...] = ()
@@ -121,7 +142,14 @@ class EmbeddingTask(GroupedTask):
               'sentence vectors')
     if isinstance(self.vector_loss, Softmax) and self.entailment:
       return f'{option("entailment")} is for losses of texts that belong together'
+    if self.is_sparse and self.prefixes:
+      return f'{option("prefixes")} are for dense vectors, and these are sparse'
     return None
+
+  @property
+  def is_sparse(self) -> bool:
+    """Whether vectors have a weight per token of the vocabulary, most of them 0."""
+    return isinstance(self.vector, SpladeConfig)
 
   @property
   def prompts(self):
@@ -130,10 +158,24 @@ class EmbeddingTask(GroupedTask):
     return {'query': self.query_prompt, 'document': self.document_prompt}
 
   @property
+  def vector_heads(self) -> tuple[str, ...]:
+    """Heads that make the vectors."""
+    return ('embedding', 'mlm') if self.is_sparse else ('embedding',)
+
+  @property
+  def has_query_weights(self) -> bool:
+    """Whether queries are vectors of fixed token weights, which the model does not read."""
+    return isinstance(self.vector, SpladeConfig) and self.vector.queries == 'idf'
+
+  @property
+  def frozen(self):
+    return ('heads_embedding/query_weights',) if self.has_query_weights else ()
+
+  @property
   def compared_by(self) -> Similarity:
     """Similarity of vectors; the dot product of normalized vectors is their cosine."""
-    of_loss = 'cosine' if self.vector.normalize else self.vector_loss.similarity
-    return self.similarity or of_loss
+    is_normalized = isinstance(self.vector, VectorConfig) and self.vector.normalize
+    return self.similarity or ('cosine' if is_normalized else self.vector_loss.similarity)
 
   @property
   def metric_names(self):
@@ -150,11 +192,20 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def cross_row(self):
-    return self.vector_loss.cross_row
+    return self.is_sparse or self.vector_loss.cross_row
+
+  @property
+  def pretrained_heads(self):
+    return ('mlm',) if self.is_sparse else ()
+
+  @property
+  def changes_over_run(self):
+    return isinstance(self.vector, SpladeConfig) and self.vector.warmup > 0
 
   @property
   def loss_arrays(self):
-    return {'label': (1,), 'real': (1,)}
+    arrays: dict[str, tuple[int, ...]] = {'label': (1,), 'real': (1,)}
+    return arrays | {'query_tokens': (1, PER_TOKEN)} if self.has_query_weights else arrays
 
   @property
   def group_size(self):
@@ -163,15 +214,20 @@ class EmbeddingTask(GroupedTask):
 
   @property
   def terms(self):
-    """The loss of the vectors and those of their prefixes."""
+    """The loss of the vectors and those of their prefixes, or the regularizers of sparse ones."""
+    if self.is_sparse:
+      return ('embedding', 'query_sparsity', 'document_sparsity')
     return ('embedding', *(f'embedding_{size}' for size in self.prefixes))
 
   def heads(self, model):
-    """Return the pooling head, and the classifier of pairs if their classes are learned."""
-    heads: dict[str, nn.Module] = {'embedding': SentenceVector(self.vector)}
+    """Return the pooling head, the masked-LM head of sparse vectors, and the classifier of pairs if
+    their classes are learned."""
+    heads: dict[str, nn.Module] = {'embedding': self.vector.make_head(model)}
+    if self.is_sparse:
+      heads['mlm'] = conversion.build_head(self.family, 'mlm', model, self.classes)
     if isinstance(self.vector_loss, Softmax):
       heads['relation'] = PairClassifier(self.classes, self.prefixes)
-    width = self.vector.size(model.block.width)
+    width = self.vector.size(model)
     too_long = [size for size in self.prefixes if size >= width]
     if too_long:
       raise ConfigError(f'{name_field("objective.prefixes")} are shorter than the vector, which '
@@ -224,6 +280,12 @@ class EmbeddingTask(GroupedTask):
       values['weight'] = np.ones(len(groups), np.float32)
     if isinstance(self.vector_loss, InBatch):
       values['texts'] = number_texts(groups, size)
+    if self.has_query_weights:
+      queries = encode_texts(tokenizer, [own[0] for own in groups])
+      longest = next_power_of_two(max(map(len, queries), default=1))
+      values['query_tokens'] = np.full((len(groups), min(longest, length)), -1, np.int32)
+      for row, tokens in zip(values['query_tokens'], queries, strict=True):
+        row[:len(tokens)] = tokens[:length]
     if self.vector_loss.train_format is RERANK and any(
         isinstance(example.label, tuple) for example in examples):
       # Those of the documents, 0 where there are none.
@@ -249,9 +311,10 @@ class EmbeddingTask(GroupedTask):
     texts = batch['texts'][:, 0] if 'texts' in batch else None
     scores = batch['scores'][:, 0] if 'scores' in batch else None
     guide = batch['guide'][:, :, 0] if 'guide' in batch else None
-    losses = {}
+    losses = self.sparsity(vectors, batch) if self.is_sparse else {}
     sizes = (vectors.shape[-1],) + self.prefixes
-    for number, (name, size) in enumerate(zip(self.terms, sizes, strict=True)):
+    for number, size in enumerate(sizes):
+      name = self.terms[number]
       logits = relation[:, number] if relation is not None and self.prefixes else relation
       target = batch['target'][:, 0, :size] if 'target' in batch else None
       group = ExampleGroup(
@@ -261,6 +324,30 @@ class EmbeddingTask(GroupedTask):
       # As MatryoshkaLoss of sentence-transformers does.
       normalizes = self.vector_loss.euclidean and size < vectors.shape[-1]
       losses[name] = self.vector_loss(l2_normalize(prefix) if normalizes else prefix, group)
+    return losses
+
+  def sparsity(self, vectors, batch) -> Losses:
+    """Compute the weighted regularizers of sparse vectors [B, C, V], and their mean numbers of
+    active dimensions, `query_dimensions` and `document_dimensions`.
+
+    The factors grow with the square of the step, as in naver/splade 8dcd33a,
+    splade/losses/regularization.py, lines 29-46.
+    """
+    cfg: Any = self.vector
+    real = jnp.arange(vectors.shape[1]) < batch['real'][:, :1]
+    real = (real & (batch['weight'][:, :1] > 0)).astype(jnp.float32)  # [B, C]
+    share = 1.0
+    if PROGRESS in batch and cfg.warmup:
+      share = jnp.square(jnp.minimum(batch[PROGRESS][0] / cfg.warmup, 1))
+    losses = {}
+    query_weight = 0.0 if self.has_query_weights else cfg.query_weight
+    for name, place, kind, weight in (
+        ('query', slice(0, 1), cfg.query_penalty, query_weight),
+        ('document', slice(1, None), cfg.document_penalty, cfg.document_weight)):
+      own, counted = vectors[:, place], real[:, place]
+      penalty = sparsity_penalty(kind, own, counted)
+      losses[f'{name}_sparsity'] = share * weight * penalty, jnp.ones(())
+      losses[f'{name}_dimensions'] = ((own > 0).sum(-1) * counted).sum(), counted.sum()
     return losses
 
   @property
@@ -275,8 +362,12 @@ class EmbeddingTask(GroupedTask):
     """
     vectors = np.asarray(outputs, np.float32).reshape(len(examples), features.group, -1)
     similarities = compare_pairs(vectors[:, 0], vectors[:, 1], self.compared_by)
-    return [EmbeddingPrediction(float(value), some[:max(2, len(example.texts))])
-            for value, some, example in zip(similarities, vectors, examples, strict=True)]
+    predictions = []
+    for value, own, example in zip(similarities, vectors, examples, strict=True):
+      own = own[:max(2, len(example.texts))]
+      own = to_sparse(own) if self.is_sparse else own
+      predictions.append(EmbeddingPrediction(float(value), own))
+    return predictions
 
   def compact_prediction(self, prediction):
     """Drop the vectors if only similarities are compared."""
@@ -286,10 +377,11 @@ class EmbeddingTask(GroupedTask):
     if self.measured_by == 'similarity':
       return compute_label_metrics(STS_METRICS, examples, [found.value for found in predictions])
     search = group_queries(examples)
-    vectors = {example.texts[1]: prediction.vectors[1]
+    vectors = {example.texts[1]: prediction.vectors[[1]]
                for example, prediction in zip(examples, predictions, strict=True)}
-    queries = np.stack([predictions[number].vectors[0] for number in search.queries.values()])
-    corpus = np.stack([vectors[text] for text in search.corpus])
+    queries = stack_vectors(
+        [predictions[number].vectors[[0]] for number in search.queries.values()])
+    corpus = stack_vectors([vectors[text] for text in search.corpus])
     return retrieval_metrics(
         queries, corpus, search.relevant, search.own, similarity=self.compared_by)
 

@@ -24,6 +24,7 @@ from plm_jax.loading.loaded_model import (
   read_model_config,
   read_run,
 )
+from plm_jax.objectives.metric_names import term_name
 from plm_jax.optim import adapters
 from plm_jax.optim.trainable import depths_below_head
 from plm_jax.storage import hub
@@ -86,6 +87,11 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
     fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params)) if layers else None
     plain = adapters.remove(params)
     loaded, fresh_parts = load_warm_start(config, plain, adapters.remove(layout))
+    for head in config.training_objective.requirements.pretrained_heads:
+      if f'heads_{head}' in fresh_parts:
+        raise CheckpointError(
+            f'{config.warm_start} has no {term_name(head)} head, from which this run must start: '
+            'give a model that was trained with it')
     plain = {**plain, **loaded}
     if layers:
       fresh_parts.append('the top layers')

@@ -4,13 +4,14 @@ import labelled
 import tiny
 
 from plm_jax.layers.pooling import VectorConfig
+from plm_jax.layers.splade import SpladeConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.embedding_losses import InBatch
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 
-def trained_of(vector: VectorConfig, length: int = 12) -> LoadedModel:
+def trained_of(vector: VectorConfig | SpladeConfig, length: int = 12) -> LoadedModel:
   tokenizer = labelled.tokenizer()
   task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
   model = tiny.config()

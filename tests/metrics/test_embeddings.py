@@ -7,7 +7,7 @@ import pytest
 from plm_jax.errors import ConfigError
 from plm_jax.metrics import nearest as search
 from plm_jax.metrics.embeddings import fit_whitening, retrieval_metrics
-from plm_jax.metrics.nearest import compare_pairs, find_nearest
+from plm_jax.metrics.nearest import compare_pairs, find_nearest, sparsity_metrics, to_sparse
 
 
 def test_retrieval_by_hand():
@@ -39,6 +39,50 @@ def test_nearest_is_brute_force(count, monkeypatch):
   np.testing.assert_allclose(scores, -np.sort(-wanted, 1)[:, :count], atol=1e-6)
   np.testing.assert_allclose(np.take_along_axis(wanted, numbers, 1), scores, atol=1e-6)
   assert all(len({*row}) == count for row in numbers.tolist())
+
+
+def drawn_sparse(rows, seed, size=40):
+  """Vectors of whole numbers, most of them 0, so that many scores are equal."""
+  draw = np.random.default_rng(seed)
+  return np.maximum(np.round(draw.normal(size=(rows, size)) - 0.5), 0).astype(np.float32)
+
+
+@pytest.mark.parametrize('similarity', ['dot', 'cosine'])
+@pytest.mark.parametrize('count', [1, 7, 500])
+def test_an_inverted_index_finds_what_exact_search_does(similarity, count, monkeypatch):
+  """Also vectors of zeros; of equal scores the first."""
+  monkeypatch.setattr(search, 'BLOCK_SCORES', 1000)
+  queries, corpus = drawn_sparse(9, 0), drawn_sparse(300, 1)
+  corpus[5], queries[3] = 0, 0
+  wanted_scores, wanted = find_nearest(queries, corpus, count, similarity=similarity)
+  scores, numbers = find_nearest(
+      to_sparse(queries), to_sparse(corpus), count, similarity=similarity)
+  np.testing.assert_allclose(scores, wanted_scores, rtol=1e-5, atol=1e-6)
+  if similarity == 'dot':  # cosines of dense and sparse vectors are rounded differently
+    np.testing.assert_array_equal(numbers, wanted)
+  pairs = compare_pairs(to_sparse(corpus[:9]), to_sparse(queries), similarity)
+  np.testing.assert_allclose(pairs, compare_pairs(corpus[:9], queries, similarity), rtol=1e-6)
+
+
+def test_distances_of_sparse_vectors_are_refused():
+  x = to_sparse(drawn_sparse(3, 0))
+  with pytest.raises(ConfigError, match='compared by cosine or dot product, not by euclidean'):
+    find_nearest(x, x, similarity='euclidean')
+
+
+def test_sparsity_by_hand_and_as_the_library_computes_it():
+  queries, documents = drawn_sparse(6, 2), drawn_sparse(50, 3)
+  found = sparsity_metrics(to_sparse(queries), to_sparse(documents))
+  products = [(query * document > 0).sum() for query in queries for document in documents]
+  assert found == pytest.approx({
+      'query_dimensions': np.mean([(row > 0).sum() for row in queries]),
+      'document_dimensions': np.mean([(row > 0).sum() for row in documents]),
+      'flops': np.mean(products)})
+  pytest.importorskip('sentence_transformers')
+  from sentence_transformers import SparseEncoder
+  import torch
+  theirs = SparseEncoder.sparsity(torch.tensor(documents).to_sparse())
+  assert found['document_dimensions'] == pytest.approx(theirs['active_dims'])
 
 
 def test_search_reports_wrong_shapes():

@@ -11,6 +11,7 @@ import tiny
 
 from plm_jax import sharding
 from plm_jax.layers.pooling import VectorConfig
+from plm_jax.layers.splade import SpladeConfig
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.sharding import MeshConfig, make_mesh
@@ -21,6 +22,7 @@ from plm_jax.tasks.embedding_losses import (
   ExampleGroup,
   GuidedInBatch,
   InBatch,
+  InBatchProducts,
   ScoreDistribution,
   ScoreMargins,
   Softmax,
@@ -236,6 +238,8 @@ TASKS = {
     'prefixes': EmbeddingTask(vector_loss=InBatch(), prefixes=(8, 16)),
     'gist': EmbeddingTask(vector_loss=GuidedInBatch()),
     'softmax': EmbeddingTask(vector_loss=Softmax(), prefixes=(8,), labels=('a', 'b', 'c')),
+    'splade': EmbeddingTask(vector_loss=InBatchProducts(), vector=SpladeConfig(
+        query_weight=0.1, document_weight=0.1)),
     'dense': EmbeddingTask(vector_loss=CosineRegression(),
                            vector=VectorConfig(('first', 'max'), dense=12, normalize=True))}
 
@@ -278,7 +282,7 @@ def params_of(learner: Learner, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['in_batch', 'gist', *(
+@pytest.mark.parametrize('name', ['in_batch', 'gist', 'splade', *(
     pytest.param(name, marks=pytest.mark.release)
     for name in ('cosent', 'prefixes', 'softmax', 'dense'))])
 def test_several_devices_and_cached_gradients(name):
