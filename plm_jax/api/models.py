@@ -39,6 +39,7 @@ Path = str | os.PathLike[str]
 Model = LoadedModel | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
 SENTENCE_TRANSFORMERS_USAGE = 'SentenceTransformer({folder!r}) of sentence-transformers loads it'
+SPARSE_ENCODER_USAGE = 'SparseEncoder({folder!r}) of sentence-transformers loads it'
 
 
 class Exported(NamedTuple):
@@ -297,7 +298,7 @@ def export(
       folder, trained.model, params, trained.tokenizer, dtype, like=like, write_extra=write_extra)
   usage = conversion.get_family(trained.family).usage
   if write_extra:
-    usage = SENTENCE_TRANSFORMERS_USAGE
+    usage = SPARSE_ENCODER_USAGE if trained.task.is_sparse else SENTENCE_TRANSFORMERS_USAGE
   if trained.source:
     card = model_card.run_card(trained.source, model_card.ExportedModel(
         trained.family, trained.capabilities, count_parameters(params),
@@ -412,6 +413,7 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
   """
   from plm_jax import conversion
   from plm_jax.conversion import sentence_transformers
+  from plm_jax.layers.splade import SpladeConfig
   modules = sentence_transformers.read_folder(checkpoint)
   source = conversion.load(modules.root if modules else checkpoint)
   if modules:
@@ -420,7 +422,9 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
     conversion.save(
         folder, source.config, source.params, source.tokenizer, dtype, like=source,
         write_extra=write_extra)
-    return Exported(SENTENCE_TRANSFORMERS_USAGE.format(folder=os.fspath(folder)))
+    sparse = isinstance(modules.vector, SpladeConfig)
+    usage = SPARSE_ENCODER_USAGE if sparse else SENTENCE_TRANSFORMERS_USAGE
+    return Exported(usage.format(folder=os.fspath(folder)))
   conversion.save(folder, source.config, source.params, source.tokenizer, dtype, like=source)
   return Exported(conversion.get_family(source.family).usage.format(folder=os.fspath(folder)))
 

@@ -1,5 +1,7 @@
 """Read and write folders of sentence-transformers: pooling, dense layers, normalization, prompts.
 
+Folders of a SparseEncoder have a masked language model and the pooling of its logits (SPLADE).
+
     folder = read_folder('all-MiniLM-L6-v2/')      # None: a folder of another kind
     write_modules(folder, modules, width)          # next to the checkpoint of the encoder
 
@@ -7,8 +9,10 @@ A cross-encoder is a checkpoint of transformers; `cross_encoder_attributes` read
 adds to it.
 """
 from collections.abc import Mapping, Sequence
+import dataclasses
 import json
 import pathlib
+import shutil
 import types
 from typing import Any, NamedTuple, get_args
 
@@ -18,7 +22,9 @@ from plm_jax import storage
 from plm_jax.conversion import folders
 from plm_jax.conversion.files import SafeTensorsFolder, write_json, write_safetensors
 from plm_jax.conversion.torch_pickle import PICKLED, PytorchBin
+from plm_jax.errors import ConfigError
 from plm_jax.layers.pooling import DenseConfig, Pooling, VectorConfig
+from plm_jax.layers.splade import SpladeConfig
 from plm_jax.metrics.nearest import Similarity
 from plm_jax.models.rules import ConvertError
 from plm_jax.storage import hub
@@ -43,6 +49,9 @@ ACTIVATIONS: Mapping[str, str] = {
     'gelu': 'torch.nn.modules.activation.GELU', 'silu': 'torch.nn.modules.activation.SiLU',
     'none': 'torch.nn.modules.linear.Identity'}
 KNOWN_MODULES = ('Transformer', 'Pooling', 'Dense', 'Normalize')  # in this order
+SPARSE_MODULES = (('Transformer', 'SpladePooling'), ('MLMTransformer', 'SpladePooling'))
+ROUTER_SETTINGS = 'router_config.json'
+QUERY_MODULE = 'SparseStaticEmbedding'
 PROMPT_NAMES: Mapping[str, Sequence[str]] = {
     'query': ('query',), 'document': ('document', 'passage', 'corpus')}
 """names of the prompts of encode_query and encode_document, in the order of preference"""
@@ -53,7 +62,7 @@ class SentenceTransformersFolder(NamedTuple):
 
   root: str
   """folder of the encoder"""
-  vector: VectorConfig
+  vector: VectorConfig | SpladeConfig
   params: Mapping[str, Any]
   """parameters of the head: `dense`, `dense_1`, ..., or nothing"""
   length: int
@@ -80,9 +89,14 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
   settings = read_optional_json(home / MODEL_SETTINGS)
   if settings.get('model_type') == 'CrossEncoder':
     return None
-  check_modules(home, [name for name, _ in modules], settings)
+  queries = None
+  if [name for name, _ in modules] == ['Router']:
+    queries, modules = read_router(modules[0][1])
+  names = [name for name, _ in modules]
+  is_sparse = tuple(names) in SPARSE_MODULES
+  check_modules(home, names, settings)
   root, pooling_folder = modules[0][1], modules[1][1]
-  check_encoder_settings(root, 'feature-extraction')
+  check_encoder_settings(root, 'fill-mask' if is_sparse else 'feature-extraction')
   pooling_config = storage.read_json(pooling_folder / 'config.json', error=ConvertError)
 
   # Dense layers.
@@ -99,7 +113,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
               'dense_bias': layers[0].bias, 'more': tuple(layers[1:])}
 
   # Settings of the model.
-  similarity = settings.get('similarity_fn_name') or 'cosine'
+  similarity = settings.get('similarity_fn_name') or ('dot' if is_sparse else 'cosine')
   if similarity not in get_args(Similarity):
     raise ConvertError(f'{home / MODEL_SETTINGS}: similarity_fn_name is {abbreviate(similarity)}: '
                        f'known are {", ".join(get_args(Similarity))}')
@@ -108,10 +122,16 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
   if default and default not in prompts:
     raise ConvertError(f'{home / MODEL_SETTINGS}: default_prompt_name is {abbreviate(default)}, '
                        f'which is no prompt among {abbreviate(list(prompts))}')
-  vector = VectorConfig(
-      pooling=read_poolings(pooling_folder / 'config.json', pooling_config),
-      normalize=modules[-1][0] == 'Normalize', truncate=settings.get('truncate_dim') or 0,
-      **fields)
+  if is_sparse:
+    vector = read_splade_pooling(pooling_folder / 'config.json', pooling_config)
+    if queries is not None:
+      vector = dataclasses.replace(vector, queries='idf')
+      params['query_weights'] = queries
+  else:
+    vector = VectorConfig(
+        pooling=read_poolings(pooling_folder / 'config.json', pooling_config),
+        normalize=modules[-1][0] == 'Normalize', truncate=settings.get('truncate_dim') or 0,
+        **fields)
   return SentenceTransformersFolder(
       str(root), vector, params, read_max_length(root), prompts, default,
       pooling_config.get('include_prompt', True), similarity)
@@ -120,10 +140,18 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
 def check_modules(
     home: pathlib.Path, names: Sequence[str], settings: Mapping[str, Any]) -> None:
   """Raise ConvertError for a model of another kind, or with modules that are not known."""
+  if tuple(names) in SPARSE_MODULES:
+    if limit := settings.get('max_active_dims') or settings.get('truncate_dim'):
+      raise ConvertError(f'{home / MODEL_SETTINGS}: a maximum of {limit} dimensions of sparse '
+                         'vectors is not supported')
+    return
   kind = settings.get('model_type') or 'SentenceTransformer'
+  if kind == 'SparseEncoder':
+    raise ConvertError(f'{home / MODULES}: the modules {abbreviate(list(names))} of a '
+                       'SparseEncoder are not supported: known are Transformer and SpladePooling')
   if kind != 'SentenceTransformer':
     raise ConvertError(f'{home / MODEL_SETTINGS}: a model of the kind {abbreviate(kind)} is not '
-                       'supported: known are SentenceTransformer and CrossEncoder')
+                       'supported: known are SentenceTransformer, SparseEncoder and CrossEncoder')
   dense = ['Dense'] * names.count('Dense')
   in_order = ['Transformer', 'Pooling', *dense, *['Normalize'] * ('Normalize' in names)]
   if list(names) != in_order:
@@ -251,6 +279,42 @@ def read_poolings(path: Any, config: Mapping[str, Any]) -> tuple[Pooling, ...]:
   return tuple(known[mode] for mode in modes)
 
 
+def read_router(folder: pathlib.Path) -> tuple[np.ndarray, list[tuple[str, pathlib.Path]]]:
+  """Read a Router of queries by token weights, and documents by a masked language model.
+
+  Returns:
+    (weights of the tokens, class name and folder of each module of documents).
+
+  Raises:
+    ConvertError: there are other routes.
+  """
+  config = storage.read_json(folder / ROUTER_SETTINGS, error=ConvertError)
+  types, structure = config.get('types') or {}, config.get('structure') or {}
+  routes = {name: [(str(types.get(key, '')).rpartition('.')[2],
+                    folders.child_path(folder, key) if key else folder) for key in keys]
+            for name, keys in structure.items()}
+  found = {name: tuple(module for module, _ in route) for name, route in routes.items()}
+  if (set(found) != {'query', 'document'} or found['query'] != (QUERY_MODULE,)
+      or found['document'] not in SPARSE_MODULES):
+    raise ConvertError(f'{folder / ROUTER_SETTINGS}: the routes {abbreviate(found)} are not '
+                       f'supported: known are {QUERY_MODULE} of queries, and Transformer and '
+                       'SpladePooling of documents')
+  source = SafeTensorsFolder(routes['query'][0][1])
+  if 'weight' not in source.tensors:
+    raise ConvertError(f'{source.folder}: there is no tensor weight')
+  return np.asarray(source.read('weight'), np.float32), routes['document']
+
+
+def read_splade_pooling(path: Any, config: Mapping[str, Any]) -> SpladeConfig:
+  """Read the pooling of sparse vectors. Raises ConvertError for an unknown one."""
+  fields = {'pooling': config.get('pooling_strategy', 'max'),
+            'activation': config.get('activation_function', 'relu')}
+  try:
+    return SpladeConfig(**fields)
+  except ConfigError as error:
+    raise ConvertError(f'{path}: {error.marked}') from error
+
+
 def sort_poolings(modes: list[str]) -> list[str]:
   """Sort poolings by the order in which sentence-transformers concatenates their vectors."""
   order = {mode: number for number, mode in enumerate(POOLING_ORDER)}
@@ -291,6 +355,12 @@ def write_modules(
     width: D, hidden size of the encoder.
   """
   vector = given.vector
+  settings: dict[str, Any] = {
+      'prompts': dict(given.prompts), 'default_prompt_name': given.default_prompt or None,
+      'similarity_fn_name': given.similarity}
+  if isinstance(vector, SpladeConfig):
+    modules = write_splade_modules(folder, vector, given.params)
+    return write_settings(folder, given, modules, settings | {'model_type': 'SparseEncoder'})
   modes = [POOLING_NAMES[name] for name in vector.pooling]
   modules = [('Transformer', ''), ('Pooling', '1_Pooling')]
   config: dict[str, Any] = {'word_embedding_dimension': width}
@@ -323,12 +393,42 @@ def write_modules(
     modules.append(('Normalize', name))
     (folder / name).mkdir()
 
-  # Settings.
-  settings: dict[str, Any] = {
-      'prompts': dict(given.prompts), 'default_prompt_name': given.default_prompt or None,
-      'similarity_fn_name': given.similarity}
   if vector.truncate:
     settings['truncate_dim'] = vector.truncate
+  write_settings(folder, given, modules, settings)
+
+
+def write_splade_modules(
+    folder: pathlib.Path, vector: SpladeConfig, params: Mapping[str, Any]) -> list[tuple[str, str]]:
+  """Write the modules of sparse vectors -> [(class, folder)], as releases 5 and later name them."""
+  package = 'sparse_encoder.models'
+  documents = [(f'{package}.MLMTransformer', ''),
+               (f'{package}.SpladePooling', '1_SpladePooling')]
+  write_module(folder / '1_SpladePooling', {
+      'pooling_strategy': vector.pooling, 'activation_function': vector.activation})
+  if vector.queries == 'model':
+    return documents
+
+  # Queries: the weights of tokens, and the tokenizer again.
+  query = f'query_0_{QUERY_MODULE}'
+  write_module(folder / query, {'frozen': True})
+  weights = np.asarray(params['query_weights'], np.float32)
+  write_safetensors(folder / query, iter([('weight', weights)]), 1 << 40)
+  for path in sorted(folder.iterdir()):
+    if path.is_file() and path.suffix != '.safetensors' and path.name != 'config.json':
+      shutil.copy(path, folder / query / path.name)
+  routes = [*documents, (f'{package}.{QUERY_MODULE}', query)]
+  write_json(folder / ROUTER_SETTINGS, {
+      'types': {path: f'sentence_transformers.{name}' for name, path in routes},
+      'structure': {'query': [query], 'document': [path for _, path in documents]},
+      'parameters': {'default_route': 'document', 'allow_empty_key': True}})
+  return [('Router', '')]
+
+
+def write_settings(
+    folder: pathlib.Path, given: SentenceTransformersFolder, modules: Sequence[tuple[str, str]],
+    settings: Mapping[str, Any]) -> None:
+  """Write the settings of the model and of its encoder, and the list of modules."""
   write_json(folder / MODEL_SETTINGS, settings)
   length = given.length or None
   write_json(folder / ENCODER_SETTINGS, {'max_seq_length': length, 'do_lower_case': False})
@@ -342,8 +442,11 @@ def write_module(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def write_module_list(folder: pathlib.Path, modules: Sequence[tuple[str, str]]) -> None:
-  """Write modules.json, given the class name and folder of each module."""
+  """Write modules.json, given the class and folder of each module.
+
+  A class is named without its package if that is `models`.
+  """
   listed = [{'idx': number, 'name': str(number), 'path': path,
-             'type': f'sentence_transformers.models.{name}'}
+             'type': f'sentence_transformers.{name if "." in name else f"models.{name}"}'}
             for number, (name, path) in enumerate(modules)]
   (folder / MODULES).write_text(json.dumps(listed, indent=2))

@@ -283,11 +283,19 @@ def add_sentence_vectors(
   from plm_jax.tasks.sentence_embedding import EmbeddingTask
   task = EmbeddingTask(
       family=trained.family, vector=given.vector, similarity=given.similarity)
+  if task.is_sparse and 'mlm' not in trained.heads:
+    raise conversion.ConvertError(f'{given.root}: sparse vectors are made of masked-LM logits, and '
+                                  'the checkpoint has no masked-LM head')
   params = dict(trained.params)
   if given.params:
     params['heads_embedding'] = given.params
-  size = trained.model.block.width * len(given.vector.pooling)
-  for name, layer in given.params.items():
+  weights = given.params.get('query_weights')
+  if weights is not None and len(weights) != trained.model.vocab:
+    raise conversion.ConvertError(
+        f'{given.root}: queries have weights for {len(weights):,} tokens, and the model has '
+        f'{trained.model.vocab:,}')
+  size = trained.model.block.width * len(given.vector.pooling)  # of dense vectors
+  for name, layer in given.params.items() if not task.is_sparse else ():
     if len(layer['kernel']) != size:
       raise conversion.ConvertError(f'{given.root}: the layer {name} reads vectors of '
                                     f'{len(layer["kernel"])} numbers, and these have {size}')

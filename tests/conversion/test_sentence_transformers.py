@@ -287,8 +287,8 @@ def test_stored_cross_encoder_of_the_library(release, tmp_path):
      'the activation torch.nn.modules.activation.Tanh of a cross-encoder is not supported'),
     ('config_sentence_transformers.json', {'prompts': {'query': 'one '}},
      "the prompt 'one ' of a cross-encoder is not supported"),
-    ('config_sentence_transformers.json', {'model_type': 'SparseEncoder'},
-     "a model of the kind 'SparseEncoder' is not supported"),
+    ('config_sentence_transformers.json', {'model_type': 'MultiVectorEncoder'},
+     "a model of the kind 'MultiVectorEncoder' is not supported"),
     ('sentence_bert_config.json', {'transformer_task': 'text-generation'},
      "transformer_task is 'text-generation', which is not supported")])
 def test_unknown_settings_of_cross_encoders_are_named(file, changes, message, tmp_path):

@@ -73,6 +73,58 @@ def write_bi_encoder(folder: pathlib.Path, name: str) -> Any:
   return model
 
 
+def write_sparse_encoder(
+    folder: pathlib.Path, kind: str, pooling: str, activation: str, routed: bool = False) -> Any:
+  """Write a SparseEncoder of a BERT or RoBERTa of one layer, and return the model.
+
+  routed: queries have fixed weights of their tokens.
+  """
+  from sentence_transformers import SparseEncoder
+  from sentence_transformers.sparse_encoder import modules as library
+  from tokenizers import pre_tokenizers
+  import torch
+  from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaTokenizerFast,
+  )
+  torch.manual_seed(0)
+  encoder = folder.with_name('encoder')
+  encoder.mkdir()
+  sizes = {'hidden_size': 8, 'num_hidden_layers': 1, 'num_attention_heads': 2,
+           'intermediate_size': 16, 'max_position_embeddings': 24, 'initializer_range': 0.5}
+  if kind == 'bert':
+    vocab = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *WORDS]
+    (encoder / 'vocab.txt').write_text('\n'.join(vocab) + '\n')
+    tokenizer = BertTokenizerFast(str(encoder / 'vocab.txt'), model_max_length=10)
+    model = BertForMaskedLM(BertConfig(vocab_size=len(vocab), **sizes))
+  else:
+    # Byte-level BPE without merges; the model has more rows than the tokenizer has tokens.
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = ['<s>', '<pad>', '</s>', '<unk>', *letters, '<mask>']
+    (encoder / 'vocab.json').write_text(json.dumps({token: id for id, token in enumerate(vocab)}))
+    (encoder / 'merges.txt').write_text('#version: 0.2\n')
+    tokenizer = RobertaTokenizerFast(
+        str(encoder / 'vocab.json'), str(encoder / 'merges.txt'), model_max_length=10)
+    model = RobertaForMaskedLM(RobertaConfig(
+        vocab_size=len(vocab) + 3, pad_token_id=1, bos_token_id=0, eos_token_id=2, **sizes))
+  torch.nn.init.normal_(model.get_output_embeddings().bias)
+  model.save_pretrained(encoder)
+  tokenizer.save_pretrained(encoder)
+  modules = [library.Transformer(str(encoder), transformer_task='fill-mask'),
+             library.SpladePooling(pooling, activation)]
+  if routed:
+    size = len(tokenizer.get_vocab())
+    queries = library.SparseStaticEmbedding(tokenizer, torch.rand(size), frozen=True)
+    modules = [library.Router.for_query_document([queries], modules)]
+  model = SparseEncoder(modules=modules, device='cpu')
+  model.save(str(folder), create_model_card=False)
+  return model
+
+
 def write_cross_encoder(folder: pathlib.Path, activation: str) -> Any:
   """Write a cross-encoder with one output, and return the model."""
   from sentence_transformers import CrossEncoder
