@@ -20,6 +20,7 @@ from sentence_transformers import SimilarityFunction  # pyright: ignore[reportMi
 
 from plm_jax.api import model_identity, retrieval, similarity, transfer
 from plm_jax.errors import ConfigError
+from plm_jax.metrics.nearest import to_dense
 from plm_jax.storage.digests import digest_json
 
 
@@ -52,7 +53,7 @@ class MtebEncoder:
       raise ConfigError(f'vectors are float32, got the precision {options["precision"]}')
     prompts = dict(getattr(self.trained, 'prompts', {}))
     name = get_prompt_name(prompts, task_metadata, prompt_type) or prompt_type or 'own'
-    return retrieval.encode_texts(self.trained, list_texts(inputs), str(name))
+    return to_dense(retrieval.encode_texts(self.trained, list_texts(inputs), str(name)))
 
 
 class MtebCrossEncoder:

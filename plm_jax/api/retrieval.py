@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,13 @@ from plm_jax import progress, truncation
 from plm_jax.api import models, similarity, transfer
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.retrieval import RetrievalData, read_beir, score_retrieval
-from plm_jax.metrics.nearest import compare_pairs, find_nearest
+from plm_jax.metrics.nearest import (
+  compare_pairs,
+  find_nearest,
+  is_sparse,
+  sparsity_metrics,
+  stack_vectors,
+)
 from plm_jax.tasks.bm25 import Bm25
 from plm_jax.tasks.contract import sigmoid
 from plm_jax.validation import ValidatedConfig, intervals
@@ -162,7 +168,8 @@ def choose_negatives(
 
 def search_documents(
     retriever: similarity.Model | str, queries: Sequence[str], documents: Sequence[str],
-    depth: int, wanted: Mapping[str, set[int]] | None = None
+    depth: int, wanted: Mapping[str, set[int]] | None = None,
+    statistics: dict[str, float] | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, float]]]:
   """Yield (numbers of the best documents, their scores, scores of wanted ones) of each query.
 
@@ -172,6 +179,7 @@ def search_documents(
     documents: texts.
     depth: documents per query.
     wanted: query -> numbers of documents whose scores are needed in any case.
+    statistics: gets the metrics of `sparsity_metrics`, for sparse vectors.
   """
   wanted = wanted or {}
   if retriever == BM25:
@@ -183,37 +191,43 @@ def search_documents(
   with progress.track('texts', len(documents) + len(queries)):
     vectors = encode_texts(trained, documents, 'document')
     query_vectors = encode_texts(trained, queries, 'query')
+  if statistics is not None and is_sparse(vectors):
+    statistics |= sparsity_metrics(query_vectors, vectors)
   scored, numbers = find_nearest(query_vectors, vectors, depth, similarity=trained.similarity)
-  for query, vector, row, scores in zip(queries, query_vectors, numbers, scored, strict=True):
+  for place, (query, row, scores) in enumerate(zip(queries, numbers, scored, strict=True)):
     known = list(wanted.get(query, ()))
-    similarities = compare_pairs(vectors[known], vector[None], trained.similarity)
+    own = query_vectors[[place] * len(known)]
+    similarities = compare_pairs(vectors[known], own, trained.similarity)
     yield row, scores, dict(zip(known, similarities.tolist(), strict=True))
 
 
-def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> np.ndarray:
-  """Encode texts after the prompt of this name, float32 [N, D]."""
+def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> Any:
+  """Encode texts after the prompt of this name, float32 [N, D], a csr_array if they are sparse."""
   with truncation.together():
     parts = [similarity.encode(trained, texts[start:start + CHUNK], cut=True, prompt=prompt)
              for start in range(0, len(texts), CHUNK)]
-  return np.concatenate(parts).astype(np.float32)
+  return stack_vectors(parts).astype(np.float32)
 
 
 def retrieve(
-    retriever: similarity.Model | str, data: RetrievalData, depth: int = 100
-) -> dict[str, list[tuple[str, float]]]:
+    retriever: similarity.Model | str, data: RetrievalData, depth: int = 100,
+    statistics: dict[str, float] | None = None) -> dict[str, list[tuple[str, float]]]:
   """Retrieve documents for the queries of a data set; never the one with the id of the query.
 
   Args:
     retriever: a model with text vectors, or 'bm25'.
     data: from `read_beir`.
     depth: documents per query.
+    statistics: gets `query_dimensions`, `document_dimensions` and `flops` of sparse vectors, see
+      `metrics.nearest.sparsity_metrics`.
 
   Returns:
     {query id: (document id, score), the best first}.
   """
   keys, found = list(data.documents), {}
   texts = list(data.documents.values())
-  searched = search_documents(retriever, list(data.queries.values()), texts, depth + 1)
+  searched = search_documents(
+      retriever, list(data.queries.values()), texts, depth + 1, statistics=statistics)
   for query, (numbers, scores, _) in zip(data.queries, searched, strict=True):
     # A document that shares no word with the query is not found by BM25.
     ranked = zip(numbers.tolist(), scores.tolist(), strict=True)

@@ -6,7 +6,7 @@ of sentence-transformers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 import warnings
 
 import numpy as np
@@ -19,7 +19,7 @@ from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.prompts import Prompt, check_prompts, check_text_prompts
 from plm_jax.inference.static_vectors import StaticVectors
-from plm_jax.metrics.nearest import compare_pairs, find_nearest
+from plm_jax.metrics.nearest import compare_pairs, find_nearest, is_sparse
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.document_windows import WindowPooling, check_windows
 
@@ -57,7 +57,7 @@ def encode(
 def encode(
     model: Model, texts: str | Sequence[Prompt], layer: int = -1, pooling: Pooling = 'own',
     cut: bool = False, tokens: int = 8192, windows: WindowPooling = 'off', stride: int = 0,
-    prompt: str = 'own') -> np.ndarray | list[np.ndarray]:
+    prompt: str = 'own') -> Any:
   """Encode texts as vectors (embeddings), for search, clustering or classifiers.
 
   >>> bert = plm_jax.load('runs/bert_base-laptop')
@@ -88,7 +88,8 @@ def encode(
       of sentence-transformers. none: no prompt. Token ids never get one
 
   Returns:
-    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D].
+    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D]; sparse vectors
+    (SPLADE) as a csr_array of scipy [N, vocabulary].
 
   Raises:
     CheckpointError: the model has no tokenizer.
@@ -150,9 +151,11 @@ def similar(
 
 
 def search(
-    model: Model, corpus: Sequence[str] | np.ndarray, queries: str | Sequence[str], top: int = 10
+    model: Model, corpus: Any, queries: str | Sequence[str], top: int = 10
 ) -> list[list[Hit]]:
   """Find the nearest texts of a corpus, by the similarity of `similar` (exact search).
+
+  Sparse vectors (SPLADE) are found by an inverted index.
 
   >>> corpus = ['Sorts a list.', 'Returns the array.']
   >>> found, = plm_jax.search('runs/bert_base-laptop', corpus, 'Sorts a list.', top=1)
@@ -161,7 +164,8 @@ def search(
 
   Args:
     model: any model with a tokenizer, best one with learned sentence vectors
-    corpus: texts; or their vectors [N, D] from `encode`, which may be a memory-mapped file. A model
+    corpus: texts; or their vectors [N, D] from `encode`, an array, which may be a memory-mapped
+      file, or a csr_array of sparse vectors. A model
       with a prompt for documents needs it there: encode(model, texts, prompt='document')
     queries: texts
     top: number of results per query
@@ -173,9 +177,10 @@ def search(
     ConfigError: an empty corpus, vectors of another width, or a text that `encode` refuses.
   """
   trained = load_encoder(model)
-  if not len(corpus):
+  has_vectors = isinstance(corpus, np.ndarray) or is_sparse(corpus)
+  if not (corpus.shape[0] if has_vectors else len(corpus)):
     raise ConfigError('the corpus is empty: there is nothing to search')
-  if isinstance(corpus, np.ndarray):
+  if has_vectors:
     if message := describe_document_prompt(trained):
       warnings.warn(message, stacklevel=2)
     return search_vectors(trained, corpus, queries, top)
@@ -194,9 +199,12 @@ def describe_document_prompt(trained: models.LoadedModel | StaticVectors) -> str
 
 
 def search_vectors(
-    trained: models.LoadedModel | StaticVectors, vectors: np.ndarray,
+    trained: models.LoadedModel | StaticVectors, vectors: Any,
     queries: str | Sequence[str], top: int) -> list[list[Hit]]:
   """Find the vectors of documents that are nearest to queries; see `search`."""
+  if is_sparse(vectors) and isinstance(trained, models.LoadedModel):
+    from plm_jax.inference.sentence_vectors import with_sparse_vectors
+    trained = with_sparse_vectors(trained)
   query_vectors = encode(trained, queries, prompt='query')
   scores, numbers = find_nearest(query_vectors, vectors, top, similarity=trained.similarity)
   rows = zip(numbers.tolist(), scores.tolist(), strict=True)

@@ -14,6 +14,7 @@ from plm_jax.cli.options import command
 from plm_jax.errors import ConfigError
 from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
+from plm_jax.inference.sentence_vectors import with_sparse_vectors
 from plm_jax.inference.static_vectors import StaticVectors
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.sharding import MeshConfig
@@ -40,6 +41,9 @@ class EncodeConfig(ValidatedConfig):
   windows; off: see --cut"""
   stride: int = 0
   """tokens between the starts of consecutive windows; 0: three quarters of a window"""
+  sparse: bool = False
+  """sparse vectors (SPLADE) of a masked language model. A model that was trained for sparse vectors
+  gives them without this option"""
   prompt: str = 'own'
   """text before each text, by its name: query, document, or another one of the model. own: that of
   documents if the model was trained with one, or the default of a sentence-transformers folder;
@@ -58,24 +62,34 @@ def encode_command(
     mesh: MeshConfig = MeshConfig(1)) -> None:
   """Writes one vector per text of a file, or with --pooling=none one vector per token.
 
+  Sparse vectors (SPLADE) are written to .npz, which scipy.sparse.load_npz reads.
+
   Args:
     run: run folder or transformers checkpoint
     file: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
       .xz); tfds:NAME:SPLIT; or - for standard input
     output: file for the vectors: .npy; .npz with `vectors` and, for token vectors, `lengths`; or
-      .parquet
+      .parquet. Sparse vectors: .npz
     settings: layer and pooling
     mesh: devices over which a large model is split
   """
   ragged = settings.pooling == 'none'
   output_files.check_vector_output(output, ragged)
-  trained = static_vectors.load(run) or load_on_mesh(run, mesh)
+  trained: Any = static_vectors.load(run) or load_on_mesh(run, mesh)
+  is_loaded = isinstance(trained, LoadedModel)
+  if settings.sparse:
+    if not is_loaded or settings.pooling != 'own' or settings.layer != -1:
+      raise ConfigError('--sparse is for masked language models, without --pooling and --layer')
+    trained = with_sparse_vectors(trained)
+  makes_own = settings.pooling == 'own' and settings.layer == -1
+  is_sparse = makes_own and getattr(getattr(trained, 'task', None), 'is_sparse', False)
+  if is_sparse and not output.lower().endswith('.npz'):
+    raise ConfigError(f'--output of sparse vectors is .npz, got {output}')
   work = work_identity.identify_work(output, [file], trained, settings=settings, mesh=mesh)
   count = skipped = 0
-  is_loaded = isinstance(trained, LoadedModel)
   devices = models.mesh_context(trained) if is_loaded else contextlib.nullcontext()
   with (devices, progress.track('texts') as done,
-        partial_output.open_vectors(output, ragged, work) as out):
+        partial_output.open_vectors(output, ragged, work, is_sparse) as out):
     texts = inputs.read_texts(file, settings.column)
     for chunk in output_files.split_chunks(texts, inputs.chunk_rows()):
       count += len(chunk)

@@ -199,6 +199,25 @@ def write_vectors(output: str, vectors: np.ndarray, lengths: Sequence[int] | Non
       np.savez(file, vectors=vectors, lengths=np.array(lengths, np.int64))
 
 
+def write_sparse_vectors(
+    output: str, weights: np.ndarray, tokens: np.ndarray, lengths: Sequence[int], size: int
+) -> None:
+  """Write sparse vectors to a .npz file, which scipy.sparse.load_npz reads.
+
+  Args:
+    output: the file.
+    weights: of all texts.
+    tokens: token of each weight.
+    lengths: number of weights of each text.
+    size: size of the vocabulary.
+  """
+  from scipy import sparse
+  ends = np.cumsum([0, *lengths])
+  vectors = sparse.csr_array((weights, tokens, ends), (len(lengths), size))
+  with storage.atomic_writer(output) as file:
+    sparse.save_npz(file, vectors)
+
+
 def write_parquet(file: Any, vectors: np.ndarray, lengths: Sequence[int] | None) -> None:
   """Write vectors to a .parquet file; see `write_vectors`."""
   pa = importlib.import_module('pyarrow')

@@ -67,6 +67,9 @@ def evaluate_retrieval_command(
     depth: int = 100, reranker: str = '', output: str = '', batch: int = 32) -> None:
   """Evaluates retrieval on a data set in BEIR's layout: nDCG@10, MRR@10, MAP and recall.
 
+  For sparse vectors also the mean number of active dimensions, and the FLOPs: the expected number
+  of products per pair of a query and a document.
+
   Args:
     retriever: a model with text vectors (run folder, checkpoint, sentence-transformers folder), or
       bm25
@@ -82,12 +85,15 @@ def evaluate_retrieval_command(
   if own := len(data.queries.keys() & data.documents.keys()):
     print(f'{own:,} queries have the id of a document, which is left out of their ranking, as in '
           'BEIR')
-  found = retrieval.retrieve(retriever, data, depth)
+  sparsity: dict[str, float] = {}
+  found = retrieval.retrieve(retriever, data, depth, sparsity)
   if reranker:
     found = retrieval.rerank_found(reranker, data, found, batch)
   for name, value in retrieval.score_retrieval(data, found).items():
     shown = f'{name}_{depth}' if name in ('map', 'recall') else name
     print(f'{shown:18}{value:8.2f}')
+  for name, value in sparsity.items():
+    print(f'{name:18}{value:8.2f}')
   if output:
     with output_files.open_text(output) as write:
       for query, hits in found.items():

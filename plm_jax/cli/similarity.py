@@ -11,6 +11,7 @@ from plm_jax.api import retrieval, similarity, transfer
 from plm_jax.cli import inputs, options, output_files, partial_output, work_identity
 from plm_jax.cli.options import command
 from plm_jax.errors import ConfigError
+from plm_jax.metrics.nearest import stack_vectors
 from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import sources
 
@@ -75,7 +76,7 @@ def search_command(
   Args:
     run: run folder, checkpoint, or sentence-transformers folder
     corpus: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
-      .xz); tfds:NAME:SPLIT; or a .npy file with vectors from `encode`
+      .xz); tfds:NAME:SPLIT; or a file with vectors from `encode`: .npy, or .npz with sparse ones
     queries: queries, files of queries, or - for standard input with one query per line
     top: number of results per query
     output: file for the results (.jsonl). Default, or -: standard output
@@ -92,7 +93,7 @@ def search_command(
     raise ConfigError('there is no query: give one, a file of queries, or - for standard input')
   trained = similarity.load_encoder(run)
   texts: list[str] = []
-  if corpus.endswith('.npy'):
+  if corpus.endswith(('.npy', '.npz')):
     if message := similarity.describe_document_prompt(trained):
       print(message, file=sys.stderr)
     hits = similarity.search_vectors(trained, map_vectors(corpus), query_texts, top)
@@ -102,7 +103,7 @@ def search_command(
       raise SourceError(f'{corpus} has no texts')
     with progress.track('texts', len(texts)):
       # thousands of documents at a time
-      vectors = np.concatenate([
+      vectors = stack_vectors([
           similarity.encode(trained, chunk, tokens=tokens, prompt='document')
           for chunk in output_files.split_chunks(texts, inputs.CHUNK_ROWS)])
     hits = similarity.search_vectors(trained, vectors, query_texts, top)
@@ -172,8 +173,19 @@ def choose_candidates(
     yield numbers
 
 
-def map_vectors(file: str) -> np.ndarray:
-  """Memory-map the vectors of a .npy file; raise SourceError for a file without vectors."""
+def map_vectors(file: str) -> Any:
+  """Memory-map the vectors of a .npy file, or read the sparse ones of a .npz file.
+
+  Raises SourceError for a file without vectors.
+  """
+  if file.endswith('.npz'):
+    from scipy import sparse
+    try:
+      with storage.resolve_path(file).open('rb') as content:
+        return sparse.load_npz(content).tocsr()
+    except (OSError, ValueError, KeyError) as error:
+      raise SourceError(f'{file} holds no sparse vectors, which encode writes to .npz: {error}'
+                        ) from error
   try:
     found = np.load(storage.resolve_path(file), mmap_mode='r')
   except (OSError, ValueError) as error:

@@ -7,11 +7,13 @@ import pathlib
 
 import numpy as np
 import pytest
+from sentence_model import trained_of
 import tuned
 
 import plm_jax
 from plm_jax.api import similarity
 from plm_jax.cli import commands, encode, inputs, partial_output, predict
+from plm_jax.layers.splade import SpladeConfig
 from plm_jax.storage import checksums, journal
 from plm_jax.storage.lock import LockError
 from plm_jax.tasks.extractive_qa import AnswerPrediction, Candidate
@@ -31,8 +33,9 @@ COMMANDS = {
     'npz': ('encode', 'classification', 'x.txt', 'y.npz', '--pooling=none'),
     'parquet': ('encode', 'classification', 'x.txt', 'y.parquet'),
     'ragged parquet': ('encode', 'classification', 'x.txt', 'y.parquet', '--pooling=none'),
+    'sparse npz': ('encode', 'sparse', 'x.txt', 'y.npz'),
     'rerank': ('rerank', 'rerank', 'x.txt', 'y.jsonl')}
-QUICK = 'tsv', 'conll', 'npz', 'rerank'
+QUICK = 'tsv', 'conll', 'npz', 'sparse npz', 'rerank'
 CHUNKS = 4  # of seven rows, with two rows each
 
 
@@ -41,6 +44,7 @@ def models(tmp_path_factory):
   folder = tmp_path_factory.mktemp('tuned')
   for kind in ('classification', 'tagging', 'rerank'):
     plm_jax.export(tuned.trained(kind), folder / kind)
+  plm_jax.export(trained_of(SpladeConfig()), folder / 'sparse')
   return folder
 
 

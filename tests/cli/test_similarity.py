@@ -1,13 +1,17 @@
 """similar, search and distill as they are typed."""
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sentence_model import trained_of
 
 import plm_jax
 from plm_jax.cli import commands
 from plm_jax.layers.pooling import VectorConfig
+from plm_jax.layers.splade import SpladeConfig
 
 
 @pytest.fixture(scope='module')
@@ -54,7 +58,52 @@ def test_vectors_and_search(home, monkeypatch, capsys):
   assert np.load(home / 'static.npy').shape == (3, 8)
 
 
+def test_sparse_vectors_and_search(home, tmp_path, monkeypatch, capsys):
+  """Written to .npz, searched from there, and evaluated with their active dimensions."""
+  model = tmp_path / 'model'
+  plm_jax.export(trained_of(SpladeConfig()), model)
+  known = tmp_path / 'known.npz'
+  typed(monkeypatch, capsys, 'encode', model, home / 'texts.txt', '--output', known)
+  vectors, texts = sparse.load_npz(known), (home / 'texts.txt').read_text().splitlines()
+  expected = plm_jax.encode(model, texts)
+  np.testing.assert_array_equal(vectors.toarray(), expected.toarray())
+  for corpus in (home / 'texts.txt', known):
+    found = json.loads(typed(monkeypatch, capsys, 'search', model, corpus, texts[1], '--top=2'))
+    assert found['hits'][0]['number'] == 1 and len(found['hits']) == 2
+  assert typed(monkeypatch, capsys, 'similar', model, 'ana', 'ana').startswith('1.0000')
+  # A masked language model that nothing says is sparse.
+  plain = shutil.copytree(model, tmp_path / 'plain')
+  (plain / 'modules.json').unlink()
+  typed(monkeypatch, capsys, 'encode', plain, home / 'texts.txt', '--sparse', '--output',
+        tmp_path / 'plain.npz')
+  np.testing.assert_allclose(
+      sparse.load_npz(tmp_path / 'plain.npz').toarray(), expected.toarray(), atol=1e-5)
+  hits = json.loads(typed(monkeypatch, capsys, 'search', plain, known, texts[1], '--top=1'))['hits']
+  assert hits[0]['number'] == 1
+  for args, said in (((model, home / 'texts.txt', '--output=x.npy'), 'sparse vectors is .npz'),
+                     ((home / 'model', home / 'texts.txt', '--sparse', '--output=x.npz'),
+                      'sparse vectors are made by a masked language model'),
+                     ((plain, home / 'texts.txt', '--sparse', '--layer=1', '--output=x.npz'),
+                      '--sparse is for masked language models')):
+    with pytest.raises(SystemExit, match=said):
+      typed(monkeypatch, capsys, 'encode', *args)
+  (tmp_path / 'qrels').mkdir()
+  for name, rows in (('corpus', texts), ('queries', texts[:2])):
+    lines = [json.dumps({'_id': f'{name} {text}', 'text': text}) for text in rows]
+    (tmp_path / f'{name}.jsonl').write_text('\n'.join(lines) + '\n')
+  judged = [f'queries {text}\tcorpus {text}\t1\n' for text in texts[:2]]
+  (tmp_path / 'qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(judged))
+  out = typed(monkeypatch, capsys, 'evaluate-retrieval', model, tmp_path)
+  assert re.search(r'ndcg_10 +100\.00', out)
+  found = expected.toarray() > 0
+  for name, value in (('query_dimensions', found[:2].sum(1).mean()),
+                      ('document_dimensions', found.sum(1).mean()),
+                      ('flops', found[:2].mean(0) @ found.mean(0))):
+    assert f'{name:18}{value:8.2f}' in out
+
+
 @pytest.mark.parametrize(('args', 'said'), [
+    (('search', 'model', 'bad.npz', 'a'), 'holds no sparse vectors'),
     (('similar', 'model', 'alone'), "'alone' is no file of pairs: give two texts, or a file"),
     (('similar', 'model', 'texts.txt'),
      'a row has a text alone: there is nothing that it is compared with'),
@@ -64,6 +113,7 @@ def test_vectors_and_search(home, monkeypatch, capsys):
     (('similar', 'model', 'texts.txt', 'a'), 'is a file, and texts are compared')])
 def test_wrong_inputs_of_comparisons_are_refused(args, said, home, monkeypatch):
   (home / 'bad.npy').write_bytes(b'no array')
+  (home / 'bad.npz').write_bytes(b'no array')
   (home / 'empty.txt').write_text('')
   (home / 'gaps.txt').write_text('a\n\nb\n')
   monkeypatch.chdir(home)
