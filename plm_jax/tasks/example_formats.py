@@ -308,7 +308,7 @@ class Regression(SequenceFormat):
   name = 'regression'
   columns = Columns(
       'sentence|text|review|content|title',
-      label='label|score|similarity|relatedness|labels|is_duplicate')
+      label='score|label|similarity|relatedness|labels|is_duplicate')
   measures = ('pearson', 'spearman')
   has_class_names = False
   mistakes_title = 'Largest errors'

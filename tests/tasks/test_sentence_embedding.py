@@ -265,6 +265,14 @@ def test_pairs_that_measure_may_call_their_similarity_as_it_is(tmp_path):
     assert [example.label for example in found.examples] == [2.5, 0.5]
 
 
+@pytest.mark.parametrize('name', ['embedding', 'sbert_sts'])
+def test_built_in_pairs_are_measured_by_their_score(name):
+  """They have a class under `label` too."""
+  config = finetune.recipe(name, scale='test')
+  found = read_examples(config.objective, list(config.data.dev), 'dev', config.data)
+  assert {example.label for example in found.examples} == {0.0, 2.5, 5.0}
+
+
 def test_a_query_with_several_positives_counts_once_and_does_not_find_itself():
   """The queries are q, with b and c, and b, with c; b is left out of the ranking for itself."""
   vectors = {'q': [1, 0], 'b': [0.6, 0.8], 'c': [-1, 0.1]}
