@@ -44,7 +44,7 @@ from plm_jax.sources.lines import SourceError
 from plm_jax.sources.source_files import EXPECTED_SOURCE
 from plm_jax.storage import lock
 from plm_jax.storage.digests import digest_json
-from plm_jax.tokenizers import sentence_piece, wordpiece
+from plm_jax.tokenizers import sentencepiece_training, wordpiece
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[WindowRule] = (),
@@ -273,7 +273,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   texts = sample.watch(texts)
   if config.exact and config.kind.startswith('sentencepiece'):  # its pieces have no line breaks
     texts = itertools.chain.from_iterable(text.split('\n') for text in texts)
-  coverage = config.coverage or sentence_piece.COVERAGE
+  coverage = config.coverage or sentencepiece_training.COVERAGE
   if config.kind == 'wordpiece':
     accents = None if config.strip_accents else False
     normalization = tokenizers.BertNormalization(config.lowercase, accents)

@@ -38,8 +38,8 @@ from plm_jax.tokenizers.sentence_piece import (
     AlbertNormalization,
     Layout,
     SentencePiece,
-    train_sentencepiece,
 )
+from plm_jax.tokenizers.sentencepiece_training import train_sentencepiece
 from plm_jax.tokenizers.tokenizer_json import TokenizerJson
 from plm_jax.tokenizers.whole_words import WordTokenizer, is_word_list, train_word_tokenizer
 from plm_jax.tokenizers.word_bpe import WORD_END, WordBPE, train_word_bpe

@@ -21,7 +21,8 @@ from plm_jax.tokenizers.contract import (
     read_config,
     read_option,
 )
-from plm_jax.tokenizers.sentence_piece import COVERAGE, SentencePiece, train_sentencepiece
+from plm_jax.tokenizers.sentence_piece import SentencePiece
+from plm_jax.tokenizers.sentencepiece_training import COVERAGE, train_sentencepiece
 
 FairseqLayout = Literal['mbart', 'mbart50', 'xlm-r']
 

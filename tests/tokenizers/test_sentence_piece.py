@@ -16,6 +16,7 @@ from plm_jax.tokenizers import (
     SentencePiece,
     TokenizerError,
     sentence_piece,
+    sentencepiece_training,
     train_fairseq_sentencepiece,
     train_sentencepiece,
 )
@@ -362,9 +363,9 @@ def test_long_lines_are_learnt_from():
   trained = train_sentencepiece([thai, 'x y'], 40)
   assert len(trained.encode('บ้านสวย')) <= 5 and trained.vocab.unk not in trained.encode(thai)
   assert 'o' in ''.join(train_sentencepiece(['foo \u2585 bar', 'x y'], 60).pieces)
-  assert ''.join(sentence_piece.split_for_training(line)) == line
-  assert [*sentence_piece.split_for_training('a b')] == ['a b']
-  assert all(len(part.encode()) <= 1 << 16 for part in sentence_piece.split_for_training(thai))
+  assert ''.join(sentencepiece_training.split_for_training(line)) == line
+  assert [*sentencepiece_training.split_for_training('a b')] == ['a b']
+  assert all(len(part.encode()) <= 1 << 16 for part in sentencepiece_training.split_for_training(thai))
 
 
 def test_accents_can_be_kept_by_albert():
