@@ -9,7 +9,7 @@ b' is encoded as at the beginning of a line, that of ' A b' as in the middle of 
 a sentence the space that preceded it in its paragraph, so records hold the ids of the whole
 paragraph, and those of released models for a line.
 """
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import functools
 import itertools
 import json
@@ -143,11 +143,36 @@ class ByteBPE(LibraryTokenizer):
     return b''.join(self._token_bytes[i] for i in ids).decode(errors='replace')
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per token [V], 1 for a special token."""
-    lengths = np.array([len(content) for content in self._token_bytes])
-    lengths[list(self.vocab.specials)] = 1
-    return lengths
+  def token_bytes(self) -> list[bytes]:
+    """Bytes of each token [V], which may be a part of a character; b'' for special tokens."""
+    specials = {self.ids[name] for name in self.special_tokens}
+    return [b'' if i in specials else content for i, content in enumerate(self._token_bytes)]
+
+  def split_words(self, text: str) -> list[str]:
+    """Split a text into words, with the space before them, as encoding does."""
+    words = self._words.pre_tokenizer.pre_tokenize_str(text)
+    return [token_bytes(word).decode(errors='replace') for word, _ in words]
+
+  def extend(self, words: Sequence[str]) -> 'ByteBPE':
+    """Return a tokenizer with more words as tokens, made by merges after those that there are.
+
+    A merge makes a new token, never one of the old ones, so a word changes only where it gets a new
+    token. Parts of the new words are tokens, too: a merge joins two tokens.
+
+    Raises:
+      TokenizerError: a word is several words to this tokenizer.
+    """
+    library = self._words
+    for word in words:
+      if len(library.pre_tokenizer.pre_tokenize_str(word)) != 1:
+        raise TokenizerError(f'{abbreviate(word)} is not one word to this tokenizer, so it cannot '
+                             'be a token')
+    parts = [encoding.tokens for encoding in library.encode_batch(list(words))]
+    merges = learn_merges(parts, {}, lambda left, right: (left, right), self.ids)
+    ids = dict(self.ids)
+    for merge in merges:
+      ids.setdefault(''.join(merge), len(ids))
+    return ByteBPE(ids, self.merges + merges, *self._arguments[2:])
 
   @property
   def special_tokens(self) -> list[str]:
@@ -180,7 +205,7 @@ class ByteBPE(LibraryTokenizer):
   @functools.cached_property
   def _words(self) -> tokenizers.Tokenizer:
     """The library's tokenizer without the space before a text: words have theirs."""
-    return assemble(self.ids, self.merges, prefix=False)
+    return assemble(self.ids, self.merges, prefix=False, split=self.split)
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
@@ -231,6 +256,42 @@ def train_byte_bpe(
   learned_tokens = sorted(model['vocab'], key=model['vocab'].__getitem__)
   tokens = list(first_tokens) + learned_tokens + [last_token]
   return ByteBPE({token: i for i, token in enumerate(tokens)}, parse_merges(model['merges']))
+
+
+def learn_merges(
+    words: Iterable[Sequence[str]], ranks: dict[Any, int], key: Callable[[str, str], Any],
+    blocked: Container[str] = ()) -> list[tuple[str, str]]:
+  """Learn merges that make each of several words one token, one word after the other.
+
+  Merges of earlier words come first, so they also apply to later ones. A word needs no other merges
+  after those that made it one token.
+
+  Args:
+    words: the tokens that each word has now.
+    ranks: merges that there are, by `key`; new ones are added.
+    key: of a merge, from its two tokens.
+    blocked: tokens that no new merge may make; a word for which all merges would is left as it is.
+
+  Returns:
+    The new merges.
+  """
+  merges = []
+  for word in words:
+    parts = list(word)
+    while len(parts) > 1:
+      pairs = list(itertools.pairwise(parts))
+      known = [n for n, pair in enumerate(pairs) if key(*pair) in ranks]
+      if known:
+        n = min(known, key=lambda n: ranks[key(*pairs[n])])
+      else:
+        free = (n for n, pair in enumerate(pairs) if ''.join(pair) not in blocked)
+        n = next(free, -1)
+        if n < 0:
+          break
+        ranks[key(*pairs[n])] = len(ranks)
+        merges.append(pairs[n])
+      parts[n:n + 2] = [''.join(pairs[n])]
+  return merges
 
 
 def assemble(

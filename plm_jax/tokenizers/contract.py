@@ -142,10 +142,37 @@ class Tokenizer(abc.ABC):
     ids, lengths, _ = self.encode_with_offsets(texts)
     return ids, lengths
 
+  def split_words(self, text: str) -> list[str]:
+    """Split a text into words that `extend` can make tokens of."""
+    del text
+    raise self._cannot_extend()
+
+  def extend(self, words: Sequence[str]) -> 'Tokenizer':
+    """Return a tokenizer with more words as tokens, after the tokens of text that there are.
+
+    Texts without a new token in them have the same tokens as before.
+
+    Raises:
+      TokenizerError: the vocabulary of this kind of tokenizer cannot be extended.
+    """
+    del words
+    raise self._cannot_extend()
+
+  def _cannot_extend(self) -> TokenizerError:
+    return TokenizerError(
+        f'the vocabulary of this tokenizer ({type(self).__name__}, {self.kind}) cannot be '
+        'extended: expected WordPiece, byte-level BPE or a SentencePiece model')
+
   @functools.cached_property
   def starts_word(self) -> np.ndarray:
     """Whether a token starts a word: bool [V]."""
     return np.ones(len(self.pieces), bool)
+
+  @property
+  def token_bytes(self) -> list[bytes]:
+    """UTF-8 text of each token [V], with the space that belongs to it; b'' for special tokens."""
+    specials = set(self.vocab.specials)
+    return [b'' if i in specials else piece.encode() for i, piece in enumerate(self.pieces)]
 
   @property
   def byte_lengths(self) -> np.ndarray:
@@ -153,9 +180,7 @@ class Tokenizer(abc.ABC):
 
     A special token counts as one byte, the line break that it replaces.
     """
-    lengths = np.array([len(piece.encode()) for piece in self.pieces])
-    lengths[list(self.vocab.specials)] = 1
-    return lengths
+    return np.array([len(content) or 1 for content in self.token_bytes])
 
   @property
   def hash(self) -> str:

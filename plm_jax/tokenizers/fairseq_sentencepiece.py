@@ -54,6 +54,7 @@ class FairseqSentencePiece(Tokenizer):
   """
 
   kind = 'sentencepiece-languages'
+  layout: FairseqLayout
   keeps_leading_space = False
 
   def __init__(
@@ -132,10 +133,16 @@ class FairseqSentencePiece(Tokenizer):
     return self._plain.decode(self._model_ids[int(i)] for i in ids if int(i) in self._model_ids)
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per token [V], 1 for a special token."""
-    added = len(self.languages) + 1
-    return np.concatenate([np.ones(4, int), self._plain.byte_lengths[3:], np.ones(added, int)])
+  def token_bytes(self) -> list[bytes]:
+    return [b''] * 4 + self._plain.token_bytes[3:] + [b''] * (len(self.languages) + 1)
+
+  def split_words(self, text: str) -> list[str]:
+    return self._plain.split_words(text)
+
+  def extend(self, words: Sequence[str]) -> 'FairseqSentencePiece':
+    """Return `SentencePiece.extend`; languages and the mask come after the new tokens."""
+    return FairseqSentencePiece(
+        self._plain.extend(words).model, self.source or 'en_XX', self.target, self.layout)
 
   @property
   def specials(self) -> tuple[int, ...]:

@@ -111,12 +111,8 @@ class ByteTokenizer(Tokenizer):
     return bytes(b for b in numbers if 0 <= b < 256).decode(errors='ignore')
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """Bytes per token [V]: 1, and of <extra_id_0> and the like the length of the name."""
-    lengths = np.ones(len(self.pieces), int)
-    num_bytes = len(SPECIALS) + 256
-    lengths[num_bytes:] = [len(token) for token in self.pieces[num_bytes:]]
-    return lengths
+  def token_bytes(self) -> list[bytes]:
+    return [b''] * len(SPECIALS) + [bytes([b]) for b in range(256)] + [b''] * self.extra
 
   def _files(self) -> dict[str, bytes]:
     config = {'kind': self.kind, 'tokenizer_class': HF_CLASS, 'extra_ids': self.extra}

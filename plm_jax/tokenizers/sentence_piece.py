@@ -3,6 +3,8 @@ from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
 import itertools
+import math
+import operator
 import re
 import string
 from typing import Any, Literal
@@ -14,6 +16,7 @@ from tokenizers import normalizers
 
 from plm_jax import storage, unicode_words
 from plm_jax.errors import parse_errors_as
+from plm_jax.tokenizers.byte_bpe import learn_merges
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
     GLM_TOKENS,
@@ -187,15 +190,12 @@ class SentencePiece(Tokenizer):
     return self._processor.decode([int(i) for i in ids if i < self._processor.vocab_size()])
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per token [V], including the space of '▁'; 1 for a special token or a byte."""
-    lengths = np.ones(len(self.pieces), int)
-    for i, token in enumerate(self.pieces):
-      if i not in self.vocab.specials and not BYTE_TOKEN.fullmatch(token):
-        lengths[i] = len(token.replace('▁', ' ').encode())
-    return lengths
+  def token_bytes(self) -> list[bytes]:
+    """UTF-8 text of each token [V], with the space of '▁'; b'' for special tokens."""
+    return [b'' if self.is_special(i) else parse_token(token)
+            for i, token in enumerate(self.pieces)]
 
-  @property
+  @functools.cached_property
   def sentinels(self) -> range:
     """Ids of T5's sentinels, the first sentinel first; empty without sentinels."""
     first = last = self.vocab.sentinel
@@ -207,6 +207,44 @@ class SentencePiece(Tokenizer):
     """Return whether a token stands for no text: control tokens, the unknown token, sentinels."""
     return (i >= self._processor.vocab_size() or self._processor.is_control(i)
             or self._processor.is_unknown(i) or i in self.vocab.specials or i in self.sentinels)
+
+  def split_words(self, text: str) -> list[str]:
+    """Split a text into its words after spaces, normalized, without the punctuation after them."""
+    return WORD.findall(self._processor.normalize(self._normalize(text)))
+
+  def extend(self, words: Sequence[str]) -> 'SentencePiece':
+    """Return a tokenizer with more words as tokens.
+
+    In a unigram model, the score of a new token is a little higher than the best segmentation of
+    its text, and not below all others, so the score of unknown characters stays. The segmentation
+    of a text without new tokens in it is then the best as before. In a BPE model, new tokens are
+    merged after all others; parts of new words are tokens, too.
+    """
+    proto = self._proto()
+    trainer, known = proto.trainer_spec, {piece.piece for piece in proto.pieces}
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
+    lowest = min(scores.values())
+    tokens = {self._processor.normalize(self._normalize(word)): None for word in words}
+    added: dict[str, float] = {}
+    if trainer.model_type == trainer.UNIGRAM:
+      for token in sorted(tokens.keys() - known, key=lambda token: (len(token), token)):
+        best = [0.0] + [-math.inf] * len(token)  # scores of the best segmentations of its prefixes
+        for start, end in itertools.combinations(range(len(best)), 2):
+          best[end] = max(best[end], best[start] + scores.get(token[start:end], -math.inf))
+        added[token] = scores[token] = max(best[-1] + SCORE_MARGIN, lowest)
+    elif trainer.model_type == trainer.BPE:
+      order = sorted(scores, key=lambda token: -scores[token])
+      ranks: dict[Any, int] = {token: n for n, token in enumerate(order)}
+      parts = [[self.pieces[i] for i in ids] for ids in self.encode_batch(words)
+               if not any(map(self._processor.is_byte, ids))]
+      merges = learn_merges(parts, ranks, operator.add)
+      added = {left + right: lowest - 1 - n for n, (left, right) in enumerate(merges)}
+    else:
+      raise self._cannot_extend()
+    for token in sorted(added, key=added.__getitem__, reverse=True):
+      proto.pieces.add(piece=token, score=added[token])
+    trainer.vocab_size = len(proto.pieces)
+    return SentencePiece(proto.SerializeToString(), self.text, len(self.sentinels))
 
   def unigram_model(self) -> tuple[list[str], list[float], bytes]:
     """Return the model's tokens, scores and precompiled character map, for other libraries.
@@ -325,6 +363,17 @@ class SentencePiece(Tokenizer):
             for i, token in enumerate(self.pieces) if self.is_special(i)}
 
 
+def parse_token(token: str) -> bytes:
+  r"""Return the text of a token in UTF-8, or its byte.
+
+  >>> parse_token('▁the'), parse_token('<0x0A>')
+  (b' the', b'\n')
+  """
+  if BYTE_TOKEN.fullmatch(token):
+    return bytes.fromhex(token[3:5])
+  return token.replace('▁', ' ').encode()
+
+
 def starts_albert_word(token: str) -> bool:
   """Return whether `token` starts a word of ALBERT's n-grams.
 
@@ -338,5 +387,7 @@ def starts_albert_word(token: str) -> bool:
 NORMALIZED_UNITS = re.compile("``|''|.", re.DOTALL)  # what `AlbertNormalization` normalizes as one
 BYTE_TOKEN = re.compile('<0x[0-9A-F]{2}>')
 SENTINEL_TOKEN = re.compile(r'^▁?<extra_id_\d+>$')
+WORD = re.compile('(?<=▁)' + unicode_words.letters_pattern(without=''))
+SCORE_MARGIN = 0.1  # of a new token above its best segmentation, much more than rounding errors
 ALBERT_PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 ALBERT_INNER_CHARACTERS = ALBERT_PUNCTUATION | frozenset(string.ascii_lowercase)

@@ -26,7 +26,12 @@ from plm_jax.tokenizers.contract import (
     config_bytes,
 )
 from plm_jax.tokenizers.long_text import LibraryTokenizer
-from plm_jax.tokenizers.sentence_piece import BYTE_TOKEN, SENTINEL_TOKEN, starts_albert_word
+from plm_jax.tokenizers.sentence_piece import (
+    BYTE_TOKEN,
+    SENTINEL_TOKEN,
+    parse_token,
+    starts_albert_word,
+)
 from plm_jax.tokenizers.wordpiece import remove_chinese_spaces
 
 TOKENIZER_FILE = 'tokenizer.json'
@@ -107,9 +112,9 @@ class TokenizerJson(LibraryTokenizer):
     return remove_chinese_spaces(text) if self.kind == 'wordpiece' else text
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per token [V], including its space; 1 for a special token or a byte."""
-    return np.array([self._byte_length(n) for n in range(len(self.pieces))])
+  def token_bytes(self) -> list[bytes]:
+    """UTF-8 text or byte of each token [V], with its space; b'' for special tokens."""
+    return [self._parse_token(n) for n in range(len(self.pieces))]
 
   @property
   def sentinels(self) -> range:
@@ -191,19 +196,15 @@ class TokenizerJson(LibraryTokenizer):
       return starts_albert_word(token)
     return token.startswith('▁') or unicode_words.starts_word(token)
 
-  def _byte_length(self, n: int) -> int:
+  def _parse_token(self, n: int) -> bytes:
     token = self.pieces[n]
     if n in self.vocab.specials or n in self._silent_ids:
-      return 1
-    if self.kind == 'sentencepiece' and BYTE_TOKEN.fullmatch(token):
-      return 1
+      return b''
     if self.kind == 'byte_bpe' or n >= self._model_size:
-      return len(self._token_bytes[n])
-    if self.kind == 'wordpiece' and token.startswith('##'):
-      return len(token.encode()) - 2
+      return self._token_bytes[n]
     if self.kind == 'wordpiece':
-      return len(token.encode()) + 1  # with the space before a word
-    return len(token.replace('</w>', ' ').replace('▁', ' ').encode())
+      return (token[2:] if token.startswith('##') else f' {token}').encode()
+    return parse_token(token.replace('</w>', ' '))
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:

@@ -136,11 +136,10 @@ class WordTokenizer(Tokenizer):
     return rows[inverse].reshape(np.shape(ids) + (longest,))
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per word [V], including the space before it; 1 for a special word."""
-    lengths = np.array([len(word.encode()) + 1 for word in self.pieces])
-    lengths[:len(SPECIALS)] = 1
-    return lengths
+  def token_bytes(self) -> list[bytes]:
+    """UTF-8 text of each word [V], with the space before it; b'' for special words."""
+    words = [f' {word}'.encode() for word in self.pieces[len(SPECIALS):]]
+    return [b''] * len(SPECIALS) + words
 
   def _files(self) -> dict[str, bytes]:
     config = {'kind': self.kind, 'signs': self.punctuation}

@@ -83,11 +83,11 @@ class WordBPE(LibraryTokenizer):
     return ''.join(self.pieces[int(i)] for i in ids).replace(SUFFIX, ' ').strip()
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per token [V], including the space after a word; 1 for a special token."""
-    lengths = np.array([len(token.replace(SUFFIX, ' ').encode()) for token in self.pieces])
-    lengths[list(self.vocab.specials)] = 1
-    return lengths
+  def token_bytes(self) -> list[bytes]:
+    """UTF-8 text of each token [V], with the space after a word; b'' for special tokens."""
+    specials = set(self.vocab.specials)
+    return [b'' if i in specials else token.replace(SUFFIX, ' ').encode()
+            for i, token in enumerate(self.pieces)]
 
   def assemble(self) -> tokenizers.Tokenizer:
     """Build the library's tokenizer, including special tokens."""

@@ -125,12 +125,21 @@ class WordPiece(LibraryTokenizer):
     return remove_chinese_spaces(text)
 
   @property
-  def byte_lengths(self) -> np.ndarray:
-    """UTF-8 bytes per token [V], including the space before a word; 1 for a special token."""
-    lengths = np.array([len(token.encode()) for token in self.pieces])
-    lengths += np.where(self.starts_word, 1, -2)  # a space; '##'
-    lengths[list(self.vocab.specials)] = 1
-    return lengths
+  def token_bytes(self) -> list[bytes]:
+    """UTF-8 text of each token [V], with the space before a word; b'' for special tokens."""
+    texts = [f' {token}' if starts else token[2:]
+             for token, starts in zip(self.pieces, self.starts_word, strict=True)]
+    specials = set(self.vocab.specials)
+    return [b'' if i in specials else text.encode() for i, text in enumerate(texts)]
+
+  def split_words(self, text: str) -> list[str]:
+    """Split a text into words and punctuation, as encoding does."""
+    normal = self.text.build_normalizer().normalize_str(text)
+    return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]
+
+  def extend(self, words: Sequence[str]) -> 'WordPiece':
+    """Return a tokenizer with more words as tokens; only words that begin with them change."""
+    return WordPiece([*self.pieces, *words], self.text)
 
   @property
   def specials(self) -> list[str]:

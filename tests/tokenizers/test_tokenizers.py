@@ -1,8 +1,10 @@
 """All tokenizers: every way to encode a text gives the same ids, also in threads; damaged files are
 read, or refused with one message that names them."""
+from collections import Counter
 import concurrent.futures
 import functools
 import importlib.util
+import itertools
 import json
 import pathlib
 import pickle
@@ -15,12 +17,13 @@ import unicodedata
 import mutate
 import numpy as np
 import pytest
+from scripts_text import sentences
 from tokenizer_kinds import KINDS, some_texts
 
 from plm_jax import tokenizers
 from plm_jax.conversion import ConvertError, tokenizer_files
 from plm_jax.preparation import word_segmentation
-from plm_jax.tokenizers import TokenizerError, long_text
+from plm_jax.tokenizers import TokenizerError, byte_bpe, long_text
 
 
 def by_category() -> dict[str, list[str]]:
@@ -231,3 +234,67 @@ def test_jieba_in_threads_and_with_a_list_of_words(tmp_path):
   results = in_threads(lambda n: [(plain if n % 2 else listed)(text) for _ in range(20)],
                        range(THREADS))
   assert all(some == [before if n % 2 else listed(text)] * 20 for n, some in enumerate(results))
+
+
+SCRIPTS = ('latin', 'cyrillic', 'arabic', 'devanagari', 'chinese')
+EXTENSIBLE = {
+    'wordpiece': lambda texts: tokenizers.train_wordpiece(texts, 500),
+    'byte BPE': lambda texts: tokenizers.train_byte_bpe(texts, 500),
+    'unigram': lambda texts: tokenizers.train_sentencepiece(texts, 300),
+    'unigram of T5': lambda texts: tokenizers.train_sentencepiece(texts, 400, layout='t5'),
+    'BPE of LLaMA': lambda texts: tokenizers.train_sentencepiece(texts, 550, 'bpe', layout='llama'),
+    'XLM-R': lambda texts: tokenizers.train_fairseq_sentencepiece(texts, 300, layout='xlm-r')}
+
+
+@pytest.mark.parametrize('kind', EXTENSIBLE)
+def test_an_extended_vocabulary_changes_only_texts_with_new_tokens(kind, tmp_path):
+  """Half of the sentences train the vocabulary, words of the other half extend it: each becomes one
+  token, and a text in which no new token occurs is encoded as before."""
+  texts = list(itertools.chain.from_iterable(sentences(name, 80) for name in SCRIPTS))
+  before = EXTENSIBLE[kind](texts[::2])
+  counts = Counter(itertools.chain.from_iterable(map(before.split_words, texts[1::2])))
+  words = [word for word in counts if len(before.encode(word)) > 1
+           and before.vocab.unk not in before.encode(word) and word.strip()][:40]
+  after = before.extend(words)
+  assert len(words) == 40 and [len(after.encode(word)) for word in words] == [1] * 40
+  after.save(tmp_path)
+  assert tokenizers.load(tmp_path).pieces == after.pieces
+
+  ids, more = before.encode_batch(texts), after.encode_batch(texts)
+  new = set(after.pieces) - set(before.pieces)
+  same = 0
+  for text, old_ids, new_ids in zip(texts, ids, more, strict=True):
+    old_pieces, pieces = ([tokenizer.pieces[i] for i in found] for tokenizer, found in (
+        (before, old_ids), (after, new_ids)))
+    assert before.decode(old_ids) == after.decode(new_ids)
+    if kind in ('byte BPE', 'BPE of LLaMA'):
+      assert before.decode(old_ids).strip() == text
+    assert len(new & set(pieces)) or pieces == old_pieces
+    same += pieces == old_pieces
+  assert 20 < same < len(texts) - 20
+
+
+def test_byte_bpe_merges_make_no_old_token():
+  """'abc' is an old token that no merge of a word 'xabc' makes: it is x|a|bc before."""
+  alphabet = {character: n for n, character in enumerate(byte_bpe.ALPHABET)}
+  ids = alphabet | {token: 256 + n for n, token in enumerate(('bc', 'ab', 'abc'))}
+  before = tokenizers.ByteBPE(ids, [('b', 'c'), ('a', 'b'), ('ab', 'c')])
+  assert [before.pieces[i] for i in before.encode('abc xabc')] == ['a', 'bc', '▁', 'x', 'a', 'bc']
+  after = before.extend(['xabc', 'abc'])
+  assert after.merges[3:] == [('x', 'a'), ('xa', 'bc')]
+  assert [after.pieces[i] for i in after.encode('abc xabc')] == ['a', 'bc', '▁', 'xabc']
+  with pytest.raises(TokenizerError, match=r"'two words' is not one word"):
+    before.extend(['two words'])
+
+
+def test_unigram_scores_stay_between_the_old_ones():
+  """So the score of unknown characters, which depends on the lowest, stays."""
+  before = tokenizers.train_sentencepiece(sentences('greek', 200), 60)
+  first = before.vocab.size
+  after = before.extend(['νησάκι', 'Αθήνα', 'νησάκιΑθήνανησάκιΑθήνα'])
+  pieces = after.unigram_model()
+  old, new = before.unigram_model()[1], pieces[1][first:]
+  assert pieces[0][first:] == ['▁Αθήνα', '▁νησάκι', '▁νησάκιΑθήνανησάκιΑθήνα']
+  assert min(old) <= min(new) and max(new) < 0
+  assert after.encode('η νησάκι κ@ι') == (
+      before.encode('η') + [first + 1] + before.encode('κ@ι'))
