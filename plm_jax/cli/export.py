@@ -107,7 +107,7 @@ def expand_vocab_command(
   """Writes a checkpoint with words of a domain added to its vocabulary (vocabulary expansion).
 
   Args:
-    run: run folder or checkpoint with a WordPiece tokenizer
+    run: run folder or checkpoint; its tokenizer is WordPiece, byte-level BPE or SentencePiece
     text: text of the domain: files, globs or folders
     out: folder for the checkpoint, for --warm-start; it must not exist yet
     output: same as the OUTPUT argument
@@ -117,11 +117,13 @@ def expand_vocab_command(
   """
   out = options.choose_output(out, output)
   trained = models.load(run)
-  tokenizer = vocabulary_expansion.require_wordpiece(trained)
+  tokenizer = vocabulary_expansion.require_tokenizer(trained)
   found = vocabulary_expansion.find_new_words(
       text_sources.read_texts(text), tokenizer, words, least)
   grown = vocabulary_expansion.expand_vocabulary(trained, found)
   models.export(grown, out)
-  listed = ', '.join(found[:5]) + (', ...' if len(found) > 5 else '')
-  print(f'{len(found)} words more, {listed}: give --warm-start={out} '
+  listed = ', '.join(map(str.strip, found[:5])) + (', ...' if len(found) > 5 else '')
+  added = vocabulary_expansion.require_tokenizer(grown).vocab.size - tokenizer.vocab.size
+  parts = f' and {added - len(found)} parts of them' if added > len(found) else ''
+  print(f'{len(found)} words{parts} more, {listed}: give --warm-start={out} '
         f'--model.vocab={grown.model.vocab}')

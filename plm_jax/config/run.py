@@ -204,7 +204,8 @@ class RunConfig(ValidatedConfig):
 
   limits = intervals(seed='[0, 4294967295]')
   counts_with: ClassVar = dict.fromkeys(
-      ('tuning.expand', 'tuning.moments', 'tuning.reinitialize'), ('warm_start', None))
+      ('tuning.expand', 'tuning.moments', 'tuning.reinitialize', 'tuning.vocabulary'),
+      ('warm_start', None))
 
   name: str
   """name of the run"""

@@ -24,6 +24,11 @@ class TuningConfig(ValidatedConfig):
   each weight along its axes from the middle, and layer i of N starts from layer round(i n / N) of
   the n layers of the smaller model (ModernBERT large: Warner et al. 2024, section 2.2). Models of
   the same size are copied either way."""
+  vocabulary: Literal['mean', 'focus'] = 'mean'
+  """How pre-training that starts from a model with another tokenizer initializes token embeddings
+  and output weights. Tokens of both vocabularies are copied. Others start from the mean of the
+  tokens of their text (`mean`), or from a mixture of copied tokens by the similarity of fastText
+  vectors, which are trained on the text first (`focus`: FOCUS, Dobler and de Melo 2023)."""
   moments: bool = False
   """Whether a warm start also takes over the moments of Adam and the number of its updates: from a
   run, or from a checkpoint of Composer (a file .pt next to the config.json and the tokenizer of the

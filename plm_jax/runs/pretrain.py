@@ -65,8 +65,11 @@ def prepare_pretraining(
     notes.append(f'the recipe has a mesh of {config.mesh.fsdp} fsdp x {config.mesh.tensor} '
                  f'tensor, for its pod; here it is {shape}')
 
+  def token_vectors():
+    from plm_jax.word_vectors.token_vectors import train_token_vectors  # most runs need none
+    return train_token_vectors(folders, tokenizer)
   def open_feed(mesh):
-    feed = TextFeed(config, folders, tokenizer, mesh, name_steps)
+    feed = TextFeed(config, folders, tokenizer, mesh, name_steps, token_vectors)
     if config.scale != 'test' and (
         epochs := mean_epochs(config.train.phases, feed.pipelines)) > 100:
       print_on_leader(f'warning: this run reads its text {epochs:,.0f} times, and more than 40 '

@@ -9,6 +9,7 @@
     evaluate              metrics on held-out text, and the best checkpoint by one of them
     run_metrics, writers  where metrics are written
     vocabulary_expansion  larger models from smaller ones
+    vocabulary_replacement  token embeddings for another tokenizer
 
 The loop knows no model and no objective by name.
 """

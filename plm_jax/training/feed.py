@@ -39,6 +39,9 @@ class Feed(abc.ABC):
 
   named_steps: Mapping[int, Sequence[str]] = types.MappingProxyType({})
   """number of steps -> names of the checkpoints to keep then"""
+  token_vectors: Callable[[], np.ndarray] | None = None
+  """trains vectors of the tokens [V, D] on the text, for a run that starts from a model with
+  another tokenizer; None: there is no text"""
 
   @abc.abstractmethod
   def first_window(self) -> dict[str, Any]:
@@ -100,7 +103,8 @@ class TextFeed(Feed):
   """Windows of token records, one folder per corpus, all made with `tokenizer`."""
 
   def __init__(self, config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer,
-               mesh, name_steps: NameSteps | None = None):
+               mesh, name_steps: NameSteps | None = None,
+               token_vectors: Callable[[], np.ndarray] | None = None):
     """Open the records.
 
     Raises:
@@ -111,7 +115,7 @@ class TextFeed(Feed):
     for phase in config.train.phases:
       sharding.check_batch(phase.batch, config.train.accumulate, mesh)
     self.config, self.records, self.tokenizer = config, records, tokenizer
-    self.sizes = tokenizer.byte_lengths
+    self.sizes, self.token_vectors = tokenizer.byte_lengths, token_vectors
     self.pipelines = open_phases(config, records, tokenizer)
     if config.data.unimax_epochs and jax.process_index() == 0:
       warn_of_repeats(config, self.pipelines)

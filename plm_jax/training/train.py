@@ -103,7 +103,8 @@ def train(config: RunConfig, open_feed: Callable[[Any], Feed], tokenizer: Tokeni
     else:
       state = make_state()
       params = feed.prepare_params(state.params)
-      params, fresh_parts = initialize_params(config, learner, tokenizer, params, layout.params)
+      params, fresh_parts = initialize_params(
+          config, learner, tokenizer, params, layout.params, feed.token_vectors)
       state = state.replace(
           params=params, opt_state=take_over_moments(config, state.opt_state, layout.opt_state))
       if state.trained is not None:

@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tokenizers import pre_tokenizers
 
 from plm_jax.errors import ConfigError
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.optim.trainable import is_stacked
-from plm_jax.tokenizers.wordpiece import WordPiece
+from plm_jax.tokenizers import Tokenizer
+from plm_jax.training import vocabulary_replacement
 
 
 def find_new_words(
-    texts: Iterable[str], tokenizer: WordPiece, number: int, least: int = 5) -> list[str]:
+    texts: Iterable[str], tokenizer: Tokenizer, number: int, least: int = 5) -> list[str]:
   """Find the most frequent words of texts that the tokenizer splits, for vocabulary expansion.
 
   Equally frequent words are in the order of the alphabet. Words with an unknown part are left out.
@@ -28,66 +28,58 @@ def find_new_words(
     number: maximum number of words.
     least: minimum number of occurrences of a word.
   """
-  normalize = tokenizer.text.build_normalizer().normalize_str
-  split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   counts: Counter[str] = Counter()
   for text in texts:
-    counts.update(word for word, _ in split(normalize(text)))
+    counts.update(word for word in tokenizer.split_words(text) if any(map(str.isalnum, word)))
   frequent = [word for word, count in counts.items() if count >= least]
   ranked = sorted(frequent, key=lambda word: (-counts[word], word))
-  tokens = tokenizer.encode_batch(ranked)
   unknown = tokenizer.vocab.unk
-  words = [word for word, ids in zip(ranked, tokens, strict=True)
+  words = [word for word, ids in zip(ranked, tokenizer.encode_batch(ranked), strict=True)
            if len(ids) > 1 and unknown not in ids]
   return words[:number]
 
 
-def require_wordpiece(trained: LoadedModel) -> WordPiece:
-  """Return the tokenizer of a model whose vocabulary can be expanded.
-
-  Raises:
-    ConfigError: it is no WordPiece.
-  """
-  tokenizer = trained.tokenizer
-  if not isinstance(tokenizer, WordPiece):
-    kind = f'a {tokenizer.kind} tokenizer' if tokenizer else 'no tokenizer'
-    raise ConfigError(
-        f'{trained.source or "the model"} has {kind}: only a WordPiece vocabulary grows by whole '
-        'words, merges and scores of others would not find them')
-  return tokenizer
+def require_tokenizer(trained: LoadedModel) -> Tokenizer:
+  """Return the tokenizer of a model. Raises ConfigError where it has none."""
+  if trained.tokenizer is None:
+    raise ConfigError(f'{trained.source or "the model"} has no tokenizer whose vocabulary could '
+                      'be expanded')
+  return trained.tokenizer
 
 
 def expand_vocabulary(trained: LoadedModel, words: Sequence[str]) -> LoadedModel:
-  """Expand the vocabulary of a model by whole words, after the tokens that there are.
+  """Expand the vocabulary of a model by whole words, after the tokens of the text that there are.
 
-  Their ids stay. New rows of the token embeddings, and of the output's matrix and bias, are the
-  mean of those of the tokens that a word was.
+  The ids of these tokens stay. New rows of the token embeddings, and of the output's matrix and
+  bias, are the mean of those of the tokens that a word was.
 
   Raises:
-    ConfigError: the tokenizer is no WordPiece, or there are no words.
+    ConfigError: there are no words.
+    TokenizerError: the tokenizer cannot be extended.
   """
-  tokenizer = require_wordpiece(trained)
+  tokenizer = require_tokenizer(trained)
   if not words:
     raise ConfigError(
         'there is no word to add: none of the text is split into pieces and comes often enough')
-  old, size = tokenizer.vocab.size, trained.model.vocab
-  tokens = tokenizer.encode_batch(list(words))
-  larger = WordPiece([*tokenizer.pieces, *words], tokenizer.text)
-  vocab = max(size, larger.vocab.size)
+  larger = tokenizer.extend(words)
+  old, size, added = tokenizer.vocab.size, trained.model.vocab, larger.vocab.size
+  # New tokens come before special tokens that are not part of the model of the tokenizer.
+  pairs = zip(tokenizer.pieces, larger.pieces, strict=False)
+  first = next((n for n, (before, after) in enumerate(pairs) if before != after), old)
+  new = slice(first, first + added - old)
+  pieces = vocabulary_replacement.find_pieces(tokenizer, larger.token_bytes[new])
+  vocab = max(size, added)
 
-  def extend(path, x):
-    names = [entry.key for entry in path]
-    is_head = names[0].startswith('heads_') and len(names) == 2
-    of_head = is_head and names[1] in ('bias', 'kernel')
-    axis = 0 if names[-1] in ('tokens', 'bias') else x.ndim - 1
-    if not (names[-1] == 'tokens' or of_head) or x.shape[axis] != size:
-      return x
-    rows = np.moveaxis(np.asarray(x), axis, 0)
-    extended = np.concatenate([rows, np.zeros((vocab - size, *rows.shape[1:]), rows.dtype)])
-    extended[old:larger.vocab.size] = [rows[ids].mean(0) for ids in tokens]
-    return jnp.asarray(np.moveaxis(extended, 0, axis))
+  def extend(rows: np.ndarray) -> np.ndarray:
+    extended = np.zeros((vocab, *rows.shape[1:]), rows.dtype)
+    extended[:first] = rows[:first]
+    extended[new] = [rows[ids].mean(0) for ids in pieces]
+    extended[new.stop:added] = rows[first:old]
+    extended[added:size] = rows[added:]  # rows that no token has
+    return extended
 
-  params: Any = jax.tree_util.tree_map_with_path(extend, trained.params)
+  params = vocabulary_replacement.map_token_rows(trained.params, size, extend)
+  params = jax.tree.map(jnp.asarray, params)
   model = dataclasses.replace(trained.model, vocab=vocab)
   return dataclasses.replace(trained, model=model, params=params, tokenizer=larger)
 

@@ -1,5 +1,5 @@
 """Warm start: the parameters with which a run begins, fresh or from another run or checkpoint."""
-from collections.abc import Sequence
+from collections.abc import Callable
 import dataclasses
 import pathlib
 from typing import Any
@@ -29,8 +29,9 @@ from plm_jax.optim import adapters
 from plm_jax.optim.trainable import depths_below_head
 from plm_jax.storage import hub
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import vocabulary_expansion
+from plm_jax.training import vocabulary_expansion, vocabulary_replacement
 from plm_jax.training.step import Learner
+from plm_jax.training.vocabulary_replacement import Replacement
 from plm_jax.validation import differences, short_repr
 
 FINGERPRINT_BYTES = 1 << 20
@@ -53,7 +54,9 @@ def resolve_teacher(config: RunConfig) -> RunConfig:
   return dataclasses.replace(config, objective=objective)
 
 
-def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer, params, layout):
+def initialize_params(
+    config: RunConfig, learner: Learner, tokenizer: Tokenizer, params, layout,
+    token_vectors: Callable[[], np.ndarray] | None = None):
   """Turn fresh parameters into those with which a run begins.
 
   A warm start gives all that this run has too; then the objective changes what it needs, such as a
@@ -65,6 +68,7 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
     tokenizer: its tokenizer.
     params: fresh parameters.
     layout: their shardings, which the result has too.
+    token_vectors: trains vectors of the tokens (`Feed.token_vectors`).
 
   Returns:
     (parameters, names of the parts that are initialized at random).
@@ -81,12 +85,12 @@ def initialize_params(config: RunConfig, learner: Learner, tokenizer: Tokenizer,
 
   # Warm start: the backbone and heads of another model, without this run's adapters.
   if config.warm_start:
-    if has_token_params(config):
-      check_same_tokenizer(config.warm_start, find_tokenizer(config.warm_start), tokenizer)
+    replacement = make_replacement(config, tokenizer, token_vectors)
     layers = config.tuning.reinitialize
     fresh = jax.tree.map(jax.numpy.copy, adapters.remove(params)) if layers else None
     plain = adapters.remove(params)
-    loaded, fresh_parts = load_warm_start(config, plain, adapters.remove(layout))
+    loaded, fresh_parts = load_warm_start(
+        config, plain, adapters.remove(layout), replacement)
     for head in config.training_objective.requirements.pretrained_heads:
       if f'heads_{head}' in fresh_parts:
         raise CheckpointError(
@@ -178,7 +182,42 @@ def reinitialize_top(params, fresh, layers: int) -> Any:
   return jax.tree_util.tree_map_with_path(leaf, params, fresh, depths_below_head(params))
 
 
-def load_warm_start(config: RunConfig, params, layout):
+def make_replacement(
+    config: RunConfig, tokenizer: Tokenizer, token_vectors: Callable[[], np.ndarray] | None
+) -> Replacement | None:
+  """Compute how the token embeddings of a warm start become those of another tokenizer.
+
+  Args:
+    config: the run.
+    tokenizer: its tokenizer.
+    token_vectors: trains vectors of its tokens, for FOCUS.
+
+  Returns:
+    None if the warm start has the same tokenizer, or none, or no parameters per token.
+
+  Raises:
+    CheckpointError: fine-tuning with another tokenizer than that of the model.
+    ConfigError: options that do not allow another tokenizer.
+  """
+  folder = config.warm_start
+  before = find_tokenizer(folder) if has_token_params(config) else None
+  if before is None or before.pieces == tokenizer.pieces:
+    return None
+  if isinstance(config, FinetuneRun):
+    check_same_tokenizer(folder, before, tokenizer)
+  if config.tuning.moments:
+    raise ConfigError(f'{name_field("tuning.moments")} is for the same tokenizer as that of '
+                      f'{folder}, and this run has another one')
+  means = vocabulary_replacement.match_vocabularies(before, tokenizer)
+  vectors = token_vectors() if config.tuning.vocabulary == 'focus' and token_vectors else None
+  found = means if vectors is None else vocabulary_replacement.apply_focus(means, vectors)
+  if jax.process_index() == 0:
+    print_line(f'another tokenizer than that of {folder} ({name_field("tuning.vocabulary")}='
+               f'{config.tuning.vocabulary}): {found.describe()}')
+  return found
+
+
+def load_warm_start(config: RunConfig, params, layout, replacement: Replacement | None = None):
   """Load the part of `params` that the run or checkpoint in config.warm_start has -> (it, names of
   the parts that are lacking). The head of another task, with other classes, is not loaded.
 
@@ -186,12 +225,13 @@ def load_warm_start(config: RunConfig, params, layout):
     config: the run.
     params: fresh parameters; those that are replaced are deleted to make room.
     layout: their shardings.
+    replacement: new rows of the token tables, for another tokenizer; None: the same tokenizer.
 
   Raises:
     CheckpointError: the parameters have other shapes, or nothing in common.
   """
   folder, first_process = config.warm_start, jax.process_index() == 0
-  imported, shapes = open_warm_start(folder, jax.tree.leaves(layout)[0].mesh)
+  imported, shapes = open_warm_start(config, jax.tree.leaves(layout)[0].mesh, replacement)
 
   # What both have. Parts that this run has not, such as a pooler, are left out.
   foreign = find_other_class_heads(config, params, shapes)
@@ -221,7 +261,7 @@ def load_warm_start(config: RunConfig, params, layout):
   unequal = shape_differences(own, theirs)
   missing = any(None in (ours, other) for _, ours, other in unequal)
   if config.tuning.expand == 'tile' and unequal and not missing:
-    smaller = common_subtree(load_model(folder).params, own)
+    smaller = theirs if replacement else common_subtree(load_model(folder).params, own)
     try:
       imported = theirs = vocabulary_expansion.tile_params(own, smaller)
     except ConfigError as error:
@@ -332,14 +372,23 @@ def changed_model_options(theirs: Any, ours: Any) -> list[str]:
   return found
 
 
-def open_warm_start(folder: str, mesh) -> tuple[Any, Any]:
-  """Find the parameters that a run or checkpoint has.
+def open_warm_start(
+    config: RunConfig, mesh, replacement: Replacement | None = None) -> tuple[Any, Any]:
+  """Find the parameters of the run or checkpoint that a run starts from.
 
   Returns:
     (arrays, or None where each host reads by itself what it needs; the arrays or their shapes).
   """
-  if conversion.is_checkpoint(folder):
-    imported = conversion.load(folder, lazy=True).params
+  folder = config.warm_start
+  is_checkpoint = conversion.is_checkpoint(folder)
+  if is_checkpoint or replacement:
+    imported = (conversion.load(folder, lazy=True) if is_checkpoint
+                else load_model(folder, mesh)).params
+    if replacement:
+      def mix(rows: np.ndarray) -> np.ndarray:
+        return replacement.mix(rows, config.model.vocab, config.seed)
+      size = read_model_config(folder)[1].vocab
+      imported = vocabulary_replacement.map_token_rows(imported, size, mix)
     return imported, imported
   other, _, boxed = read_run(folder)
   shapes: Any = nn.unbox(boxed)
@@ -382,18 +431,13 @@ def find_other_class_heads(config: RunConfig, params, shapes) -> dict[str, str]:
 def has_more_ids(own, theirs) -> bool:
   """Tell whether a part of the model differs from what it starts from in more token ids alone."""
   differences = shape_differences(own, theirs)
-  if not differences:
-    return False
-  return all(is_longer(ours or [], other or [], VOCAB_AXES.get(path))
-             for path, ours, other in differences)
-
-
-def is_longer(ours: Sequence[int], theirs: Sequence[int], axis: int | None) -> bool:
-  """Tell whether two shapes differ in one axis, in which ours is longer."""
-  if axis is None or len(ours) != len(theirs) or ours[axis] <= theirs[axis]:
-    return False
-  pairs = enumerate(zip(ours, theirs, strict=True))
-  return all(n == m for place, (n, m) in pairs if place != axis)
+  for path, *shapes in differences:
+    axis, (ours, other) = VOCAB_AXES.get(path), [shape or [] for shape in shapes]
+    if axis is None or len(ours) != len(other) or ours[axis] <= other[axis]:
+      return False
+    if np.delete(ours, axis).tolist() != np.delete(other, axis).tolist():
+      return False
+  return bool(differences)
 
 
 def extend_tables(own, theirs):

@@ -9,9 +9,9 @@
 `word_corpus` turns text into ids of words. A model (`word2vec`, `glove`, `ranking`) turns ids into
 batches, and batches into updates of the table rows in them. `train` is the training loop. `formats`
 and `fasttext_bin` read and write other programs' files. `evaluation` scores vectors on word
-similarity and analogies.
+similarity and analogies. `token_vectors` trains vectors of the tokens of a vocabulary.
 
-May import `training`, `data` and what is below them; the API, the command line, recipes and
+May import `training`, `data` and what is below them; the API, the command line, recipes, runs and
 cleaning use it.
 """
 from plm_jax.word_vectors.formats import load, save

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from tokenizer_kinds import KINDS
 
 from plm_jax.api import models
 from plm_jax.cli import commands
 from plm_jax.errors import ConfigError
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.objectives.mlm import MaskedLM
-from plm_jax.tokenizers import BertNormalization, WordPiece
+from plm_jax.tokenizers import BertNormalization, ByteTokenizer, TokenizerError, WordPiece
 from plm_jax.training import vocabulary_expansion
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', 'heart', 'card', '##io', '##logy',
@@ -48,7 +49,7 @@ def test_split_words_are_listed_by_frequency():
 def test_new_embeddings_are_the_mean_of_their_pieces(tied):
   before, words = model(tied), ['cardiology', 'sick']
   after = vocabulary_expansion.expand_vocabulary(before, words)
-  assert after.model.vocab == 20 and vocabulary_expansion.require_wordpiece(after).vocab.size == 17
+  assert after.model.vocab == 20 and vocabulary_expansion.require_tokenizer(after).vocab.size == 17
   old, new = before.params, after.params
   table, grown = old['backbone']['embeddings']['tokens'], new['backbone']['embeddings']['tokens']
   np.testing.assert_array_equal(grown[:15], table[:15])
@@ -76,7 +77,7 @@ def test_a_table_without_room_grows():
 
 
 def test_old_ids_stay_and_the_tokenizer_is_read_as_it_was_written(tmp_path):
-  larger = vocabulary_expansion.require_wordpiece(
+  larger = vocabulary_expansion.require_tokenizer(
     vocabulary_expansion.expand_vocabulary(model(), ['cardiology', 'sick'])
   )
   assert larger.pieces[:15] == PIECES
@@ -98,7 +99,7 @@ def test_the_command_writes_a_checkpoint_for_a_warm_start(tmp_path, capsys, monk
       f'give --warm-start={tmp_path}/after --model.vocab=20\n')
   after = models.load(tmp_path / 'after')
   assert (
-    vocabulary_expansion.require_wordpiece(after).pieces == [*PIECES, 'cardiology', 'sick']
+    vocabulary_expansion.require_tokenizer(after).pieces == [*PIECES, 'cardiology', 'sick']
     and after.model.vocab == 20
   )
   want = vocabulary_expansion.expand_vocabulary(model(), ['cardiology', 'sick']).params['backbone'][
@@ -108,12 +109,46 @@ def test_the_command_writes_a_checkpoint_for_a_warm_start(tmp_path, capsys, monk
   np.testing.assert_array_equal(after.params['backbone']['embeddings']['tokens'], want)
 
 
+@pytest.mark.parametrize('kind', ['byte BPE', 'SentencePiece', 'SentencePiece of LLaMA',
+                                  'SentencePiece of mBART', 'SentencePiece of T5'])
+def test_rows_of_other_tokenizers_are_the_mean_of_their_pieces(kind):
+  """New tokens come before languages, masks and sentinels, which keep their rows under new ids."""
+  before = KINDS[kind]()
+  size, words = before.vocab.size, ['stand', 'trones']
+  if kind == 'byte BPE':
+    words = [f' {word}' for word in words]
+  config = dataclasses.replace(tiny.config(layers=1), vocab=size + 3)
+  table = np.random.default_rng(0).normal(size=(size + 3, 4)).astype(np.float32)
+  trained = LoadedModel(
+      'bert', config, MaskedLM().heads(config),
+      {'backbone': {'embeddings': {'tokens': table}}, 'generator': {'heads_mlm': {
+          'bias': table[:, 2]}},
+       'heads_mlm': {'bias': table[:, 0], 'kernel': table.T, 'dense': {'bias': table[:, 1]}}},
+      before)
+  after = vocabulary_expansion.expand_vocabulary(trained, words)
+  larger = vocabulary_expansion.require_tokenizer(after)
+  rows = np.asarray(after.params['backbone']['embeddings']['tokens'])
+  assert after.model.vocab == len(rows) == max(size + 3, larger.vocab.size)
+  for word, pieces in zip(words, before.encode_batch(words), strict=True):
+    new, = larger.encode(word)
+    np.testing.assert_allclose(rows[new], table[pieces].mean(0), rtol=1e-5)
+  names = {piece: i for i, piece in enumerate(larger.pieces)}
+  for i, piece in enumerate(before.pieces):
+    np.testing.assert_array_equal(rows[names[piece]], table[i])
+  np.testing.assert_array_equal(after.params['heads_mlm']['bias'], rows[:, 0])
+  np.testing.assert_array_equal(after.params['generator']['heads_mlm']['bias'], rows[:, 2])
+  np.testing.assert_array_equal(after.params['heads_mlm']['kernel'], rows.T)
+  np.testing.assert_array_equal(after.params['heads_mlm']['dense']['bias'], table[:, 1])
+
+
 def test_models_and_words_that_cannot_be_expanded_are_refused():
   with pytest.raises(ConfigError,
-                     match='has no tokenizer: only a WordPiece vocabulary grows by whole words'):
+                     match='has no tokenizer whose vocabulary could be expanded'):
     vocabulary_expansion.expand_vocabulary(dataclasses.replace(model(), tokenizer=None), ['sick'])
   with pytest.raises(ConfigError, match='there is no word to add'):
     vocabulary_expansion.expand_vocabulary(model(), [])
+  with pytest.raises(TokenizerError, match=r'ByteTokenizer, bytes.* expected WordPiece, byte-level'):
+    vocabulary_expansion.find_new_words(['text'], ByteTokenizer(), 1)
 
 
 @pytest.mark.parametrize(('x', 'shape', 'want'), [

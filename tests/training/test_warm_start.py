@@ -10,7 +10,7 @@ import torch_files
 from plm_jax import conversion, recipes
 from plm_jax.checkpoints.checkpoint import CheckpointError, Checkpoints
 from plm_jax.checkpoints.restore import find_run_checkpoints
-from plm_jax.config.run import Phase
+from plm_jax.config.run import FinetuneRun, Phase
 from plm_jax.errors import ConfigError, write_plain
 from plm_jax.layers.rope import Rope
 from plm_jax.loading.loaded_model import find_tokenizer
@@ -18,11 +18,13 @@ from plm_jax.models import bert, gpt2, neobert
 from plm_jax.optim.optimizers import AdamW, Lion, StableAdamW
 from plm_jax.optim.transformations import make_optimizer
 from plm_jax.runs.run import run
-from plm_jax.tokenizers import TokenizerError, train_wordpiece
+from plm_jax.tasks.sequence_classification import SequenceTask
+from plm_jax.tokenizers import TokenizerError, load, train_byte_bpe, train_wordpiece
 from plm_jax.training.warm_start import (
   changed_model_options,
   extend_tables,
   has_more_ids,
+  make_replacement,
   take_over_moments,
 )
 from plm_jax.validation import with_paths
@@ -169,3 +171,58 @@ def test_a_run_takes_over_the_moments_of_another(tmp_path):
   counts = [[int(x) for x in jax.tree.leaves(state['opt_state']) if np.ndim(x) == 0]
             for state in (first, second)]
   assert 6 in counts[0] and {8, 2} <= {*counts[1]}  # Adam's updates go on, the schedule begins anew
+
+
+TEXT = [f'the {n}th of many texts is {n * n} , or {n % 7} .\nIt is short.' for n in range(300)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['mean', 'focus'])
+def test_a_run_starts_from_a_model_with_another_tokenizer(how, tmp_path, capsys):
+  """With a rate of zero, a run ends with the parameters that it started with."""
+  (tmp_path / 'text.txt').write_text('\n\n'.join(TEXT))
+  train_byte_bpe(TEXT, 320).save(tmp_path / 'new')
+  values = {'data.path': (f'{tmp_path}/text.txt',), 'data.prepare.workers': 1,
+            'train.phases': (Phase(4, 32, 8),)}
+  before = with_paths(recipes.find_recipe('bert_base')('test'), values | {
+      'output': str(tmp_path / 'before')})
+  run(before)
+  after = with_paths(before, {
+      'output': str(tmp_path / 'after'), 'warm_start': str(tmp_path / 'before'),
+      'data.prepare.tokenizer': str(tmp_path / 'new'), 'model.vocab': 330,
+      'tuning.vocabulary': how, 'train.phases': (Phase(1, 32, 8),), 'optim.peak': 1e-30,
+      'optim.warmup': 0})
+  capsys.readouterr()
+  run(after)
+  assert f'tuning.vocabulary={how}): ' in write_plain(capsys.readouterr().out)
+  first, second = (saved_state(tmp_path / name)['params'] for name in ('before', 'after'))
+  old, new = find_tokenizer(tmp_path / 'before'), find_tokenizer(tmp_path / 'after')
+  assert old and new and new.pieces == load(tmp_path / 'new').pieces
+  tables = [params['backbone']['embeddings'].pop('tokens') for params in (first, second)]
+  biases = [params['heads_mlm'].pop('bias') for params in (first, second)]
+  jax.tree.map(np.testing.assert_array_equal, first, second)
+  assert tables[1].shape == (330, tables[0].shape[1])
+  ids = {piece: i for i, piece in enumerate(old.pieces)}
+  for name, same in {'▁of': 'of', '▁many': 'many', 't': '##t', '▁,': ',', '<mask>': '[MASK]',
+                     '<s>': '[CLS]'}.items():
+    n, i = new.pieces.index(name), ids[same]
+    np.testing.assert_array_equal(tables[1][n], tables[0][i])
+    assert biases[1][n] == biases[0][i]
+  # Capital letters are not in a lower-cased vocabulary, but their small letters are.
+  n = new.pieces.index('It')
+  np.testing.assert_array_equal(tables[1][n], tables[0][ids['it']])
+  assert np.abs(tables[1][new.vocab.size:]).max() < 1e-20 and np.isfinite(tables[1]).all()
+
+
+def test_another_tokenizer_is_for_pre_training_without_moments(tmp_path):
+  train_wordpiece(TEXT, 60).save(tmp_path / 'tokenizer')
+  tokenizer = train_wordpiece(TEXT, 61)
+  config = with_paths(starting_from(tmp_path), {'tuning.moments': False})
+  found = make_replacement(config, tokenizer, None)
+  assert found and len(found.mixtures) == 61
+  assert make_replacement(config, load(tmp_path), None) is None
+  with pytest.raises(ConfigError, match=r'moments.* is for the same tokenizer'):
+    make_replacement(starting_from(tmp_path), tokenizer, None)
+  tuned = FinetuneRun('x', objective=SequenceTask(labels=('a', 'b')), warm_start=str(tmp_path))
+  with pytest.raises(CheckpointError, match='has another tokenizer than the text of this run'):
+    make_replacement(tuned, tokenizer, None)
