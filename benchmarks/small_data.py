@@ -194,12 +194,12 @@ def print_table() -> None:
           f'{show([found["score"] for found in by_way["head"]])} | {"; ".join(cells)} |')
 
 
-def show(values: list[float]) -> str:
+def show(values: list[float], digits: int = 1) -> str:
   """Format a mean with its standard deviation; '-' without values."""
   if not values:
     return '-'
-  spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
-  return f'{statistics.mean(values):.1f}{spread}'
+  spread = f' ± {statistics.stdev(values):.{digits}f}' if len(values) > 1 else ''
+  return f'{statistics.mean(values):.{digits}f}{spread}'
 
 
 if __name__ == '__main__':
