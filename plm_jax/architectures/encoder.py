@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from plm_jax.architectures import Kind, Output, check_length, mlp_flops, resize_config
 from plm_jax.layers import sliding_window
 from plm_jax.layers.attention import AttentionMask
-from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.block import BlockConfig, CrossAttentionInput
 from plm_jax.layers.embeddings import EmbeddingConfig, Embeddings
 from plm_jax.layers.heads import HeadConfig, make_dense, select_token
 from plm_jax.layers.masks import encoder_attention_mask
@@ -59,7 +59,8 @@ class EncoderConfig(ValidatedConfig):
   """A dense layer with tanh on the first token, for sentence-level heads."""
 
   def conflict(self, option):
-    unequal = self.windows or self.stack.groups or not self.stack.first_norm or self.block.parallel
+    unequal = (self.windows or self.stack.groups or not self.stack.first_norm
+               or self.block.parallel or self.block.cross)
     if self.summed and unequal:
       return (f'{option("summed")} is of layers of two sublayers, which are all alike and share '
               'nothing')
@@ -160,6 +161,7 @@ class Encoder(nn.Module):
     languages, tasks [batch, length]  rows of their tables
     decoded [batch, length]     other tokens at the same positions: Output.decoded has their
                                 embeddings (RetroMAE)
+    memory [batch, n, hidden]   what cross-attention of the blocks attends to (TSDAE's decoder)
 
   row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
   within: return Output.inside.
@@ -203,7 +205,8 @@ class Encoder(nn.Module):
     mask = AttentionMask(encoder_attention_mask(batch, self.packed, cfg.causal))
     windows = tuple(SlidingWindow(size, size) if size else None for size in cfg.windows)
     stack = Stack(block, cfg.stack, cfg.summed, windows, name='stack')
-    x, layers = stack(x, mask, positions, row_ids=row_ids, inputs=layer_inputs(cfg),
+    memory = CrossAttentionInput(batch['memory'], None) if block.cross else None
+    x, layers = stack(x, mask, positions, memory, row_ids, inputs=layer_inputs(cfg),
                       remember='inside' if within else '')
     inside = make_layer_states(embedded, x, layers) if within else None
     if cfg.clear:

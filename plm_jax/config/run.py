@@ -23,7 +23,7 @@ from plm_jax.errors import ConfigError, name_field
 from plm_jax.objectives import Objective, check_mask_rates, set_mask_rate
 from plm_jax.objectives.bilm import BidirectionalLM
 from plm_jax.objectives.clm import CausalLM
-from plm_jax.objectives.condenser import Condenser
+from plm_jax.objectives.condenser import CoCondenser, Condenser
 from plm_jax.objectives.denoising import DenoisingAutoencoder
 from plm_jax.objectives.distillation import Distillation
 from plm_jax.objectives.glm import BlankInfilling
@@ -32,11 +32,12 @@ from plm_jax.objectives.masked_permuted import MaskedPermutedLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.objectives.plm import PermutationLM
-from plm_jax.objectives.retro_mae import RetroMAE
+from plm_jax.objectives.retro_mae import DupMAE, RetroMAE
 from plm_jax.objectives.rtd import ReplacedTokenDetection
 from plm_jax.objectives.sbo import SpanBoundary
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers
 from plm_jax.objectives.text_to_text import TextToText
+from plm_jax.objectives.tsdae import SentenceAutoencoder
 from plm_jax.optim.optimizers import AdamW, OptimConfig
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.preparation.prepare_config import TextConfig, heldout_problem
@@ -56,7 +57,8 @@ Model = (
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM |
     BlankInfilling | MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM |
-    MaskedNextToken | MaskedDiffusion | MaskedPermutedLM | RetroMAE | Condenser)
+    MaskedNextToken | MaskedDiffusion | MaskedPermutedLM | RetroMAE | Condenser |
+    DupMAE | CoCondenser | SentenceAutoencoder)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ TokenKind = Literal['', 'special', 'mask', 'same', 'other', 'next']
 the token itself, or another token; or a token whose label is the next token or a class."""
 HIDDEN_ARRAYS = (
     'tokens', 'labels', 'weights', 'positions', 'content', 'draw', 'visible', 'weight', 'feature',
-    'decoded')
+    'decoded', 'window')
 """arrays that are not numbers per token or sequence, or are displayed in another way"""
 SIGNS = {'\n': '⏎', '\t': '⇥', '\r': '␍', ' ': '␣'}
 MAX_MASK_TOKENS = 160
@@ -82,7 +82,8 @@ class BatchReader:
     """
     found = []
     for number in range(len(batch['tokens' if 'tokens' in batch else 'streams'])):
-      window, row = row_arrays(windows, number), row_arrays(flat_arrays(batch), number)
+      origin = batch['window'][number] if 'window' in batch else number
+      window, row = row_arrays(windows, origin), row_arrays(flat_arrays(batch), number)
       lanes = [*self.text(window), *self.read(row)]
       if filled is not None:
         tokens, replaced = np.asarray(filled[0])[number], np.asarray(filled[1])[number]

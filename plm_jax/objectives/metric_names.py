@@ -10,7 +10,8 @@ TERM_NAMES = {
     'seq2seq': 'target-token', 'soft': 'soft-target', 'cosine': 'hidden-state', 'even': 'smoothing',
     'mntp': 'hidden-token', 'z': 'z', 'mntp_z': 'hidden-token z', 'clm_z': 'next-token z',
     'diffusion': 'masked-diffusion', 'mpnet': 'masked-permuted', 'retro': 'reconstruction',
-    'condenser': 'condensed-token'}
+    'condenser': 'condensed-token', 'contrast': 'contrastive', 'bag': 'bag-of-words',
+    'tsdae': 'reconstruction'}
 REGULARIZERS = frozenset({'z', 'mntp_z', 'clm_z', 'even', 'query_sparsity', 'document_sparsity'})
 """Terms that only regularize training: the z-loss (squared log of the softmax denominator), label
 smoothing, and the regularizers of sparse vectors."""

@@ -1,4 +1,4 @@
-"""Masked auto-encoding for retrieval (RetroMAE)."""
+"""Masked auto-encoding for retrieval (RetroMAE, DupMAE)."""
 from collections.abc import Mapping
 import dataclasses
 from typing import Any
@@ -7,13 +7,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.architectures.encoder import position_ids
+from plm_jax.architectures.encoder import EncoderConfig, position_ids
 from plm_jax.errors import ConfigError
 from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import Block
-from plm_jax.objectives import ParameterLifecycle, Requirements, corruption
+from plm_jax.layers.embeddings import Embeddings
+from plm_jax.objectives import corruption
+from plm_jax.objectives.bottleneck import SentenceBottleneck, decoder_flops
 from plm_jax.objectives.masking import Distinct, Masking
-from plm_jax.objectives.mlm import MaskedLM, classification_losses
+from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import Single
 from plm_jax.validation import intervals
 
@@ -22,7 +24,7 @@ MASK_SETS = 256
 
 
 @dataclasses.dataclass(frozen=True)
-class RetroMAE(MaskedLM):
+class RetroMAE(SentenceBottleneck, MaskedLM):
   """Masked language modeling, and a decoder that reconstructs the text from its [CLS] vector.
 
   Xiao et al. 2022, sections 3.2 and 3.3; staoxiao/RetroMAE@ee375876, src/pretrain/modeling.py and
@@ -31,9 +33,7 @@ class RetroMAE(MaskedLM):
   hidden. So the vector has to carry what the text means.
   """
 
-  limits = intervals(
-      mask_rate='(0, 1)', final_mask_rate='(0, 1)', held_out_mask_rate='(0, 1)',
-      mask_share='[0, 1]', random_share='[0, 1]', decoder_mask_rate='(0, 1)')
+  limits = intervals(decoder_mask_rate='(0, 1)')
 
   pair: Single = Single()
   """How text becomes sequences."""
@@ -48,14 +48,6 @@ class RetroMAE(MaskedLM):
   def terms(self) -> Mapping[str, float]:
     """Both losses count alike (modeling.py: loss + lm_out.loss)."""
     return {**super().terms, 'retro': 1.0}
-
-  @property
-  def requirements(self) -> Requirements:
-    return dataclasses.replace(super().requirements, architectures=('EncoderConfig',))
-
-  @property
-  def lifecycle(self) -> ParameterLifecycle:
-    return EncoderExport()
 
   def corrupt(self, key, windows, vocab):
     """Build sequences and mask them, once for the encoder and many times for the decoder.
@@ -107,8 +99,7 @@ class RetroMAE(MaskedLM):
           'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width: '
           'it is for encoders such as BERT and RoBERTa, with one text per sequence')
     return EncoderWithDecoder(
-        model.backbone(packed), self.heads(model), decoder=Block(model.block),
-        padding=model.padding)
+        model.backbone(packed), self.heads(model), decoder=Block(model.block), model=model)
 
   def module_inputs(self, model):
     del model
@@ -117,48 +108,98 @@ class RetroMAE(MaskedLM):
 
   def step_flops(self, model: Any, length: int) -> int:
     """Count the encoder's FLOPs, and those of one layer and the head at every position."""
-    one = dataclasses.replace(
-        model, stack=dataclasses.replace(model.stack, layers=1), pooler=False)
-    return super().step_flops(model, length) + 3 * one.forward_flops(length, length)
-
-  def loss(self, outputs, batch):
-    return super().loss(outputs, batch) | classification_losses(
-        'retro', outputs['retro'], batch['decoded'], batch['decoded_weights'])
+    return super().step_flops(model, length) + decoder_flops(model, 1, length, length)
 
   def accuracy_targets(self, outputs, batch):
     return {'mlm': (batch['labels'], batch['weights']),
             'retro': (batch['decoded'], batch['decoded_weights'])}
 
 
-class EncoderExport(ParameterLifecycle):
-  """Exports the encoder with its masked-LM head, without the decoder."""
+@dataclasses.dataclass(frozen=True)
+class DupMAE(RetroMAE):
+  """RetroMAE, and the bag of words of the text from the vectors of its other tokens.
 
-  def exported(self, params):
-    """Return the parameters without the decoder's."""
-    return {name: part for name, part in params.items() if name != 'decoder'}
+  RetroMAE v2 (Xiao et al. 2022, arXiv:2211.08769); staoxiao/RetroMAE@ee375876, src/pretrain/
+  modeling_duplex.py and data.py, DupMAECollator. The largest masked-LM logit of each token of the
+  vocabulary, over all positions but [CLS], is its logit in the bag. As released, the decoder's
+  queries are the [CLS] vector embedded at each position: types, norm and dropout are added.
+  """
+
+  bag: float = 0.1
+  """Factor of the loss of the bag of words (--bow_loss_weight)."""
+
+  @property
+  def terms(self) -> Mapping[str, float]:
+    return {**super().terms, 'bag': self.bag}
+
+  def build(self, model, packed):
+    return super().build(model, packed).clone(duplex=True)
+
+  def step_flops(self, model: Any, length: int) -> int:
+    """Count RetroMAE's FLOPs, with the encoder's logits at every position."""
+    everywhere = model.forward_flops(length, length)
+    masked = model.forward_flops(length, self.max_predictions(length))
+    return super().step_flops(model, length) + 3 * (everywhere - masked)
+
+  def loss(self, outputs, batch):
+    """Add the cross-entropy of the bag, in which each distinct token of a text of n tokens has the
+    share 1 / n (data.py, line 129)."""
+    logs = jax.nn.log_softmax(outputs['bag'])
+    weights = batch['decoded_weights']
+    sizes = weights.sum(-1)
+    shares = weights / jnp.maximum(sizes, 1)[:, None]
+    rows = jnp.arange(len(logs))[:, None]
+    shares = jnp.zeros_like(logs).at[rows, batch['decoded']].max(shares)
+    bag = -(shares * logs).sum(), (sizes > 0).astype(jnp.float32).sum()
+    return {**super().loss(outputs, batch), 'bag': bag}
 
 
 class EncoderWithDecoder(nn.Module):
   """An encoder with heads, and RetroMAE's decoder: batch -> {'mlm': logits, 'retro': logits}.
 
-  Parameters: `backbone`, `heads_mlm`, `decoder`. The decoder shares embeddings and head with the
-  encoder.
+  With `duplex`, also 'bag': logits [batch, vocab]. Parameters: `backbone`, `heads_mlm`, `decoder`.
+  The decoder shares embeddings and head with the encoder.
   """
 
   backbone: nn.Module
   heads: Mapping[str, nn.Module]
   decoder: nn.Module
-  padding: int
+  model: EncoderConfig
+  duplex: bool = False
 
   def __call__(self, batch, row_ids=None):
     output = self.backbone(batch, row_ids)
     head = self.heads['mlm']
     cls, text = output.hidden[:, :1], batch['decoded']
-    table = nn.unbox(self.backbone.variables['params']['embeddings']['positions'])
-    positions = table[position_ids(text, self.padding)].astype(cls.dtype)
+    tables = nn.unbox(self.backbone.variables['params']['embeddings'])
+    positions = position_ids(text, self.model.padding)
+    if self.duplex:
+      queries = self.embed_queries(tables, cls, positions, row_ids)
+    else:
+      queries = cls + tables['positions'][positions].astype(cls.dtype)
     seen = jnp.concatenate([cls, output.decoded[:, 1:]], axis=1)
     mask = AttentionMask(batch['context'][:, None])
-    h = self.decoder(positions + cls, mask, row_ids=row_ids, kv=seen)
+    h = self.decoder(queries, mask, row_ids=row_ids, kv=seen)
     everywhere = {'tokens': text}  # no positions: a prediction at each
-    return {'mlm': head(output, batch, row_ids),
-            'retro': head(output.replace(hidden=h), everywhere, row_ids)}
+    outputs = {'retro': head(output.replace(hidden=h), everywhere, row_ids)}
+    if not self.duplex:
+      return {**outputs, 'mlm': head(output, batch, row_ids)}
+
+    logits = head(output, everywhere, row_ids)  # [batch, length, vocab]
+    words = (batch['segments'] > 0) & (jnp.arange(text.shape[1]) > 0)
+    # By argmax, as in `pooling.pool`: the gradient of max() may find no number that equals it.
+    place = jnp.where(words[..., None], logits, -jnp.inf).argmax(1)
+    return {**outputs, 'bag': jnp.take_along_axis(logits, place[:, None], 1)[:, 0],
+            'mlm': jnp.take_along_axis(logits, batch['positions'][..., None], 1)}
+
+  def embed_queries(self, tables, cls, positions, row_ids):
+    """Embed the [CLS] vector [batch, 1, hidden] in place of the tokens at all positions."""
+    model = self.model
+    embeddings = Embeddings(
+        model.block, model.vocab, 0, model.max_length + model.first_position, model.types,
+        norm=model.embeddings.norm or model.block.norm_at == 'post', parent=None)
+    tokens = jnp.broadcast_to(cls, (*positions.shape, cls.shape[-1]))
+    rngs = {} if row_ids is None else {'dropout': self.make_rng('dropout')}
+    queries, _ = embeddings.apply(
+        {'params': tables}, tokens, jnp.zeros_like(positions), positions, row_ids, rngs=rngs)
+    return queries

@@ -1,4 +1,4 @@
-"""RetroMAE: what the decoder sees, its loss computed by hand, and its export."""
+"""RetroMAE and DupMAE: what the decoder sees, losses computed by hand, and what is exported."""
 import functools
 
 import jax
@@ -11,9 +11,10 @@ import tiny
 from plm_jax import validation
 from plm_jax.errors import ConfigError
 from plm_jax.models import modernbert
-from plm_jax.objectives.retro_mae import RetroMAE
+from plm_jax.objectives.retro_mae import DupMAE, RetroMAE
 
 OBJECTIVE = RetroMAE(mask_rate=0.25, decoder_mask_rate=0.5)
+DUPLEX = DupMAE(mask_rate=0.25, decoder_mask_rate=0.5)
 CONFIG = tiny.config(dropout=0.0, attention={'dropout': 0.0})
 
 
@@ -25,8 +26,8 @@ def corrupted(rows=64):
 
 
 @functools.cache
-def model_and_params():
-  module = OBJECTIVE.build(CONFIG, packed=False)
+def model_and_params(objective=OBJECTIVE):
+  module = objective.build(CONFIG, packed=False)
   batch = jax.tree.map(lambda x: x[:4], corrupted())
   shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch)['params'])
   return module, tiny.random_params(shapes)
@@ -65,8 +66,8 @@ def test_the_text_is_predicted_everywhere_and_the_encoder_reads_it_masked():
   assert 0.2 < masked < 0.3
 
 
-def reference_loss(params, batch):
-  """Compute the loss of the decoder in numpy, float64."""
+def reference_loss(params, batch, duplex=False):
+  """Compute the loss of the decoder in numpy, float64; duplex: as modeling_duplex.py has it."""
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   table = p['backbone']['embeddings']
   cls = numpy_bert.hidden(p['backbone'], batch)[:, :1]
@@ -74,6 +75,8 @@ def reference_loss(params, batch):
   embedded = table['tokens'][batch['decoded']] + positions + table['types'][0]
   seen = np.concatenate([cls, numpy_bert.norm(embedded, table['norm'])[:, 1:]], 1)
   x, layer = positions + cls, p['decoder']
+  if duplex:
+    x = numpy_bert.norm(x + table['types'][0], table['norm'])
   attention, mlp = layer['attention'], layer['mlp']
   def project(name, y):
     return np.einsum('bld,dha->blha', y, attention[name]['kernel']) + attention[name]['bias']
@@ -85,20 +88,47 @@ def reference_loss(params, batch):
   x = numpy_bert.norm(x + y, layer['attention_norm'])
   y = numpy_bert.gelu(x @ mlp['up']['kernel'] + mlp['up']['bias'])
   x = numpy_bert.norm(x + y @ mlp['down']['kernel'] + mlp['down']['bias'], layer['mlp_norm'])
-  mlm = p['heads_mlm']
-  h = numpy_bert.norm(numpy_bert.gelu(x @ mlm['dense']['kernel'] + mlm['dense']['bias']),
-                      mlm['norm'])
-  logits = numpy_bert.log_softmax(h @ table['tokens'].T + mlm['bias'])
+  logits = numpy_bert.log_softmax(all_logits(p, x))
   loss = -np.take_along_axis(logits, batch['decoded'][..., None], -1)[..., 0]
   return (loss * batch['decoded_weights']).sum() / batch['decoded_weights'].sum()
 
 
-def test_the_loss_is_that_of_numpy_and_its_gradient_that_of_differences():
-  module, params = model_and_params()
+def all_logits(p, x):
+  """Compute masked-LM logits of hidden states x [B, L, D]."""
+  mlm = p['heads_mlm']
+  h = numpy_bert.norm(numpy_bert.gelu(x @ mlm['dense']['kernel'] + mlm['dense']['bias']),
+                      mlm['norm'])
+  return h @ p['backbone']['embeddings']['tokens'].T + mlm['bias']
+
+
+def reference_bag(params, batch):
+  """Compute decoder_ot_loss and ot_embedding of modeling_duplex.py in numpy, float64."""
+  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+  logits = all_logits(p, numpy_bert.hidden(p['backbone'], batch))
+  logits = logits[:, 1:] - 1000 * (batch['segments'][:, 1:, None] == 0)
+  logs, losses = numpy_bert.log_softmax(logits.max(1)), []
+  for row, text in enumerate(batch['decoded']):
+    tokens = text[batch['decoded_weights'][row] > 0]
+    losses.append(-logs[row, np.unique(tokens)].sum() / len(tokens))
+  return np.mean(losses)
+
+
+def reference_duplex(params, batch):
+  """Compute the loss of the decoder and that of the bag of words."""
+  return reference_loss(params, batch, duplex=True) + 0.1 * reference_bag(params, batch)
+
+
+@pytest.mark.parametrize(('objective', 'terms', 'reference_loss'), [
+    (OBJECTIVE, {'retro': 1.0}, reference_loss),
+    (DUPLEX, {'retro': 1.0, 'bag': 0.1}, reference_duplex)], ids=['retromae', 'dupmae'])
+def test_the_loss_is_that_of_numpy_and_its_gradient_that_of_differences(
+    objective, terms, reference_loss):
+  assert objective.terms == {'mlm': 1.0, **terms}
+  module, params = model_and_params(objective)
   batch = jax.tree.map(lambda x: x[:4], corrupted())
   def loss(params):
-    total, weight = OBJECTIVE.loss(module.apply({'params': params}, batch), batch)['retro']
-    return total / weight
+    losses = objective.loss(module.apply({'params': params}, batch), batch)
+    return sum(factor * losses[name][0] / losses[name][1] for name, factor in terms.items())
   value, gradient = jax.jit(jax.value_and_grad(loss))(params)
   expected = reference_loss(params, batch)
   np.testing.assert_allclose(value, expected, rtol=2e-6)
@@ -135,3 +165,17 @@ def test_flops_have_one_layer_and_logits_everywhere():
   head = block.width ** 2 + block.width * CONFIG.vocab
   assert decoder == pytest.approx(3 * 2 * 32 * (layer + head), rel=0.01)
   assert jnp.isfinite(decoder)
+
+
+def test_the_masked_lm_of_dupmae_is_that_of_retromae():
+  module, params = model_and_params()
+  batch = jax.tree.map(lambda x: x[:4], corrupted())
+  duplex = model_and_params(DUPLEX)[0]
+  logits = [jax.jit(m.apply)({'params': params}, batch)['mlm'] for m in (module, duplex)]
+  np.testing.assert_allclose(*logits, atol=1e-5)
+
+
+def test_flops_of_dupmae_have_logits_of_the_encoder_everywhere():
+  more = DUPLEX.step_flops(CONFIG, 32) - OBJECTIVE.step_flops(CONFIG, 32)
+  head = CONFIG.block.width ** 2 + CONFIG.block.width * CONFIG.vocab
+  assert more == 3 * 2 * (32 - OBJECTIVE.max_predictions(32)) * head

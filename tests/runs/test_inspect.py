@@ -13,6 +13,7 @@ from plm_jax.cli import commands, inspect
 from plm_jax.layers import char_ids
 from plm_jax.objectives.batch_view import BatchReader, Column, Lane, spell_word
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.condenser import CoCondenser
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.report import batch_drawing
 from plm_jax.runs.inspect import inspect_run
@@ -64,6 +65,23 @@ def test_a_masked_row_shows_inputs_and_labels():
       ('the', 'same', 'the'), ('[SEP]', 'special', '')]
   assert row.attention_mask is not None and row.attention_mask.shape == (
       7, 7) and row.attention_mask.all()
+
+
+def test_rows_of_one_window_show_its_text():
+  """coCondenser makes two rows of each window."""
+  windows = {name: np.concatenate([x, x[:, ::-1] if x.ndim > 1 else x + 1])
+             for name, x in WINDOWS.items()}
+  windows['segments'][:] = 1
+  tokens = np.full((4, 3), 5)
+  batch = dict(tokens=tokens, segments=np.ones_like(tokens), window=np.array([0, 0, 1, 1]),
+               paired=np.ones(4, np.float32))
+  rows = reader(CoCondenser()).rows(windows, batch)
+  assert [row.title.partition(':')[2] for row in rows] == 2 * [
+      ' window 1,234, document 4, epoch 2'] + 2 * [
+          ' window 1,235, document 5, corpus 1, epoch 3']
+  texts = [''.join(column.piece for column in row.lanes[0].columns) for row in rows]
+  assert texts[0] == texts[1] != texts[2] == texts[3]
+  assert rows[0].facts == {'paired': '1'}
 
 
 def test_a_causal_row_shows_next_tokens_and_its_attention_mask():

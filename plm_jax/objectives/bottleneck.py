@@ -1,0 +1,42 @@
+"""What objectives of pre-training for retrieval share: layers that read an encoder's vector."""
+import dataclasses
+from typing import Any
+
+from plm_jax.objectives import Objective, ParameterLifecycle, Requirements
+
+
+class SentenceBottleneck(Objective):
+  """Base class of objectives in which layers predict a text from its sentence vector.
+
+  Training alone has these layers; the encoder and its heads are what is exported.
+  """
+
+  @property
+  def requirements(self) -> Requirements:
+    return dataclasses.replace(super().requirements, architectures=('EncoderConfig',))
+
+  @property
+  def lifecycle(self) -> ParameterLifecycle:
+    return EncoderExport()
+
+
+class EncoderExport(ParameterLifecycle):
+  """Exports the encoder with its heads, without the layers that predict from its vector."""
+
+  def exported(self, params):
+    """Return the parameters of encoder and heads."""
+    return {name: part for name, part in params.items()
+            if name == 'backbone' or name.startswith('heads_')}
+
+
+def decoder_flops(model: Any, layers: int, length: int, predicted: int) -> int:
+  """Count the matrix-product FLOPs of a training step for layers after an encoder, per sequence.
+
+  Args:
+    model: configuration of the encoder, whose layers these are.
+    layers: number of layers.
+    length: tokens of a sequence.
+    predicted: positions with vocabulary logits.
+  """
+  stack = dataclasses.replace(model.stack, layers=layers)
+  return 3 * dataclasses.replace(model, stack=stack, pooler=False).forward_flops(length, predicted)
