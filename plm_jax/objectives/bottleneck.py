@@ -8,7 +8,7 @@ from plm_jax.objectives import Objective, ParameterLifecycle, Requirements
 class SentenceBottleneck(Objective):
   """Base class of objectives in which layers predict a text from its sentence vector.
 
-  Training alone has these layers; the encoder and its heads are what is exported.
+  Training alone has these layers; the encoder and its masked-LM head are what is exported.
   """
 
   @property
@@ -20,13 +20,15 @@ class SentenceBottleneck(Objective):
     return EncoderExport()
 
 
+@dataclasses.dataclass(frozen=True)
 class EncoderExport(ParameterLifecycle):
-  """Exports the encoder with its heads, without the layers that predict from its vector."""
+  """Exports the encoder, without the layers that predict from its vector."""
+
+  names: tuple[str, ...] = ('backbone', 'heads_mlm')
+  """Parameters that are exported."""
 
   def exported(self, params):
-    """Return the parameters of encoder and heads."""
-    return {name: part for name, part in params.items()
-            if name == 'backbone' or name.startswith('heads_')}
+    return {name: params[name] for name in self.names}
 
 
 def decoder_flops(model: Any, layers: int, length: int, predicted: int) -> int:

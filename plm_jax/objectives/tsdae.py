@@ -12,8 +12,8 @@ from plm_jax.architectures.encoder import Encoder, EncoderConfig
 from plm_jax.errors import ConfigError
 from plm_jax.layers.heads import MaskedLMHead
 from plm_jax.layers.pooling import pool
-from plm_jax.objectives import corruption
-from plm_jax.objectives.bottleneck import SentenceBottleneck
+from plm_jax.objectives import ParameterLifecycle, corruption
+from plm_jax.objectives.bottleneck import EncoderExport, SentenceBottleneck
 from plm_jax.objectives.mlm import TokenPrediction
 from plm_jax.objectives.row_builders import Single
 from plm_jax.validation import intervals
@@ -81,13 +81,15 @@ class SentenceAutoencoder(SentenceBottleneck, TokenPrediction):
     inside = (jnp.arange(size) < number).astype(jnp.int32)
     return {'tokens': kept, 'segments': inside, 'words': inside}
 
-  def heads(self, model) -> dict[str, nn.Module]:
-    return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
+  @property
+  def lifecycle(self) -> ParameterLifecycle:
+    """The head predicts the next token, which no encoder needs."""
+    return EncoderExport(('backbone',))
 
-  def mask_tokens(self, model) -> tuple[str, ...]:
-    """Return no mask tokens: the head predicts the next token."""
+  def heads(self, model) -> dict[str, nn.Module]:
+    """Return no heads of the encoder: the only head is the decoder's."""
     del model
-    return ()
+    return {}
 
   def decoder(self, model: EncoderConfig) -> EncoderConfig:
     """Make the configuration of the decoder: the encoder with causal and cross-attention."""
@@ -95,7 +97,7 @@ class SentenceAutoencoder(SentenceBottleneck, TokenPrediction):
         model, {'causal': True, 'pooler': False, 'block.cross': True})
 
   def build(self, model, packed):
-    """Build the autoencoder.
+    """Build the autoencoder, with a head that begins as the masked-LM head of a warm start.
 
     Raises:
       ConfigError: a sequence has several texts, which have one vector.
@@ -103,8 +105,8 @@ class SentenceAutoencoder(SentenceBottleneck, TokenPrediction):
     if packed:
       raise ConfigError('a sentence vector of TSDAE is of one text per sequence: give windows of '
                         'document, not of several texts')
-    return TiedAutoencoder(
-        model.backbone(packed), self.heads(model), self.decoder(model), self.pooling)
+    heads = {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
+    return TiedAutoencoder(model.backbone(packed), heads, self.decoder(model), self.pooling)
 
   def module_inputs(self, model):
     del model

@@ -143,7 +143,8 @@ def test_the_decoder_is_the_encoder_with_cross_attention():
   assert {*params} == {'backbone', 'heads_mlm', 'cross'}
   assert {*params['cross']} == {'stack'}
   assert {*params['cross']['stack']['layers']['block']} == {'cross', 'cross_norm'}
-  assert {*OBJECTIVE.lifecycle.exported(params)} == {'backbone', 'heads_mlm'}
+  assert {*OBJECTIVE.lifecycle.exported(params)} == {'backbone'}
+  assert not OBJECTIVE.heads(CONFIG) and not OBJECTIVE.mask_tokens(CONFIG)
   plain = CONFIG.backbone().init(jax.random.key(0), corrupted())['params']
   assert jax.tree.structure(jax.tree.map(np.shape, params['backbone'])) == jax.tree.structure(
       jax.tree.map(np.shape, tiny.random_params(plain)))
