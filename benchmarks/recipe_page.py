@@ -42,7 +42,11 @@ PAGES = {
     'encoders': Page(
         'Encoders: BERT, RoBERTa, ALBERT and others',
         'These encoders are pre-trained with masked language modeling.',
-        ('bert', 'roberta', 'xlm', 'xlm_r', 'albert', 'spanbert', 'retromae', 'condenser')),
+        ('bert', 'roberta', 'xlm', 'xlm_r', 'albert', 'spanbert')),
+    'retrieval_encoders': Page(
+        'Encoders for retrieval: RetroMAE, Condenser, TSDAE',
+        'These encoders are pre-trained for a vector of the whole text.',
+        ('retromae', 'dupmae', 'condenser', 'cocondenser', 'tsdae')),
     'chinese_encoders': Page(
         'Chinese encoders: whole-word masking, MacBERT, ERNIE',
         'These encoders are pre-trained on Chinese text.', ('bert_wwm', 'ernie')),

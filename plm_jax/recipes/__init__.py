@@ -48,7 +48,8 @@ from plm_jax.recipes.scale_presets import apply_scale
 # In the order of the listing: encoders, decoders, encoder-decoders.
 FAMILIES = {family.name: family for family in (
     bert.BERT, bert.BERT_WWM, bert.ERNIE, roberta.ROBERTA, xlm.XLM, roberta.XLM_R, albert.ALBERT,
-    bert.SPANBERT, retrieval.RETROMAE, retrieval.CONDENSER, distillation.DISTILBERT,
+    bert.SPANBERT, retrieval.RETROMAE, retrieval.DUPMAE, retrieval.CONDENSER,
+    retrieval.COCONDENSER, retrieval.TSDAE, distillation.DISTILBERT,
     distillation.TINYBERT, distillation.MINILM,
     deberta.DEBERTA, deberta.DEBERTA_V2, deberta.DEBERTA_V3, electra.ELECTRA, xlnet.XLNET,
     xlnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, modernbert.ETTIN, modernbert.MMBERT,

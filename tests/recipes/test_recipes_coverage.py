@@ -31,7 +31,8 @@ SHORTER = {'backbone/encoder/embeddings/positions': range(56, 66)}
 UNTRAINED = {
     'roberta_wwm_ext': ONE_TYPE, 'spanbert_base': ONE_TYPE, 'tinybert_4l': ONE_TYPE,
     'minilm_*': ONE_TYPE, 'retromae_*': ONE_TYPE,
-    'condenser_base': ONE_TYPE,
+    'condenser_base': ONE_TYPE, 'dupmae_base': ONE_TYPE, 'cocondenser_base': ONE_TYPE,
+    'tsdae_base': ONE_TYPE,
     'mosaicbert_base': ONE_TYPE,
     # The released table has 20 rows, for spans of up to 10 tokens.
     'spanbert_*': {'heads_sbo/offsets': range(10, 20)},

@@ -61,9 +61,13 @@ PAPERS = {
     # devices share.
     # staoxiao/RetroMAE, examples/pretrain/README.md; BertForMaskedLM and the decoder's layer.
     'retromae_base': (116_602_170, 0, 1e-4, 256, 512),
+    'dupmae_base': (116_602_170, 0, 1e-4, 256, 512),
     'retromae_msmarco': (116_602_170, 0, 1e-4, 1024, 152),
     # luyug/Condenser, README.md and issue 4; BertForMaskedLM and two layers.
     'condenser_base': (123_690_042, 0, 1e-4, 1024, 128),
+    'cocondenser_base': (123_690_042, 0, 1e-4, 2048, 128),
+    # BertLMHeadModel with cross-attention; UKPLab/sentence-transformers, TSDAE/README.md.
+    'tsdae_base': (137_881_146, 0, 3e-5, 8, 80),
     'spanbert_base': (110_301_480, 0, 1e-4, 384, 512),
     'spanbert_large': (336_999_976, 0, 1e-4, 384, 512),
     # Sanh et al. 2019, table 3 and section 3: batches of up to 4k; the peak of the released
