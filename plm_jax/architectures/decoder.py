@@ -21,6 +21,7 @@ from plm_jax.layers.heads import ClassifierConfig, NextTokenConfig, select_token
 from plm_jax.layers.masks import attention_mask
 from plm_jax.layers.mlp import MlpConfig
 from plm_jax.layers.norm import NormConfig
+from plm_jax.layers.rope import Rope
 from plm_jax.layers.sliding_window import SlidingWindow
 from plm_jax.layers.stack import (
   LayerInputs,
@@ -59,6 +60,8 @@ class DecoderConfig(ValidatedConfig):
   none."""
   embed_norm: bool = False
   """Normalize the embeddings (ModernBERT's decoders)."""
+  embed_factor: float = 1.0
+  """Factor on token vectors (Gemma: sqrt(hidden size))."""
   types: int = 0
   """Rows of a second embedding table, for the types of a batch (GLM: positions inside a span)."""
   tied: bool = True
@@ -69,6 +72,9 @@ class DecoderConfig(ValidatedConfig):
   windows: tuple[int, ...] = ()
   """Sliding window of each layer, in tokens including the token itself, repeated over the layers;
   0: global attention (GPT-3 alternates)."""
+  rotated: tuple[bool, ...] = ()
+  """Whether each layer has RoPE, repeated over the layers; a layer without it has no positions
+  (NoPE: Yang et al. 2025; SmolLM3). Empty: all layers have it."""
   depth_scale: bool = False
   """Divide the attention logits of layer 1, 2, ... by its number (GPT-2's
   scale_attn_by_inverse_layer_idx)."""
@@ -80,6 +86,8 @@ class DecoderConfig(ValidatedConfig):
   def conflict(self, option):
     if self.absolute == 'learned' and not self.max_length:
       return f'a learned table of positions needs {option("max_length")}, its number of rows'
+    if self.rotated and not isinstance(self.block.attention.position, Rope):
+      return f'{option("rotated")} is for models with RoPE, whose layers may lack it'
     return None
 
   @property
@@ -98,7 +106,8 @@ class DecoderConfig(ValidatedConfig):
     windows = tuple(-(-size * max_length // self.max_length) for size in self.windows)
     return resize_config(
         self, block, layers, vocab, max_length, types=min(self.types, max_length), windows=windows,
-        logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5)
+        logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
+        embed_factor=1.0 if self.embed_factor == 1 else block.width ** 0.5)
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Count the FLOPs of the matrix products for one row.
@@ -152,7 +161,8 @@ class Decoder(nn.Module):
     types = batch['types'] if 'types' in batch else jnp.zeros_like(tokens)
     position_rows = cfg.max_length if cfg.absolute == 'learned' else 0
     embeddings = Embeddings(
-        cfg.block, cfg.vocab, 0, position_rows, cfg.types, cfg.embed_norm, name='embeddings')
+        cfg.block, cfg.vocab, 0, position_rows, cfg.types, cfg.embed_norm, cfg.embed_factor,
+        name='embeddings')
     x, token_table = embeddings(tokens, types, place, row_ids, batch=batch)
     embedded = x
     self.sow('intermediates', 'embedded', x)
@@ -204,16 +214,19 @@ def causal_windows(sizes: Sequence[int]) -> tuple[SlidingWindow | None, ...]:
 
 def layer_inputs(cfg: DecoderConfig, cache: Cache | None = None) -> LayerInputs | None:
   """Make the inputs that differ from layer to layer; None: there are none."""
-  if not cfg.depth_scale and cfg.stack.first_norm and cache is None:
+  if not cfg.depth_scale and not cfg.rotated and cfg.stack.first_norm and cache is None:
     return None
-  factor = key = value = skip_norm = None
+  factor = key = value = skip_norm = skip_position = None
   if cfg.depth_scale:
     factor = jnp.array(1 / (np.arange(cfg.stack.blocks) + 1), jnp.float32)
   if cache is not None:
     key, value = cache['key'], cache['value']
   if not cfg.stack.first_norm:
     skip_norm = jnp.arange(cfg.stack.blocks) == 0
-  return LayerInputs(logit_factor=factor, skip_norm=skip_norm, key=key, value=value)
+  if cfg.rotated:
+    skip_position = ~jnp.array(np.resize(cfg.rotated, cfg.stack.blocks))
+  return LayerInputs(
+      logit_factor=factor, skip_norm=skip_norm, skip_position=skip_position, key=key, value=value)
 
 
 def empty_cache(cfg: DecoderConfig, rows: int, slots: int) -> Cache:

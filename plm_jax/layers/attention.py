@@ -68,6 +68,9 @@ class AttentionConfig(ValidatedConfig):
   mixture_norm: bool = False
   """Normalize the output of all heads together, after the gate and before the output projection, by
   a norm of the block's kind."""
+  qk_norm: bool = False
+  """Normalize the queries and keys of each head, before positions, by a norm of the block's kind
+  (QK-norm: Henry et al. 2020; Qwen3, Gemma 3)."""
   out_norm: bool = False
   """Normalize the output of attention, with scale and bias, before it is added to the residual
   stream (NormFormer: Shleifer et al. 2021)."""
@@ -147,16 +150,19 @@ class Attention(nn.Module):
                    init, name=name)
 
     # Queries, keys and values.
+    def norm_heads(name, heads):
+      return common.make_norm(name)(heads) if cfg.qk_norm else heads
+
     query = make_projection('query', common.heads, size ** -0.5 / self.scale)
     key = make_projection('key', common.key_heads)
     value = make_projection('value', common.key_heads)
-    q = query(x, row_ids)
+    q = norm_heads('query_norm', query(x, row_ids))
     if cached:
       k, v = kv
       if self.is_initializing():  # the parameters are the same with and without the cache
-        _ = key(x), value(x)
+        _ = norm_heads('key_norm', key(x)), value(x)
     else:
-      k, v = key(kv, row_ids), value(kv, row_ids)
+      k, v = norm_heads('key_norm', key(kv, row_ids)), value(kv, row_ids)
 
     # Positions. Only the TPU kernel takes relative logits as they are.
     q, k, bias = cfg.position.interact(self, common, q, k, mask.context, query, key)

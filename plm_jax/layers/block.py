@@ -28,12 +28,15 @@ class BlockConfig(CommonConfig):
   """Self-attention and cross-attention."""
   mlp: MlpConfig = MlpConfig()
   """Feed-forward network."""
-  norm_at: Literal['pre', 'post'] = 'post'
+  norm_at: Literal['pre', 'post', 'both'] = 'post'
   """Place of the norms. pre: before each sublayer, with a final norm after the stack. post: after
-  each residual sum."""
+  each residual sum. both: as pre, and the output of each sublayer is normalized before the residual
+  sum (Gemma 3)."""
   parallel: bool = False
   """Attention and MLP read the same norm, and their outputs are added to one residual stream
   (PaLM)."""
+  parallel_norms: bool = False
+  """With parallel, the MLP reads a norm of its own of the same residual stream (GPT-NeoX)."""
   cross: bool = False
   """Cross-attention to an encoder's output, after self-attention."""
 
@@ -109,7 +112,7 @@ class Block(nn.Module):
       [batch, queries, hidden]; with `streams`, a pair of it and the streams for the next block.
     """
     cfg = self.cfg
-    pre_norm = cfg.norm_at == 'pre'
+    pre_norm = cfg.norm_at != 'post'
 
     def run_sublayer(name, sublayer, x):
       """Add `sublayer(input, norm of the keys)` to the residual stream, with norm and dropout."""
@@ -121,7 +124,10 @@ class Block(nn.Module):
       dropout = Dropout(cfg.dropout if has_dropout else 0.0, name=f'{name}_dropout')
       # [batch, queries, hidden]
       if pre_norm:
-        y = x + dropout(sublayer(norm(x), norm), row_ids)
+        y = sublayer(norm(x), norm)
+        if cfg.norm_at == 'both':
+          y = cfg.make_norm(f'{name}_out_norm')(y)
+        y = x + dropout(y, row_ids)
       else:
         y = norm(x + dropout(sublayer(x, lambda kv: kv), row_ids))
       y = constrain(y, 'batch', None, 'stream')
@@ -145,8 +151,9 @@ class Block(nn.Module):
       del norm
       return Mlp(cfg.mlp, cfg, name='mlp')(y, row_ids)
 
-    def attention_and_mlp(y, norm):
-      return attention(y, norm) + mlp(y, norm)
+    def attention_and_mlp(y, norm, stream=x):
+      z = cfg.make_norm('mlp_norm')(stream) if cfg.parallel_norms else y
+      return attention(y, norm) + mlp(z, norm)
 
     # Parameters get the names of these sublayers: attention, cross and mlp, or parallel.
     if cfg.parallel:

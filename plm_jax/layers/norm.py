@@ -17,9 +17,10 @@ class NormConfig(ValidatedConfig):
 
   limits = intervals(eps='[0, 1)')
 
-  kind: Literal['layer', 'layer_scale', 'plain', 'rms'] = 'layer'
+  kind: Literal['layer', 'layer_scale', 'plain', 'rms', 'rms_offset'] = 'layer'
   """Kind of norm. layer: LayerNorm (Ba et al. 2016). layer_scale: LayerNorm without a bias (PaLM).
-  plain: LayerNorm without parameters (LTG-BERT). rms: RMSNorm (Zhang and Sennrich 2019)."""
+  plain: LayerNorm without parameters (LTG-BERT). rms: RMSNorm (Zhang and Sennrich 2019).
+  rms_offset: RMSNorm whose scale is 1 + a parameter that is initialized with zeros (Gemma)."""
   eps: float = 1e-12
   """Epsilon that is added to the variance."""
 
@@ -33,8 +34,10 @@ class Norm(nn.Module):
   @nn.compact
   def __call__(self, x):
     width = x.shape[-1:]
-    scale, bias = jnp.ones(()), None if self.cfg.kind == 'rms' else jnp.zeros(())
-    if self.cfg.kind != 'plain':
+    scale, bias = jnp.ones(()), None if self.cfg.kind.startswith('rms') else jnp.zeros(())
+    if self.cfg.kind == 'rms_offset':
+      scale += self.param('scale', nn.initializers.zeros, width, jnp.float32)
+    elif self.cfg.kind != 'plain':
       scale = self.param('scale', nn.initializers.ones, width, jnp.float32)
     if self.cfg.kind == 'layer':
       bias = self.param('bias', nn.initializers.zeros, width, jnp.float32)

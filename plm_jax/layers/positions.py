@@ -44,6 +44,12 @@ class NoPosition(ValidatedConfig):
     del windowed
     return context
 
+  def skip_context(self, context, skip):
+    """Return the context of a layer without positions (NoPE) where the bool scalar `skip` is
+    True."""
+    del skip
+    return context
+
   def decoder_scheme(self) -> 'NoPosition':
     """Return the scheme for a stack whose tokens attend to preceding tokens only."""
     return self

@@ -188,6 +188,9 @@ class Rope(NoPosition):
     factor = self.scaling.attention_factor
     return {'cos': jnp.cos(angles) * factor, 'sin': jnp.sin(angles) * factor}
 
+  def skip_context(self, context, skip):
+    return {'cos': jnp.where(skip, 1, context['cos']), 'sin': jnp.where(skip, 0, context['sin'])}
+
   def interact(self, scope, cfg, q, k, context, query, key):
     del scope, cfg, query, key
     return rotate(q, **context), rotate(k, **context), None

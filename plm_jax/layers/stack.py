@@ -69,6 +69,8 @@ class LayerInputs(flax.struct.PyTreeNode):
   """[layers] float32, factor on attention logits."""
   skip_norm: Any = None
   """[layers] bool, True: attention reads its input without a norm."""
+  skip_position: Any = None
+  """[layers] bool, True: attention has no positions (NoPE)."""
   key: Any = None
   """[layers, batch, key_heads, slots, head_size], keys of the KV cache."""
   memory_key: Any = None
@@ -277,6 +279,8 @@ def run_block(
     return common.step(block, x, mask, common.row_ids, inputs)
   own = LayerInputs() if inputs is None else inputs
   context = common.position.layer_context(mask.context, window is not None)
+  if own.skip_position is not None:
+    context = common.position.skip_context(context, own.skip_position)
   own_mask = mask._replace(context=context, factor=own.logit_factor)
   if window is not None and distance is None:
     own_mask = own_mask._replace(window=window)
@@ -329,7 +333,7 @@ class Stack(nn.Module):
     layers = Layers(self.cfg, self.stack, None, self.dense, self.windows, name='layers')
     x, remembered = layers(x, mask._replace(context=context), memory, row_ids, inputs=inputs,
                            distance=distance, remember=remember)
-    if self.cfg.norm_at == 'pre':
+    if self.cfg.norm_at != 'post':
       x = self.cfg.make_norm('norm')(x)
     return x, remembered
 
