@@ -224,6 +224,44 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
       'head_dim': hf_config['head_dim'] or hf_config['hidden_size'] // heads}
 
 
+FULL, SLIDING = 'full_attention', 'sliding_attention'
+
+
+def import_layer_types(kinds: Any, layers: int, size: Any) -> tuple[int, ...]:
+  """Read layer_types as sliding windows of the layers; (): all layers have global attention.
+
+  Args:
+    kinds: layer_types.
+    layers: number of layers.
+    size: sliding window, as our configuration has it; unused where no layer has one.
+
+  Raises:
+    ConvertError: for other kinds of layers, another number of them, or windows without a size.
+  """
+  if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {FULL, SLIDING}:
+    raise ConvertError(f'cannot convert the configuration: layer_types is {str(kinds)[:200]}, '
+                       f'expected {layers} of {FULL} and {SLIDING}')
+  if SLIDING in kinds and (type(size) is not int or size < 1):
+    raise ConvertError(f'cannot convert the configuration: sliding_window is {size!r:.200}, '
+                       f'expected a number of tokens for the layers with {SLIDING}')
+  windows = gpt2.shortest_period([0 if kind == FULL else size for kind in kinds])
+  return windows if any(windows) else ()
+
+
+def export_layer_types(windows: tuple[int, ...], layers: int) -> tuple[list[str], int]:
+  """Return (layer_types, size of the sliding windows; 0: there are none).
+
+  Raises ConvertError for windows of several sizes.
+  """
+  sizes = {size for size in windows if size}
+  if len(sizes) > 1:
+    raise ConvertError(f'transformers has sliding windows of one size, not {sorted(sizes)} '
+                       'tokens')
+  period = windows or (0,)
+  kinds = [SLIDING if period[n % len(period)] else FULL for n in range(layers)]
+  return kinds, max(sizes, default=0)
+
+
 BLOCK, LAYER = 'backbone/stack/layers/block', 'model.layers.{n}'
 BIAS_VALUES = ((False, ()), (True, PROJECTIONS))
 
@@ -251,8 +289,11 @@ FAMILY = Family(
         Attribute('rope', 'block.attention.position', Rope()),
     ),
     fixed={},
-    # How matrix products were split over devices, and a copy of max_position_embeddings.
-    ignored=frozenset({'pretraining_tp', 'max_sequence_length'}),
+    # How matrix products were split over devices, and a copy of max_position_embeddings. Files of
+    # SmolLM2 have attributes of the program that trained it, and of transformers.js.
+    ignored=frozenset({
+        'pretraining_tp', 'max_sequence_length', 'is_llama_config', 'rope_interleaved',
+        'transformers.js_config'}),
     rules=join_rules(
         Rule('backbone/embeddings/tokens', 'model.embed_tokens.weight'),
         dense_rules(f'{BLOCK}/attention/query', f'{LAYER}.self_attn.q_proj'),
@@ -284,3 +325,12 @@ FAMILY = Family(
     denormalize_hf_config=denormalize_hf_config,
     skip_patterns=(r'\brotary_emb\.inv_freq$',),
 )
+
+
+def derive_family(name: str, title: str, **changes: Any) -> Family:
+  """Make a family that is LLaMA's but for `changes`; its classes' names begin with `title`."""
+  def rename(names):
+    return {cls.replace('Llama', title): value for cls, value in names.items()}
+  return dataclasses.replace(
+      FAMILY, name=name, classes=rename(FAMILY.classes),
+      class_prefixes=rename(FAMILY.class_prefixes), **changes)

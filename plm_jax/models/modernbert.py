@@ -37,8 +37,16 @@ from plm_jax.layers.rope import DynamicScaling, Rope, TwoRopes
 from plm_jax.layers.stack import StackConfig
 from plm_jax.models import bert, gpt2
 from plm_jax.models.bert import ACTIVATIONS, mlm_head_rules
-from plm_jax.models.gpt2 import shortest_period
-from plm_jax.models.llama import BIAS_VALUES, PROJECTIONS, export_scaling, parse_scaling
+from plm_jax.models.llama import (
+  BIAS_VALUES,
+  FULL,
+  PROJECTIONS,
+  SLIDING,
+  export_layer_types,
+  export_scaling,
+  import_layer_types,
+  parse_scaling,
+)
 from plm_jax.models.rules import (
   Attribute,
   ConvertError,
@@ -98,7 +106,6 @@ mmbert_small = functools.partial(make_mmbert, 384, 6)  # 140M parameters, 42M wi
 mmbert_base = functools.partial(make_mmbert, 768, 12)  # 307M parameters, 110M without embeddings
 
 
-FULL, SLIDING = 'full_attention', 'sliding_attention'
 ABOUT = 'cannot convert the configuration'
 
 
@@ -121,27 +128,50 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   if kinds is None:
     windows = (0, *[window // 2] * (min(every, layers) - 1))
   else:
-    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {FULL, SLIDING}:
-      raise ConvertError(f'{ABOUT}: layer_types is {str(kinds)[:200]}, expected {layers} of '
-                         f'{FULL} and {SLIDING}')
-    windows = shortest_period([0 if kind == FULL else window // 2 for kind in kinds])
+    windows = import_layer_types(kinds, layers, window // 2)
 
-  # Rotary embeddings.
-  stated = hf_config.pop('rope_parameters', None) or {}
-  thetas = {FULL: hf_config.pop('global_rope_theta', None) or 160_000.0,
-            SLIDING: hf_config.pop('local_rope_theta', None) or 10_000.0}
+  rope = import_two_ropes(
+      hf_config.pop('rope_parameters', None) or {},
+      hf_config.pop('global_rope_theta', None) or 160_000.0,
+      hf_config.pop('local_rope_theta', None) or 10_000.0, hf_config['max_position_embeddings'])
+  return {**hf_config, 'windows': windows, 'rope': rope}
+
+
+def import_two_ropes(stated: Any, theta: float, local_theta: float, longest: int) -> TwoRopes:
+  """Read rope_parameters of layers with global attention and with a sliding window.
+
+  Args:
+    stated: rope_parameters.
+    theta: base of global layers, where they do not state it.
+    local_theta: base of layers with a sliding window, where they do not state it.
+    longest: max_position_embeddings.
+
+  Raises:
+    ConvertError: for what is not known.
+  """
   if not isinstance(stated, dict) or set(stated) - {FULL, SLIDING}:
     raise ConvertError(f'{ABOUT}: rope_parameters is {str(stated)[:200]}, expected those of '
                        f'{FULL} and {SLIDING}')
   ropes = []
-  for kind, theta in thetas.items():
+  for kind, base in ((FULL, theta), (SLIDING, local_theta)):
     parameters = dict(stated.get(kind) or {})
-    theta = parameters.pop('rope_theta', theta)
-    scaling = parse_scaling(parameters, hf_config['max_position_embeddings'])
+    base = parameters.pop('rope_theta', base)
+    scaling = parse_scaling(parameters, longest)
     if isinstance(scaling, DynamicScaling):
       raise ConvertError(f'{ABOUT}: rope scaling dynamic is not known of models of this type')
-    ropes.append(Rope(float(theta), scaling=scaling))
-  return {**hf_config, 'windows': windows, 'rope': TwoRopes(*ropes)}
+    ropes.append(Rope(float(base), scaling=scaling))
+  return TwoRopes(*ropes)
+
+
+def export_two_ropes(rope: TwoRopes) -> dict[str, Any]:
+  """Return rope_parameters. Raises ConvertError where only a share of a head is rotated."""
+  parameters = {}
+  for kind, one in ((FULL, rope.whole), (SLIDING, rope.band)):
+    if one.share != 1:
+      raise ConvertError('transformers rotates whole heads of this type, not a share of them')
+    scaling = export_scaling(one.scaling) or {'rope_type': 'default'}
+    parameters[kind] = {'rope_theta': one.theta, **scaling}
+  return parameters
 
 
 def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,22 +182,10 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   hf_config = dict(hf_config)
   windows, rope = hf_config.pop('windows'), hf_config.pop('rope')
   layers = hf_config['num_hidden_layers']
-  sizes = {size for size in windows if size}
-  if len(sizes) > 1:
-    raise ConvertError("transformers' ModernBERT has sliding windows of one size, not "
-                       f'{sorted(sizes)} tokens to either side')
-  period = windows or (0,)
-  kinds = [SLIDING if period[n % len(period)] else FULL for n in range(layers)]
-  ropes = {FULL: rope.whole, SLIDING: rope.band}
-  if any(one.share != 1 for one in ropes.values()):
-    raise ConvertError("transformers' ModernBERT rotates whole heads, not a share of them")
-  parameters = {}
-  for kind, one in ropes.items():
-    scaling = export_scaling(one.scaling) or {'rope_type': 'default'}
-    parameters[kind] = {'rope_theta': one.theta, **scaling}
+  kinds, size = export_layer_types(windows, layers)
   stated = {
-      **hf_config, 'layer_types': kinds, 'local_attention': 2 * max(sizes, default=64),
-      'rope_parameters': parameters, 'global_rope_theta': rope.whole.theta,
+      **hf_config, 'layer_types': kinds, 'local_attention': 2 * (size or 64),
+      'rope_parameters': export_two_ropes(rope), 'global_rope_theta': rope.whole.theta,
       'local_rope_theta': rope.band.theta}
   # Older versions of transformers know only layers with full attention at regular distances.
   for every in range(1, layers + 1):
