@@ -21,7 +21,8 @@ KINDS = (
     ('bert', 'roberta', 'xlm-roberta', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2',
      'xlnet', 'mpnet', 'modernbert', 'eurobert', 'ernie', 'xlm', 'megatron-bert'),
     ('spanbert', 'neobert', 'mosaicbert', 'crammedBERT', 'ltgbert', 'gptbert', 'elmo'),
-    ('openai-gpt', 'gpt2', 'gpt_neo', 'gpt3', 'llama', 'cohere', 'glm', 'modernbert-decoder'),
+    ('openai-gpt', 'gpt2', 'gpt_neo', 'gpt_neox', 'gpt3', 'llama', 'qwen3', 'smollm3',
+     'gemma3_text', 'cohere', 'glm', 'modernbert-decoder'),
     ('t5', 'mt5', 'umt5', 'bart', 'mbart', 'marian', 'cpt'))
 """model_types in the order of the page: encoders, encoders with code of their own, decoders,
 encoder-decoders"""
@@ -51,7 +52,11 @@ EXAMPLES = {
     'openai-gpt': ('openai-community/openai-gpt',),
     'gpt2': ('openai-community/gpt2', 'distilbert/distilgpt2'),
     'gpt_neo': ('EleutherAI/gpt-neo-125m',),
-    'llama': ('meta-llama/Llama-2-7b-hf', 'meta-llama/Llama-3.2-1B'),
+    'gpt_neox': ('EleutherAI/pythia-160m', 'EleutherAI/gpt-neox-20b'),
+    'llama': ('meta-llama/Llama-2-7b-hf', 'meta-llama/Llama-3.2-1B', 'HuggingFaceTB/SmolLM2-135M'),
+    'qwen3': ('Qwen/Qwen3-0.6B-Base', 'Qwen/Qwen3-1.7B-Base'),
+    'smollm3': ('HuggingFaceTB/SmolLM3-3B-Base',),
+    'gemma3_text': ('google/gemma-3-270m', 'google/gemma-3-1b-pt'),
     'modernbert-decoder': ('jhu-clsp/ettin-decoder-150m',),
     't5': ('google-t5/t5-small', 'google/t5-v1_1-base', 'google/flan-t5-base',
            'google/byt5-small'),

@@ -65,13 +65,15 @@ CLASSES = {
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
     **{f'XLNet{rest}': xlnet.run(kind) for rest, kind in fine_tuning.KINDS.items()},
     **{name + rest: decoder.run(reading) for rest, reading in DECODERS.items() for name in (
-        'OpenAIGPT', 'GPT2', 'GPTNeo', 'Llama', 'ModernBertDecoder')},
+        'OpenAIGPT', 'GPT2', 'GPTNeo', 'GPTNeoX', 'Llama', 'Qwen3', 'SmolLM3', 'Gemma3',
+        'Gemma3Text', 'ModernBertDecoder')},
     **{name + rest: encoder_decoder.run(reading) for rest, reading in BOTH.items() for name in (
         'T5', 'MT5', 'UMT5', 'Bart', 'MBart', 'Marian')},
 }
 GENERATING = {
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM',
-                     'LlamaForCausalLM'),
+                     'LlamaForCausalLM', 'GPTNeoXForCausalLM', 'Qwen3ForCausalLM',
+                     'SmolLM3ForCausalLM', 'Gemma3ForCausalLM'),
                     generation.decoder),
     **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration',
                      'UMT5ForConditionalGeneration',

@@ -168,6 +168,68 @@ def test_files_of_transformers_have_the_ids_of_the_library(name, tmp_path):
 
 
 
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def make_small_decoders_tokenizer(name: str) -> tuple[library.Tokenizer, dict[str, str]]:
+  """Train a tokenizer with the steps of a released one; return it and its special tokens."""
+  bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+  bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  normalizer, splits, names, more = {
+      'Qwen3': (normalizers.NFC(), [pre_tokenizers.Split(Regex(QWEN), 'isolated'), bytes_alone],
+                ['<|endoftext|>', '<|im_start|>', '<|im_end|>'], ['<think>', '</think>']),
+      'GPTNeoX': (normalizers.NFC(), [bytes_of_words], ['<|endoftext|>', '<|padding|>'],
+                  [' ' * number for number in range(2, 25)]),
+      'SmolLM2': (None, [pre_tokenizers.Digits(individual_digits=True), bytes_of_words],
+                  ['<|endoftext|>', '<|im_start|>', '<|im_end|>'], []),
+      'Gemma3': (normalizers.Replace(' ', '▁'), [pre_tokenizers.Split(' ', 'merged_with_previous')],
+                 ['<pad>', '<eos>', '<bos>', '<unk>', '<mask>'], ['\n\n', '▁▁']),
+  }[name]
+  gemma = name == 'Gemma3'
+  learned = library.Tokenizer(
+      models.BPE(fuse_unk=True, byte_fallback=True, unk_token='<unk>') if gemma else models.BPE())
+  if normalizer is not None:
+    learned.normalizer = normalizer
+  learned.pre_tokenizer = (splits[0] if gemma or len(splits) == 1
+                           else pre_tokenizers.Sequence(splits))
+  learned.decoder = decoders.Sequence([
+      decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()
+  ]) if gemma else decoders.ByteLevel()
+  first = [*names, *(f'<0x{n:02X}>' for n in range(256))] if gemma else names
+  learned.train_from_iterator(TEXTS, trainers.BpeTrainer(
+      vocab_size=450, special_tokens=first, show_progress=False,
+      initial_alphabet=[] if gemma else pre_tokenizers.ByteLevel.alphabet()))
+  if gemma:  # bytes are no special tokens of the released file
+    model = json.loads(learned.to_str())['model']
+    learned.model = models.BPE(
+        model['vocab'], [tuple(merge) for merge in model['merges']], fuse_unk=True,
+        byte_fallback=True, unk_token='<unk>')
+    said = json.loads(learned.to_str())
+    said['added_tokens'] = [one for one in said['added_tokens'] if one['content'] in names]
+    learned = library.Tokenizer.from_str(json.dumps(said))
+  learned.add_tokens([AddedToken(token, normalized=False) for token in more])
+  roles = {'bos_token': '<bos>', 'eos_token': '<eos>', 'pad_token': '<pad>', 'unk_token': '<unk>'}
+  return learned, roles if gemma else {'eos_token': '<|endoftext|>'}
+
+
+@pytest.mark.parametrize('name', ['Qwen3', 'GPTNeoX', 'SmolLM2', 'Gemma3'])
+def test_tokenizers_of_small_decoders_have_the_ids_of_the_library(name, tmp_path):
+  """Normalization, words, digits, added runs of spaces and bytes are those of released files."""
+  learned, config = make_small_decoders_tokenizer(name)
+  learned.save(str(tmp_path / 'tokenizer.json'))
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(
+      {**config, 'tokenizer_class': 'PreTrainedTokenizerFast'}))
+  tokenizer = tokenizers.load(tmp_path)
+  assert differing(tokenizer, ids_of(tmp_path / 'tokenizer.json')) == {}
+  code = 'def f(x):\n    if x  ==  1234:\n\n\treturn  x\n'
+  assert tokenizer.encode(code) == learned.encode(code, add_special_tokens=False).ids
+  assert tokenizer.decode(tokenizer.encode(code)) == code
+  assert tokenizer.pieces[tokenizer.vocab.eos] == config['eos_token']
+  tokenizer.save(tmp_path / 'again')
+  assert tokenizers.load(tmp_path / 'again').hash == tokenizer.hash
+
+
 def test_gemmas_vocabulary_has_the_roles_of_an_encoder_if_it_has_a_mask(tmp_path):
   """As in mmBERT: its ids of special tokens, unchanged spaces, bytes for unknown characters;
   without a mask, a decoder's vocabulary."""
