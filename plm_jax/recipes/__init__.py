@@ -21,6 +21,7 @@ from plm_jax.recipes import (
   albert,
   bart,
   bert,
+  continued,
   cramming,
   deberta,
   distillation,
@@ -34,8 +35,10 @@ from plm_jax.recipes import (
   modernbert,
   neobert,
   palm,
+  pythia,
   retrieval,
   roberta,
+  smollm,
   t5,
   transformer,
   word_vectors,
@@ -55,7 +58,8 @@ FAMILIES = {family.name: family for family in (
     xlnet.MPNET, elmo.ELMO, modernbert.MODERNBERT, modernbert.ETTIN, modernbert.MMBERT,
     eurobert.EUROBERT, neobert.NEOBERT, modernbert.MOSAICBERT, cramming.CRAMMING,
     ltg_bert.LTG_BERT, ltg_bert.GPT_BERT, ltg_bert.MDLM, gpt.GPT, gpt.GPT2, gpt.GPT3, llama.LLAMA,
-    llama.LLAMA2, llama.LLAMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM, t5.T5_TASKS,
+    llama.LLAMA2, llama.LLAMA3, pythia.PYTHIA, smollm.SMOLLM2, smollm.SMOLLM3, continued.QWEN3,
+    continued.GEMMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM, t5.T5_TASKS,
     t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE, bart.BART_TRANSLATION, bart.MBART,
     transformer.TRANSFORMER)}
 COMMON_HELP = """\

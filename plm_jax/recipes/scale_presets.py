@@ -1,6 +1,7 @@
 """Scale presets: the same recipe smaller, for --scale=laptop and --scale=test."""
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any, TypeVar
 
 from plm_jax import validation
@@ -208,7 +209,8 @@ def resize_run(
   block = model.block
   block = dataclasses.replace(
       block, width=width, heads=heads, head_size=None,
-      kv_heads=block.kv_heads and min(block.kv_heads, heads), mlp_dim=4 * width, dtype='float32')
+      kv_heads=block.kv_heads and math.gcd(block.kv_heads, heads), mlp_dim=4 * width,
+      dtype='float32')
   if block.init.out_std:  # std over the root of twice the layers
     out_std = block.init.std * (2 * layers) ** -0.5
     block = validation.with_paths(block, {'init.out_std': out_std})
