@@ -92,7 +92,7 @@ def make_app(model: Any) -> Any:
     texts: list[str] = pydantic.Field(min_length=1, max_length=256)
 
   functions = {
-      'encode': lambda texts: plm_jax.encode(model, texts).tolist(),
+      'encode': lambda texts: [vector.tolist() for vector in plm_jax.encode(model, texts)],
       'fill_mask': lambda texts: plm_jax.fill_mask(model, texts),
       'predict': lambda texts: [label._asdict() for label in plm_jax.predict(model, texts)]}
   names = [name for name in functions if name in model.capabilities]

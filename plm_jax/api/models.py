@@ -40,6 +40,7 @@ Model = LoadedModel | Path
 Dtype = Literal['float32', 'float16', 'bfloat16']
 SENTENCE_TRANSFORMERS_USAGE = 'SentenceTransformer({folder!r}) of sentence-transformers loads it'
 SPARSE_ENCODER_USAGE = 'SparseEncoder({folder!r}) of sentence-transformers loads it'
+PYLATE_USAGE = 'models.ColBERT({folder!r}) of PyLate loads it'
 
 
 class Exported(NamedTuple):
@@ -298,7 +299,11 @@ def export(
       folder, trained.model, params, trained.tokenizer, dtype, like=like, write_extra=write_extra)
   usage = conversion.get_family(trained.family).usage
   if write_extra:
-    usage = SPARSE_ENCODER_USAGE if trained.task.is_sparse else SENTENCE_TRANSFORMERS_USAGE
+    usage = SENTENCE_TRANSFORMERS_USAGE
+    if trained.similarity == 'maxsim':
+      usage = PYLATE_USAGE
+    elif trained.task.is_sparse:
+      usage = SPARSE_ENCODER_USAGE
   if trained.source:
     card = model_card.run_card(trained.source, model_card.ExportedModel(
         trained.family, trained.capabilities, count_parameters(params),
@@ -422,8 +427,11 @@ def convert(checkpoint: Path, folder: Path, dtype: Dtype | None = None) -> Expor
     conversion.save(
         folder, source.config, source.params, source.tokenizer, dtype, like=source,
         write_extra=write_extra)
-    sparse = isinstance(modules.vector, SpladeConfig)
-    usage = SPARSE_ENCODER_USAGE if sparse else SENTENCE_TRANSFORMERS_USAGE
+    usage = SENTENCE_TRANSFORMERS_USAGE
+    if modules.similarity == 'maxsim':
+      usage = PYLATE_USAGE
+    elif isinstance(modules.vector, SpladeConfig):
+      usage = SPARSE_ENCODER_USAGE
     return Exported(usage.format(folder=os.fspath(folder)))
   conversion.save(folder, source.config, source.params, source.tokenizer, dtype, like=source)
   return Exported(conversion.get_family(source.family).usage.format(folder=os.fspath(folder)))

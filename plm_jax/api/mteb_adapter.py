@@ -91,6 +91,9 @@ def load_for_mteb(
     ConfigError: the model has no tokenizer, or scores pairs but has not learned reranking.
   """
   trained: Any = similarity.load_encoder(model)
+  if trained.similarity == 'maxsim':
+    raise ConfigError(f'{trained.source or "the model"} has a vector per token, which this adapter '
+                      'does not give to mteb: evaluate-retrieval takes it')
   task, prompts = (getattr(trained, field, None) for field in ('task', 'prompts'))
   # Rerankers of other libraries are regression of pairs; `load_for_task` tells which are rerankers.
   scores_pairs = task and task.head == 'label' and task.example_kind in ('rerank', 'regression')

@@ -196,17 +196,18 @@ def search_documents(
   scored, numbers = find_nearest(query_vectors, vectors, depth, similarity=trained.similarity)
   for place, (query, row, scores) in enumerate(zip(queries, numbers, scored, strict=True)):
     known = list(wanted.get(query, ()))
-    own = query_vectors[[place] * len(known)]
-    similarities = compare_pairs(vectors[known], own, trained.similarity)
+    own, others = (take_vectors(vectors, numbers) for vectors, numbers in (
+        (query_vectors, [place] * len(known)), (vectors, known)))
+    similarities = compare_pairs(own, others, trained.similarity)
     yield row, scores, dict(zip(known, similarities.tolist(), strict=True))
 
 
 def encode_texts(trained: similarity.Model, texts: Sequence[str], prompt: str) -> Any:
-  """Encode texts after the prompt of this name, float32 [N, D], a csr_array if they are sparse."""
+  """Encode texts after the prompt of this name, in parts; see `similarity.encode`."""
   with truncation.together():
-    parts = [similarity.encode(trained, texts[start:start + CHUNK], cut=True, prompt=prompt)
-             for start in range(0, len(texts), CHUNK)]
-  return stack_vectors(parts).astype(np.float32)
+    return stack_vectors([
+        similarity.encode(trained, texts[start:start + CHUNK], cut=True, prompt=prompt)
+        for start in range(0, len(texts), CHUNK)])
 
 
 def retrieve(
@@ -239,8 +240,8 @@ def retrieve(
 def rerank_found(
     model: models.Model, data: RetrievalData, found: Mapping[str, Sequence[tuple[str, float]]],
     batch: int = 32) -> dict[str, list[tuple[str, float]]]:
-  """Score retrieved documents by a cross-encoder, the best first; arguments as for `retrieve`."""
-  trained, ranked = transfer.load_for_task(model, 'rerank', 'rerank'), {}
+  """Score retrieved documents by a cross-encoder or by MaxSim; arguments as for `retrieve`."""
+  trained, ranked = similarity.load_reranker(model), {}
   total = sum(len(hits) for hits in found.values())
   with progress.track('pairs', total), truncation.together():
     for query, hits in found.items():

@@ -19,7 +19,7 @@ from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.prompts import Prompt, check_prompts, check_text_prompts
 from plm_jax.inference.static_vectors import StaticVectors
-from plm_jax.metrics.nearest import compare_pairs, find_nearest, is_sparse
+from plm_jax.metrics.nearest import Vectors, compare_pairs, find_nearest, is_sparse
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.document_windows import WindowPooling, check_windows
 
@@ -72,10 +72,10 @@ def encode(
     texts: texts, or their token ids; each gets the special tokens that it has in training
     layer: 0: the embeddings; k: the output of layer k; -1: the last layer. The numbers are those of
       `hidden_states` in transformers
-    pooling: own: the sentence vectors that the model has learned, with its dense layer, or mean
-      pooling where it has learned none. Or pooling over the tokens of a text: mean; max; first;
-      last; mean_sqrt (the sum divided by the square root of the length); weighted_mean (weights 1,
-      2, 3, ...). none: all token vectors
+    pooling: own: the sentence vectors that the model has learned, with its dense layer, the token
+      vectors of late interaction (ColBERT), or mean pooling where it has learned none. Or pooling
+      over the tokens of a text: mean; max; first; last; mean_sqrt (the sum divided by the square
+      root of the length); weighted_mean (weights 1, 2, 3, ...). none: all token vectors
     cut: whether texts that are too long are truncated; otherwise they are refused. A model with
       learned sentence vectors always truncates
     tokens: largest batch size in tokens, padding included; on a CPU at most 2,048, fewer of
@@ -85,11 +85,12 @@ def encode(
     stride: tokens between the starts of consecutive windows; 0: three quarters of a window
     prompt: text before each text, by its name: 'query', 'document', or another one of the model.
       own: the model's default, which is the document prompt of a run, or the default of a folder
-      of sentence-transformers. none: no prompt. Token ids never get one
+      of sentence-transformers. none: no prompt. Token ids never get one. With late interaction,
+      texts are queries with 'query', and documents with any other name
 
   Returns:
-    float32 [N, D]; with pooling 'none' a list of N arrays [tokens of the text, D]; sparse vectors
-    (SPLADE) as a csr_array of scipy [N, vocabulary].
+    float32 [N, D]; with pooling 'none', or late interaction, a list of N arrays [tokens of the
+    text, D]; sparse vectors (SPLADE) as a csr_array of scipy [N, vocabulary].
 
   Raises:
     CheckpointError: the model has no tokenizer.
@@ -107,6 +108,11 @@ def encode(
       from plm_jax.inference import sentence_vectors
       if sentence_vectors.has_sentence_vectors(trained):
         check_prompts(plain, 'give texts')
+        if sentence_vectors.has_token_vectors(trained):
+          if windows != 'off':
+            raise ConfigError('windows are for one vector per text, and late interaction has one '
+                              'per token')
+          return sentence_vectors.encode_tokens(trained, plain, tokens, prompt)
         return sentence_vectors.encode_sentences(trained, plain, tokens, windows, stride, prompt)
     before = trained.find_prompt(prompt)
     items = [before + text if isinstance(text, str) else text for text in items]
@@ -130,7 +136,8 @@ def similar(
 
   Returns:
     Similarities, float32 [N]: cosines, or the dot products or negative distances that a model of
-    sentence-transformers states, or that the loss of a run has trained.
+    sentence-transformers states, or that the loss of a run has trained. With late interaction,
+    MaxSim of `first` as queries and `second` as documents.
 
   Raises:
     ConfigError: the numbers of texts differ, or `encode` refuses a text.
@@ -142,6 +149,9 @@ def similar(
     raise ConfigError(f'texts are compared one by one, got {len(left)} and {len(right)}: give as '
                       'many')
   trained = load_encoder(model)
+  if trained.similarity == 'maxsim':
+    sides = encode_each(trained, left, 'query'), encode_each(trained, right, 'document')
+    return compare_pairs(*sides, 'maxsim').astype(np.float32)
   distinct = list(dict.fromkeys(left + right))
   vectors, numbers = encode(trained, distinct), {text: n for n, text in enumerate(distinct)}
   first_vectors, second_vectors = (
@@ -150,8 +160,16 @@ def similar(
   return np.clip(found, -1, 1) if trained.similarity == 'cosine' else found
 
 
+def encode_each(
+    trained: models.LoadedModel | StaticVectors, texts: Sequence[str], prompt: str) -> list[Any]:
+  """Encode texts, equal ones once -> vectors of each."""
+  distinct = list(dict.fromkeys(texts))
+  found = dict(zip(distinct, encode(trained, distinct, prompt=prompt), strict=True))
+  return [found[text] for text in texts]
+
+
 def search(
-    model: Model, corpus: Any, queries: str | Sequence[str], top: int = 10
+    model: Model, corpus: Sequence[str] | Vectors, queries: str | Sequence[str], top: int = 10
 ) -> list[list[Hit]]:
   """Find the nearest texts of a corpus, by the similarity of `similar` (exact search).
 
@@ -165,8 +183,8 @@ def search(
   Args:
     model: any model with a tokenizer, best one with learned sentence vectors
     corpus: texts; or their vectors [N, D] from `encode`, an array, which may be a memory-mapped
-      file, or a csr_array of sparse vectors. A model
-      with a prompt for documents needs it there: encode(model, texts, prompt='document')
+      file, or a csr_array of sparse vectors; or N arrays of token vectors. A model with a prompt
+      for documents needs it there: encode(model, texts, prompt='document')
     queries: texts
     top: number of results per query
 
@@ -180,11 +198,11 @@ def search(
   has_vectors = isinstance(corpus, np.ndarray) or is_sparse(corpus)
   if not (corpus.shape[0] if has_vectors else len(corpus)):
     raise ConfigError('the corpus is empty: there is nothing to search')
-  if has_vectors:
+  if has_vectors or not isinstance(corpus[0], str):
     if message := describe_document_prompt(trained):
       warnings.warn(message, stacklevel=2)
-    return search_vectors(trained, corpus, queries, top)
-  texts = as_list(corpus)
+    return search_vectors(trained, corpus, queries, top)  # pyright: ignore[reportArgumentType]
+  texts: list[Any] = as_list(corpus)
   vectors = encode(trained, texts, prompt='document')
   found = search_vectors(trained, vectors, queries, top)
   return [[hit._replace(text=texts[hit.number]) for hit in hits] for hits in found]
@@ -199,7 +217,7 @@ def describe_document_prompt(trained: models.LoadedModel | StaticVectors) -> str
 
 
 def search_vectors(
-    trained: models.LoadedModel | StaticVectors, vectors: Any,
+    trained: models.LoadedModel | StaticVectors, vectors: Vectors,
     queries: str | Sequence[str], top: int) -> list[list[Hit]]:
   """Find the vectors of documents that are nearest to queries; see `search`."""
   if is_sparse(vectors) and isinstance(trained, models.LoadedModel):
@@ -217,14 +235,16 @@ def rerank(
 ) -> list[list[Hit]]:
   """Score documents by a cross-encoder that has learned reranking, and sort them.
 
+  Late interaction scores them by MaxSim.
+
   >>> documents = ['Sorts a list.', 'Returns the array.']
   >>> found, = plm_jax.rerank('runs/ranker', 'How do I sort?', documents, top=1)
   >>> print(f'score {found[0].score:.2f}: {found[0].text}')
   score ...: ...
 
   Args:
-    model: a model that has been fine-tuned on the task rerank, or a CrossEncoder of
-      sentence-transformers with one output
+    model: a model that has been fine-tuned on the task rerank, a CrossEncoder of
+      sentence-transformers with one output, or a model with token vectors (ColBERT)
     queries: queries
     documents: documents to score for every query; or a list of documents for each query
     top: number of results per query; 0: all
@@ -238,7 +258,7 @@ def rerank(
     ConfigError: the model has not learned reranking, there are no documents, or a text is empty.
   """
   from plm_jax.api import transfer
-  trained, query_texts = transfer.load_for_task(model, 'rerank', 'rerank'), as_list(queries)
+  trained, query_texts = load_reranker(model), as_list(queries)
   each: list[Sequence[str]] = []
   if documents and isinstance(documents[0], str):
     each = [documents] * len(query_texts)  # pyright: ignore[reportAssignmentType]
@@ -251,11 +271,27 @@ def rerank(
   if top < 0:
     raise ConfigError(f'top is 0 or more, got {top}')
   pairs = [(query, list(some)) for query, some in zip(query_texts, each, strict=True)]
+  if trained.similarity == 'maxsim':
+    first = [query for query, some in pairs for _ in some]
+    flat = similar(trained, first, [document for _, some in pairs for document in some])
+    ends = np.cumsum([len(some) for _, some in pairs])[:-1]
+    all_scores = [scores.tolist() for scores in np.split(flat, ends)]
+  else:
+    all_scores = [named.scores for named in transfer.predict_texts(trained, pairs, batch)]
   found = []
-  for named, (_, some) in zip(transfer.predict_texts(trained, pairs, batch), pairs, strict=True):
-    order = np.argsort(-np.array(named.scores), kind='stable')[:top or None]
-    found.append([Hit(int(at), named.scores[at], some[at]) for at in order])
+  for scores, (_, some) in zip(all_scores, pairs, strict=True):
+    order = np.argsort(-np.array(scores), kind='stable')[:top or None]
+    found.append([Hit(int(at), scores[at], some[at]) for at in order])
   return found
+
+
+def load_reranker(model: models.Model) -> models.LoadedModel:
+  """Load a model for `rerank`. Raises ConfigError for one that does not score documents."""
+  from plm_jax.api import transfer
+  trained = ensure_loaded(model)
+  if trained.similarity == 'maxsim':
+    return trained
+  return transfer.load_for_task(trained, 'rerank', 'rerank')
 
 
 def distill(model: models.Model, folder: models.Path, size: int = 256) -> StaticVectors:

@@ -33,7 +33,8 @@ class EncodeConfig(ValidatedConfig):
   """layer to read. 0: token embeddings; k: output of layer k; -1: last layer"""
   pooling: Pooling = 'own'
   """how token vectors become one vector per text. own: the pooling that the model was trained with,
-  or else mean pooling; none: no pooling, write all token vectors"""
+  or else mean pooling; late interaction (ColBERT) has no pooling. none: no pooling, write all token
+  vectors"""
   cut: bool = False
   """truncate texts that are too long; without this option or --windows, they are an error"""
   windows: WindowPooling = 'off'
@@ -47,7 +48,8 @@ class EncodeConfig(ValidatedConfig):
   prompt: str = 'own'
   """text before each text, by its name: query, document, or another one of the model. own: that of
   documents if the model was trained with one, or the default of a sentence-transformers folder;
-  none: no prompt"""
+  none: no prompt. With late interaction, query makes the vectors of queries, others those of
+  documents"""
   column: str = ''
   """column with the texts. Default: the first of sentence, text, review, content, title and
   question that the file has"""
@@ -60,7 +62,7 @@ def encode_command(
     run: tyro.conf.Positional[str], file: tyro.conf.Positional[str], output: str,
     settings: Annotated[EncodeConfig, tyro.conf.arg(name='')] = EncodeConfig(),
     mesh: MeshConfig = MeshConfig(1)) -> None:
-  """Writes one vector per text of a file, or with --pooling=none one vector per token.
+  """Writes one vector per text of a file, or per token with --pooling=none or a ColBERT model.
 
   Sparse vectors (SPLADE) are written to .npz, which scipy.sparse.load_npz reads.
 
@@ -73,8 +75,7 @@ def encode_command(
     settings: layer and pooling
     mesh: devices over which a large model is split
   """
-  ragged = settings.pooling == 'none'
-  output_files.check_vector_output(output, ragged)
+  output_files.check_vector_output(output, settings.pooling == 'none')
   trained: Any = static_vectors.load(run) or load_on_mesh(run, mesh)
   is_loaded = isinstance(trained, LoadedModel)
   if settings.sparse:
@@ -85,6 +86,8 @@ def encode_command(
   is_sparse = makes_own and getattr(getattr(trained, 'task', None), 'is_sparse', False)
   if is_sparse and not output.lower().endswith('.npz'):
     raise ConfigError(f'--output of sparse vectors is .npz, got {output}')
+  ragged = settings.pooling == 'none' or (makes_own and trained.similarity == 'maxsim')
+  output_files.check_vector_output(output, ragged)
   work = work_identity.identify_work(output, [file], trained, settings=settings, mesh=mesh)
   count = skipped = 0
   devices = models.mesh_context(trained) if is_loaded else contextlib.nullcontext()

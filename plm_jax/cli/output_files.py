@@ -172,8 +172,7 @@ def check_vector_output(output: str, ragged: bool) -> None:
     raise ConfigError(f'--output={output}: .parquet is written by pyarrow, which is not installed: '
                       'pip install pyarrow')
   if ending == 'npy' and ragged:
-    raise ConfigError('--pooling=none gives texts vectors in different numbers: write .npz or '
-                      '.parquet')
+    raise ConfigError('token vectors differ in number from text to text: write .npz or .parquet')
 
 
 def write_vectors(output: str, vectors: np.ndarray, lengths: Sequence[int] | None) -> None:

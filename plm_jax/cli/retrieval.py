@@ -76,7 +76,8 @@ def evaluate_retrieval_command(
     folder: folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, plain or compressed
     split: name of the file of judgments
     depth: documents that are retrieved per query
-    reranker: a cross-encoder that sorts the retrieved documents
+    reranker: a cross-encoder, or a model of late interaction (ColBERT), that sorts the retrieved
+      documents
     output: file for the ranking, in TREC's format: query, Q0, document, rank, score, name
     batch: batch size of the cross-encoder in pairs
   """

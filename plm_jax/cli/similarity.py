@@ -7,11 +7,11 @@ import numpy as np
 import tyro
 
 from plm_jax import progress, storage
-from plm_jax.api import retrieval, similarity, transfer
+from plm_jax.api import retrieval, similarity
 from plm_jax.cli import inputs, options, output_files, partial_output, work_identity
 from plm_jax.cli.options import command
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.nearest import stack_vectors
+from plm_jax.metrics.nearest import Vectors, stack_vectors
 from plm_jax.sources.lines import SourceError
 from plm_jax.tasks import sources
 
@@ -76,7 +76,8 @@ def search_command(
   Args:
     run: run folder, checkpoint, or sentence-transformers folder
     corpus: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
-      .xz); tfds:NAME:SPLIT; or a file with vectors from `encode`: .npy, or .npz with sparse ones
+      .xz); tfds:NAME:SPLIT; or a file with vectors from `encode`: .npy, or .npz of sparse vectors or
+      token vectors
     queries: queries, files of queries, or - for standard input with one query per line
     top: number of results per query
     output: file for the results (.jsonl). Default, or -: standard output
@@ -123,11 +124,11 @@ def rerank_command(
     run: tyro.conf.Positional[str], queries: tyro.conf.Positional[str],
     corpus: tyro.conf.Positional[str], top: int = 10, first: int = 100, output: str = '',
     batch: int = 32) -> None:
-  """Prints the most relevant documents for each query as JSON Lines, by a cross-encoder.
+  """Prints the most relevant documents for each query as JSON Lines, by a cross-encoder or ColBERT.
 
   Args:
-    run: run folder of a model that has learned reranking, or a CrossEncoder of
-      sentence-transformers
+    run: run folder of a model that has learned reranking or late interaction, or a CrossEncoder of
+      sentence-transformers, or a folder of PyLate
     queries: a query, a file of queries, or - for standard input with one query per line
     corpus: documents: .txt with one per line, or .jsonl, .tsv or .csv, optionally compressed
       (.gz, .xz); tfds:NAME:SPLIT
@@ -143,7 +144,7 @@ def rerank_command(
   texts = [text for text, _ in inputs.read_texts(corpus, '')]
   if not texts:
     raise SourceError(f'{corpus} has no documents')
-  trained = transfer.load_for_task(run, 'rerank', 'rerank')
+  trained = similarity.load_reranker(run)
   work = work_identity.identify_work(
       output, sources_read, trained, queries=queries, top=top, first=first, batch=batch)
   pairs = min(first or len(texts), len(texts))
@@ -173,22 +174,20 @@ def choose_candidates(
     yield numbers
 
 
-def map_vectors(file: str) -> Any:
-  """Memory-map the vectors of a .npy file, or read the sparse ones of a .npz file.
+def map_vectors(file: str) -> Vectors:
+  """Memory-map the vectors of a .npy file, or read the sparse or token vectors of a .npz file.
 
   Raises SourceError for a file without vectors.
   """
-  if file.endswith('.npz'):
-    from scipy import sparse
-    try:
-      with storage.resolve_path(file).open('rb') as content:
-        return sparse.load_npz(content).tocsr()
-    except (OSError, ValueError, KeyError) as error:
-      raise SourceError(f'{file} holds no sparse vectors, which encode writes to .npz: {error}'
-                        ) from error
   try:
     found = np.load(storage.resolve_path(file), mmap_mode='r')
-  except (OSError, ValueError) as error:
+    if file.endswith('.npz') and 'lengths' in found:
+      return np.split(found['vectors'], np.cumsum(found['lengths'])[:-1])
+    if file.endswith('.npz'):
+      from scipy import sparse
+      with storage.resolve_path(file).open('rb') as content:
+        return sparse.load_npz(content).tocsr()
+  except (OSError, ValueError, KeyError) as error:
     raise SourceError(f'{file} holds no vectors: {error}') from error
   if found.ndim != 2 or found.dtype.kind != 'f':
     raise SourceError(f'{file} holds no vectors [N, D] but {found.dtype} {list(found.shape)}')

@@ -25,6 +25,7 @@ from plm_jax.conversion import (
   files,
   folders,
   generation,
+  pylate,
   sentence_transformers,
   tokenizer_files,
 )
@@ -182,7 +183,8 @@ def load(
     if wrapper:
       source = files.RenamedSource(source, lambda name: name.removeprefix(wrapper), folder)
     pairs = ((name, rename_tensor(family, name)) for name in source.tensors)
-    original = {name: new for name, new in pairs if new is not None}
+    ignored = pylate.list_other_tensors(hf_config)
+    original = {name: new for name, new in pairs if new is not None and name not in ignored}
     renamed = files.RenamedSource(source, original.get, folder)
     config = attributes.parse_hf_config(family, hf_config)
     parts = {field: tensor in renamed.tensors for field, tensor in family.part_tensors.items()}

@@ -5,7 +5,8 @@ Folders of a SparseEncoder have a masked language model and the pooling of its l
     folder = read_folder('all-MiniLM-L6-v2/')      # None: a folder of another kind
     write_modules(folder, modules, width)          # next to the checkpoint of the encoder
 
-A cross-encoder is a checkpoint of transformers; `cross_encoder_attributes` reads what such a folder
+Folders of PyLate have vectors of tokens instead of pooling: see `conversion.pylate`. A
+cross-encoder is a checkpoint of transformers; `cross_encoder_attributes` reads what such a folder
 adds to it.
 """
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,14 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.conversion import folders
+from plm_jax.conversion import folders, pylate
 from plm_jax.conversion.files import SafeTensorsFolder, write_json, write_safetensors
 from plm_jax.conversion.torch_pickle import PICKLED, PytorchBin
 from plm_jax.errors import ConfigError
 from plm_jax.layers.pooling import DenseConfig, Pooling, VectorConfig
 from plm_jax.layers.splade import SpladeConfig
-from plm_jax.metrics.nearest import Similarity
+from plm_jax.layers.token_vectors import TokenVectorConfig
+from plm_jax.metrics.nearest import Comparison, Similarity
 from plm_jax.models.rules import ConvertError
 from plm_jax.storage import hub
 from plm_jax.tokenizers.contract import abbreviate
@@ -62,18 +64,18 @@ class SentenceTransformersFolder(NamedTuple):
 
   root: str
   """folder of the encoder"""
-  vector: VectorConfig | SpladeConfig
+  vector: VectorConfig | SpladeConfig | TokenVectorConfig
   params: Mapping[str, Any]
   """parameters of the head: `dense`, `dense_1`, ..., or nothing"""
   length: int
-  """maximum tokens per row; 0: that of the encoder"""
+  """maximum tokens per row, of a document; 0: that of the encoder"""
   prompts: Mapping[str, str] = types.MappingProxyType({})
   """texts before each text, by their names"""
   default_prompt: str = ''
   """name of the prompt before texts that are neither queries nor documents; '': there is none"""
   pools_prompt: bool = True
   """whether the tokens of a prompt are pooled"""
-  similarity: Similarity = 'cosine'
+  similarity: Comparison = 'cosine'
   """similarity of vectors"""
 
 
@@ -84,7 +86,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
   """
   listed = read_modules(folder)
   if listed is None:
-    return None
+    return read_original_colbert(folder)
   home, modules = listed
   settings = read_optional_json(home / MODEL_SETTINGS)
   if settings.get('model_type') == 'CrossEncoder':
@@ -94,10 +96,10 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
     queries, modules = read_router(modules[0][1])
   names = [name for name, _ in modules]
   is_sparse = tuple(names) in SPARSE_MODULES
-  check_modules(home, names, settings)
-  root, pooling_folder = modules[0][1], modules[1][1]
+  is_late = pylate.has_token_vectors(names, settings)
+  check_modules(home, names, settings, is_late)
+  root = modules[0][1]
   check_encoder_settings(root, 'fill-mask' if is_sparse else 'feature-extraction')
-  pooling_config = storage.read_json(pooling_folder / 'config.json', error=ConvertError)
 
   # Dense layers.
   layers: list[DenseConfig] = []
@@ -113,15 +115,22 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
               'dense_bias': layers[0].bias, 'more': tuple(layers[1:])}
 
   # Settings of the model.
-  similarity = settings.get('similarity_fn_name') or ('dot' if is_sparse else 'cosine')
-  if similarity not in get_args(Similarity):
-    raise ConvertError(f'{home / MODEL_SETTINGS}: similarity_fn_name is {abbreviate(similarity)}: '
-                       f'known are {", ".join(get_args(Similarity))}')
   stated, default = settings.get('prompts') or {}, settings.get('default_prompt_name') or ''
   prompts = {name: prompt or '' for name, prompt in stated.items()}
   if default and default not in prompts:
     raise ConvertError(f'{home / MODEL_SETTINGS}: default_prompt_name is {abbreviate(default)}, '
                        f'which is no prompt among {abbreviate(list(prompts))}')
+  if is_late:
+    vector = pylate.read_token_vectors(home / MODEL_SETTINGS, settings, layers)
+    length = settings.get('document_length') or pylate.DEFAULT_LENGTH
+    return SentenceTransformersFolder(
+        str(root), vector, params, length, prompts, default, similarity='maxsim')
+  similarity = settings.get('similarity_fn_name') or ('dot' if is_sparse else 'cosine')
+  if similarity not in get_args(Similarity):
+    raise ConvertError(f'{home / MODEL_SETTINGS}: similarity_fn_name is {abbreviate(similarity)}: '
+                       f'known are {", ".join(get_args(Similarity))}')
+  pooling_folder = modules[1][1]
+  pooling_config = storage.read_json(pooling_folder / 'config.json', error=ConvertError)
   if is_sparse:
     vector = read_splade_pooling(pooling_folder / 'config.json', pooling_config)
     if queries is not None:
@@ -138,7 +147,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
 
 
 def check_modules(
-    home: pathlib.Path, names: Sequence[str], settings: Mapping[str, Any]) -> None:
+    home: pathlib.Path, names: Sequence[str], settings: Mapping[str, Any], is_late: bool) -> None:
   """Raise ConvertError for a model of another kind, or with modules that are not known."""
   if tuple(names) in SPARSE_MODULES:
     if limit := settings.get('max_active_dims') or settings.get('truncate_dim'):
@@ -149,11 +158,14 @@ def check_modules(
   if kind == 'SparseEncoder':
     raise ConvertError(f'{home / MODULES}: the modules {abbreviate(list(names))} of a '
                        'SparseEncoder are not supported: known are Transformer and SpladePooling')
-  if kind != 'SentenceTransformer':
+  if kind != 'SentenceTransformer' and not is_late:
     raise ConvertError(f'{home / MODEL_SETTINGS}: a model of the kind {abbreviate(kind)} is not '
-                       'supported: known are SentenceTransformer, SparseEncoder and CrossEncoder')
+                       'supported: known are SentenceTransformer, SparseEncoder, CrossEncoder and '
+                       'ColBERT')
   dense = ['Dense'] * names.count('Dense')
   in_order = ['Transformer', 'Pooling', *dense, *['Normalize'] * ('Normalize' in names)]
+  if is_late:
+    in_order = ['Transformer', *dense]
   if list(names) != in_order:
     unknown = [name for name in names if name not in KNOWN_MODULES]
     problem = f'the module {abbreviate(unknown[0])} is not supported' if unknown else (
@@ -212,6 +224,15 @@ def declared_pooling(folder: Any) -> str:
   path = place / 'config.json' if place else None
   poolings = read_poolings(path, storage.read_json(path, error=ConvertError)) if path else ()
   return poolings[0] if len(poolings) == 1 else ''
+
+
+def read_late_interaction(folder: Any) -> SentenceTransformersFolder | None:
+  """Read a folder with token vectors; None for another folder. Raises ConvertError."""
+  listed = read_modules(folder)
+  if listed is None:
+    return read_original_colbert(folder)
+  names, settings = [name for name, _ in listed[1]], read_optional_json(listed[0] / MODEL_SETTINGS)
+  return read_folder(folder) if pylate.has_token_vectors(names, settings) else None
 
 
 def read_optional_json(path: Any) -> dict[str, Any]:
@@ -334,15 +355,38 @@ def read_dense(folder: pathlib.Path) -> tuple[DenseConfig, dict[str, Any]]:
   if config.get('use_residual') or not used <= {None, 'sentence_embedding'}:
     raise ConvertError(f'{folder}: a dense layer with a residual connection, or of other vectors '
                        'than those of sentences, is not supported')
+  layer = read_linear(folder)
+  return DenseConfig(layer['kernel'].shape[1], known[name], 'bias' in layer), layer
+
+
+def read_linear(folder: pathlib.Path) -> dict[str, Any]:
+  """Read linear.weight and linear.bias of a folder -> `kernel`, and `bias` if there is one."""
   is_pickled = (folder / PICKLED).exists() and not list(folder.glob('*.safetensors'))
   source = PytorchBin(folder) if is_pickled else SafeTensorsFolder(folder)
-  if 'linear.weight' not in source.tensors:
-    raise ConvertError(f'{folder}: there is no tensor linear.weight')
-  weight = np.asarray(source.read('linear.weight'), np.float32)
-  layer, has_bias = {'kernel': weight.T}, 'linear.bias' in source.tensors
-  if has_bias:
+  if pylate.LINEAR not in source.tensors:
+    raise ConvertError(f'{folder}: there is no tensor {pylate.LINEAR}')
+  layer = {'kernel': np.asarray(source.read(pylate.LINEAR), np.float32).T}
+  if 'linear.bias' in source.tensors:
     layer['bias'] = np.asarray(source.read('linear.bias'), np.float32)
-  return DenseConfig(len(weight), known[name], has_bias), layer
+  return layer
+
+
+def read_original_colbert(folder: Any) -> SentenceTransformersFolder | None:
+  """Read what a folder of the authors' ColBERT adds to its encoder, as PyLate reads it.
+
+  None for another folder. Raises ConvertError.
+  """
+  place = hub.find_folder(folder)
+  with storage.io_errors_as(place, 'read', ConvertError):
+    if not (place / pylate.METADATA).exists():
+      return None
+  home = folders.copy_if_remote(place)
+  layer = read_linear(home)
+  settings = pylate.read_metadata(home / pylate.METADATA)
+  dense = DenseConfig(layer['kernel'].shape[1], 'none', False)
+  vector = pylate.read_token_vectors(home / pylate.METADATA, settings, [dense])
+  return SentenceTransformersFolder(
+      str(folder), vector, {'dense': layer}, settings['document_length'], similarity='maxsim')
 
 
 def write_modules(
@@ -361,21 +405,23 @@ def write_modules(
   if isinstance(vector, SpladeConfig):
     modules = write_splade_modules(folder, vector, given.params)
     return write_settings(folder, given, modules, settings | {'model_type': 'SparseEncoder'})
-  modes = [POOLING_NAMES[name] for name in vector.pooling]
-  modules = [('Transformer', ''), ('Pooling', '1_Pooling')]
-  config: dict[str, Any] = {'word_embedding_dimension': width}
-  if modes == sort_poolings(list(dict.fromkeys(modes))):
-    for name in POOLING_NAMES.values():
-      config[f'pooling_mode_{name}'] = name in modes
-  else:
-    config['pooling_mode'] = [SHORT_POOLING_NAMES[name] for name in vector.pooling]
-  write_module(folder / '1_Pooling', config | {'include_prompt': given.pools_prompt})
+  modules, size, has_dense = [('Transformer', '')], width, True
+  if isinstance(vector, VectorConfig):
+    modes = [POOLING_NAMES[name] for name in vector.pooling]
+    modules.append(('Pooling', '1_Pooling'))
+    config: dict[str, Any] = {'word_embedding_dimension': width}
+    if modes == sort_poolings(list(dict.fromkeys(modes))):
+      for name in POOLING_NAMES.values():
+        config[f'pooling_mode_{name}'] = name in modes
+    else:
+      config['pooling_mode'] = [SHORT_POOLING_NAMES[name] for name in vector.pooling]
+    write_module(folder / '1_Pooling', config | {'include_prompt': given.pools_prompt})
+    size, has_dense = width * len(modes), bool(vector.dense and vector.dense_used == 'always')
 
   # Dense layers.
   layers: list[DenseConfig] = []
-  if vector.dense and vector.dense_used == 'always':
+  if has_dense:
     layers = [DenseConfig(vector.dense, vector.activation, vector.dense_bias), *vector.more]
-  size = width * len(modes)
   for number, layer in enumerate(layers):
     name = f'{len(modules)}_Dense'
     modules.append(('Dense', name))
@@ -388,12 +434,15 @@ def write_modules(
       tensors['linear.bias'] = np.asarray(params['bias'], np.float32)
     write_safetensors(folder / name, iter(tensors.items()), 1 << 40)
     size = layer.size
-  if vector.normalize:
+  if isinstance(vector, VectorConfig) and vector.normalize:
     name = f'{len(modules)}_Normalize'
     modules.append(('Normalize', name))
     (folder / name).mkdir()
 
-  if vector.truncate:
+  if isinstance(vector, TokenVectorConfig):
+    settings |= pylate.make_settings(vector, given.length)
+    modules = [(pylate.DENSE_CLASS if name == 'Dense' else name, path) for name, path in modules]
+  elif vector.truncate:
     settings['truncate_dim'] = vector.truncate
   write_settings(folder, given, modules, settings)
 
@@ -401,7 +450,7 @@ def write_modules(
 def write_splade_modules(
     folder: pathlib.Path, vector: SpladeConfig, params: Mapping[str, Any]) -> list[tuple[str, str]]:
   """Write the modules of sparse vectors -> [(class, folder)], as releases 5 and later name them."""
-  package = 'sparse_encoder.models'
+  package = 'sentence_transformers.sparse_encoder.models'
   documents = [(f'{package}.MLMTransformer', ''),
                (f'{package}.SpladePooling', '1_SpladePooling')]
   write_module(folder / '1_SpladePooling', {
@@ -419,7 +468,7 @@ def write_splade_modules(
       shutil.copy(path, folder / query / path.name)
   routes = [*documents, (f'{package}.{QUERY_MODULE}', query)]
   write_json(folder / ROUTER_SETTINGS, {
-      'types': {path: f'sentence_transformers.{name}' for name, path in routes},
+      'types': {path: name for name, path in routes},
       'structure': {'query': [query], 'document': [path for _, path in documents]},
       'parameters': {'default_route': 'document', 'allow_empty_key': True}})
   return [('Router', '')]
@@ -444,9 +493,9 @@ def write_module(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
 def write_module_list(folder: pathlib.Path, modules: Sequence[tuple[str, str]]) -> None:
   """Write modules.json, given the class and folder of each module.
 
-  A class is named without its package if that is `models`.
+  A class is named without its package if that is sentence_transformers.models.
   """
   listed = [{'idx': number, 'name': str(number), 'path': path,
-             'type': f'sentence_transformers.{name if "." in name else f"models.{name}"}'}
+             'type': name if '.' in name else f'sentence_transformers.models.{name}'}
             for number, (name, path) in enumerate(modules)]
   (folder / MODULES).write_text(json.dumps(listed, indent=2))

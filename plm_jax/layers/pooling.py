@@ -1,4 +1,5 @@
 """Pooling of token states into sentence vectors (Reimers and Gurevych 2019, section 3)."""
+from collections.abc import Sequence
 import dataclasses
 from typing import Any, Literal, get_args
 
@@ -100,13 +101,18 @@ class SentenceVector(nn.Module):
     x = jnp.concatenate([pool(hidden, batch['segments'], how, skip) for how in cfg.pooling], -1)
     training = row_ids is not None or self.is_initializing()
     if cfg.dense and (cfg.dense_used == 'always' or training):
-      layers = (DenseConfig(cfg.dense, cfg.activation, cfg.dense_bias), *cfg.more)
-      for number, layer in enumerate(layers):
-        name = f'dense_{number}' if number else 'dense'
-        x = Dense((layer.size,), ('width', None), layer.bias, jnp.float32, name=name)(x)
-        x = x if layer.activation == 'none' else activation(layer.activation)(x)
+      x = apply_dense_layers((DenseConfig(cfg.dense, cfg.activation, cfg.dense_bias), *cfg.more), x)
     x = l2_normalize(x) if cfg.normalize else x
     return x[:, :cfg.truncate] if cfg.truncate else x
+
+
+def apply_dense_layers(layers: Sequence[DenseConfig], x: jax.Array) -> jax.Array:
+  """Apply the layers dense, dense_1, ... of the module that calls this to x [..., size]."""
+  for number, layer in enumerate(layers):
+    name = f'dense_{number}' if number else 'dense'
+    x = Dense((layer.size,), ('width', None), layer.bias, jnp.float32, name=name)(x)
+    x = x if layer.activation == 'none' else activation(layer.activation)(x)
+  return x
 
 
 def pool(hidden: jax.Array, segments: jax.Array, how: Pooling, skip: int = 0) -> jax.Array:

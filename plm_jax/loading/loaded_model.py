@@ -24,10 +24,13 @@ from plm_jax.conversion import sentence_transformers, tokenizer_files
 from plm_jax.conversion.sentence_transformers import PROMPT_NAMES
 from plm_jax.conversion.source_formats import describe_adapter
 from plm_jax.errors import ConfigError, UserError, name_field
+from plm_jax.layers.pooling import VectorConfig
+from plm_jax.layers.splade import SpladeConfig
+from plm_jax.layers.token_vectors import TokenVectorConfig
 from plm_jax.loading import device_params, generation_config
 from plm_jax.loading.build import build_model, parameter_shapes
 from plm_jax.loading.generation_config import GenerationDefaults
-from plm_jax.metrics.nearest import Similarity
+from plm_jax.metrics.nearest import Comparison
 from plm_jax.optim import adapters
 from plm_jax.sharding import shard_array, shardings
 from plm_jax.storage import hub
@@ -100,7 +103,7 @@ class LoadedModel:
     return device_params.derive_once(self, key, make)
 
   @property
-  def similarity(self) -> Similarity:
+  def similarity(self) -> Comparison:
     """Similarity by which its sentence vectors are compared."""
     return getattr(self.task, 'compared_by', 'cosine')
 
@@ -147,7 +150,7 @@ class LoadedModel:
         'encode': True,
         'similar': embeds,
         'search': embeds,
-        'rerank': ranks,
+        'rerank': ranks or self.similarity == 'maxsim',
         'predict': self.task is not None,
         'answer': function == 'answer',
         'tag': function == 'tag',
@@ -280,10 +283,18 @@ def add_sentence_vectors(
   """Add the head that makes sentence vectors to the encoder of a folder of
   sentence-transformers."""
   from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
+  from plm_jax.tasks.late_interaction import LateInteractionTask
   from plm_jax.tasks.sentence_embedding import EmbeddingTask
-  task = EmbeddingTask(
-      family=trained.family, vector=given.vector, similarity=given.similarity)
-  if task.is_sparse and 'mlm' not in trained.heads:
+  vector, size = given.vector, trained.model.block.width
+  is_sparse = isinstance(vector, SpladeConfig)
+  if isinstance(vector, TokenVectorConfig):
+    task: Any = LateInteractionTask(family=trained.family, vector=vector)
+  else:
+    similarity: Any = given.similarity
+    task = EmbeddingTask(family=trained.family, vector=vector, similarity=similarity)
+  if isinstance(vector, VectorConfig):
+    size *= len(vector.pooling)
+  if is_sparse and 'mlm' not in trained.heads:
     raise conversion.ConvertError(f'{given.root}: sparse vectors are made of masked-LM logits, and '
                                   'the checkpoint has no masked-LM head')
   params = dict(trained.params)
@@ -294,8 +305,7 @@ def add_sentence_vectors(
     raise conversion.ConvertError(
         f'{given.root}: queries have weights for {len(weights):,} tokens, and the model has '
         f'{trained.model.vocab:,}')
-  size = trained.model.block.width * len(given.vector.pooling)  # of dense vectors
-  for name, layer in given.params.items() if not task.is_sparse else ():
+  for name, layer in given.params.items() if not is_sparse else ():
     if len(layer['kernel']) != size:
       raise conversion.ConvertError(f'{given.root}: the layer {name} reads vectors of '
                                     f'{len(layer["kernel"])} numbers, and these have {size}')

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.nearest import Similarity, find_nearest
+from plm_jax.metrics.nearest import Comparison, Vectors, find_nearest
 
 RECALL_CUTOFFS = (1, 10)
 RETRIEVAL_DEPTH = 100  # ranks that count
@@ -14,13 +14,13 @@ RETRIEVAL_METRICS = ('ndcg_10', 'mrr', 'recall_1', 'recall_10')
 
 
 def retrieval_metrics(
-    queries: Any, corpus: Any, relevant: Sequence[Set[int]],
-    own: Sequence[int] = (), similarity: Similarity = 'cosine') -> dict[str, float]:
+    queries: Vectors, corpus: Vectors, relevant: Sequence[Set[int]],
+    own: Sequence[int] = (), similarity: Comparison = 'cosine') -> dict[str, float]:
   """Compute nDCG@10, MRR and recall of exact search, in percent.
 
   Args:
-    queries: vectors [Q, D], an array or a csr_array.
-    corpus: vectors [N, D], of the same kind.
+    queries: vectors [Q, D], an array or a csr_array, or token vectors of Q texts.
+    corpus: vectors [N, D], of the same kind, or token vectors of N texts.
     relevant: indices of the relevant corpus vectors of each query, one or more.
     own: of each query, the index of the corpus vector that is left out of its ranking; -1: none.
     similarity: of the vectors.

@@ -22,6 +22,7 @@ from plm_jax.config.run import ConfigError, FinetuneRun, Phase, Scale, TrainConf
 from plm_jax.conversion import sentence_transformers
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.layers.recurrent_heads import ReaderConfig
+from plm_jax.layers.token_vectors import TokenVectorConfig
 from plm_jax.loading.loaded_model import read_config, read_model_config
 from plm_jax.models import bert
 from plm_jax.optim.optimizers import AdamW
@@ -32,6 +33,7 @@ from plm_jax.recipes.scale_presets import resize_run, unroll_layers
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.kinds import KINDS
 from plm_jax.tasks.labeled_data import LabeledConfig
+from plm_jax.tasks.late_interaction import LateInteractionTask
 from plm_jax.tasks.registry import TASKS, TaskSpec
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 from plm_jax.tokenizers.whole_words import SPECIALS
@@ -61,6 +63,8 @@ class InitialModel(NamedTuple):
   """configuration of the backbone; None: BERT base, or smaller, depending on the scale"""
   pooling: str = ''
   """pooling of token states that it was trained with; '': none is known"""
+  late: TokenVectorConfig | None = None
+  """token vectors that it was trained with; None: none"""
 
   @property
   def name(self) -> str:
@@ -72,9 +76,12 @@ def read_initial_model(folder: str) -> InitialModel:
   """Read the family, the configuration and the pooling of a run or another library's checkpoint."""
   family, model = read_model_config(folder)
   if conversion.is_checkpoint(folder):
-    return InitialModel(folder, family, model, sentence_transformers.declared_pooling(folder))
-  task = read_config(folder).objective
-  vector = task.vector if isinstance(task, EmbeddingTask) else None
+    late = sentence_transformers.read_late_interaction(folder)
+    pooling = sentence_transformers.declared_pooling(folder)
+    return InitialModel(folder, family, model, pooling, late.vector if late else None)
+  vector = getattr(read_config(folder).objective, 'vector', None)
+  if isinstance(vector, TokenVectorConfig):
+    return InitialModel(folder, family, model, late=vector)
   poolings = vector.pooling if isinstance(vector, VectorConfig) else ()
   return InitialModel(folder, family, model, poolings[0] if len(poolings) == 1 else '')
 
@@ -222,6 +229,8 @@ def build_model_and_task(
     return model, kind.recurrent.from_spec(known, **fields, reader=reader)
   if known.kind == 'embedding':  # losses are published with their task
     learned = sentence_vectors.make_task(task, start.family, model.block.width)
+    if isinstance(learned, LateInteractionTask):
+      return model, dataclasses.replace(learned, vector=start.late or learned.vector)
     if start.pooling and task not in TASKS and not learned.is_sparse:
       learned = validation.with_paths(learned, {'vector.pooling': (start.pooling,)})
     return model, learned

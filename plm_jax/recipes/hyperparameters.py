@@ -48,6 +48,11 @@ SIMCSES: Mapping[tuple[str, bool, bool], tuple[int, float, float]] = {
     ('simcse', True, False): (512, 1e-5, 16.0), ('simcse', True, True): (512, 3e-5, 16.0),
     ('simcse_nli', False, False): (512, 5e-5, 4.0), ('simcse_nli', True, False): (512, 5e-5, 4.0),
     ('simcse_nli', False, True): (512, 1e-5, 4.0), ('simcse_nli', True, True): (512, 1e-5, 4.0)}
+# Khattab and Zaharia 2020, section 4.1, and README of stanford-futuredata/ColBERT, whose optimizer
+# has no weight decay and clips at 2; the number of steps of ColBERTv2 is the code's default.
+COLBERTS: Mapping[str, Hyperparameters] = {
+    'colbert': {'peak': 3e-6, 'steps': 200_000, 'warmup': 0.0, 'schedule': 'constant'},
+    'colbertv2': {'peak': 1e-5, 'steps': 500_000, 'warmup': 20_000}}
 LONG: Hyperparameters = {'length': 256}  # passages of BoolQ
 BERTS: Mapping[str, Hyperparameters] = {
     # transformers 4 examples/flax/text-classification: 88.97 F1, which 3 do not reach
@@ -241,6 +246,10 @@ def published_hyperparameters(task: str, family: str = 'bert', size: str = '') -
 
 def sentence_embedding(task: str, family: str, size: str) -> Hyperparameters:
   """Return the hyperparameters of sentence embeddings, published for BERT and RoBERTa alike."""
+  if task in COLBERTS:
+    found = {**SBERT, 'length': 180, 'weight_decay': 0.0, 'clip': 2.0, **COLBERTS[task]}
+    del found['epochs']
+    return found
   if task not in ('simcse', 'simcse_nli'):
     return {**SBERT, 'batch': 32, **BERTS.get(task, {})}
   batch, peak, evaluations = SIMCSES[task, 'roberta' in family, 'large' in size]

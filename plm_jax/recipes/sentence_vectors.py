@@ -1,4 +1,4 @@
-"""Sentence embeddings, as published: SBERT on NLI and STS, SimCSE with and without NLI labels.
+"""Sentence embeddings, as published: SBERT on NLI and STS, SimCSE, and ColBERT's token vectors.
 
 SPLADE (sparse vectors) has no data here: it learns as the kind `embedding` does, from your own.
 
@@ -6,13 +6,21 @@ SPLADE (sparse vectors) has no data here: it learns as the kind `embedding` does
     python -m plm_jax finetune --task=simcse --init=FOLDER --train=sentences.txt --dev=stsb_dev.tsv
     python -m plm_jax finetune --task=embedding --loss=in_batch --init=FOLDER \\
         --train=pairs.jsonl --dev=stsb_dev.tsv
+    python -m plm_jax finetune --task=colbert --init=FOLDER --train=triples.jsonl --dev=pairs.jsonl
 """
 from collections.abc import Mapping
 import dataclasses
 
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.layers.splade import SpladeConfig
-from plm_jax.tasks.embedding_losses import CosineRegression, InBatch, InBatchProducts, Softmax
+from plm_jax.tasks.embedding_losses import (
+  CosineRegression,
+  InBatch,
+  InBatchProducts,
+  ScoreDistributionInBatch,
+  Softmax,
+)
+from plm_jax.tasks.late_interaction import LateInteractionTask
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
 
 # Gao et al. 2021, section 6.3: the first token with a dense layer and tanh. Without labels, only
@@ -26,7 +34,9 @@ TASKS: Mapping[str, EmbeddingTask] = {
         vector_loss=InBatch(), vector=dataclasses.replace(SIMCSE, dense_used='always'),
         entailment='entailment', contradiction='contradiction'),
     # Formal et al. 2021b; regularizers of naver/splade 8dcd33a, conf/config_splade++_max.yaml.
-    'splade': EmbeddingTask(vector=SpladeConfig(), vector_loss=InBatchProducts())}
+    'splade': EmbeddingTask(vector=SpladeConfig(), vector_loss=InBatchProducts()),
+    'colbert': LateInteractionTask(),
+    'colbertv2': LateInteractionTask(vector_loss=ScoreDistributionInBatch())}
 KIND_OF = {'splade': 'embedding'}
 """tasks without data -> their kind, whose data and hyperparameters they have"""
 # Default training data at the scales below the paper's.

@@ -92,6 +92,8 @@ def make_initial_encoder(config: FinetuneRun) -> Callable[[Sequence[str]], np.nd
   # The table of GPT has no rows yet for the special tokens of texts.
   if not tokenizer or config.objective.input_format.extra_ids(tokenizer.vocab):
     return None
+  if sentence_vectors.has_token_vectors(trained):
+    return None
   if not sentence_vectors.has_sentence_vectors(trained):
     trained = dataclasses.replace(trained, task=EmbeddingTask(family=trained.family))
   trained = dataclasses.replace(trained, length=config.train.phases[0].length)

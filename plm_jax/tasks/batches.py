@@ -24,7 +24,7 @@ SORT_WINDOW = 64
 MIN_PACKED_TOKENS = 8
 """mean tokens per example of a packed row with the maximum number of slots"""
 POSITION_VALUES = ('stand', 'start', 'end')  # values that are positions in a row
-PER_ROW_ARRAYS = ('tokens', 'segments', 'types', 'extract', 'guide')  # of each row of a group
+PER_ROW_ARRAYS = ('tokens', 'segments', 'types', 'extract', 'guide', 'scored')  # of a group
 
 
 class Placement(NamedTuple):

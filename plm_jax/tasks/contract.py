@@ -224,6 +224,11 @@ class Task(ValidatedConfig, abc.ABC):
 
   # Runs and exports.
 
+  @property
+  def added_tokens(self) -> tuple[str, ...]:
+    """Tokens of its rows, which are added to a tokenizer that lacks them."""
+    return ()
+
   @classmethod
   def from_spec(cls, spec: Any, **fields: Any) -> 'Task':
     """Make the task of a published `registry.TaskSpec`; fields: family, labels and cut.

@@ -2,8 +2,9 @@
 
 Contrastive, triplet, in-batch negatives (SimCSE, Gao et al. 2021), CoSENT (Su 2022) and others.
 Each is called as `loss(vectors, group)` and returns (sum, weight). `vectors` [B, C, W] float32 are
-the vectors of C texts of B examples; `ExampleGroup` says which of them are real. All means are over
-the whole batch, across all devices.
+the vectors of C texts of B examples; `ExampleGroup` says which of them are real. Losses of scores
+also take the token vectors of late interaction, which MaxSim compares. All means are over the whole
+batch, across all devices.
 """
 import abc
 import dataclasses
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.pooling import l2_normalize
 from plm_jax.layers.splade import Penalty
+from plm_jax.layers.token_vectors import InteractionVectors, all_maxsim, own_maxsim
 from plm_jax.metrics.nearest import Similarity
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION, ExampleFormat
 from plm_jax.tasks.ranking_format import RERANK
@@ -59,9 +61,11 @@ class VectorLoss(ValidatedConfig, abc.ABC):
   """whether it depends on the length of vectors; if so, prefixes of vectors are normalized"""
   similarity: ClassVar[Similarity] = 'cosine'
   """similarity that it trains"""
+  interacts: ClassVar[bool] = False
+  """whether it takes `InteractionVectors` (late interaction), too"""
 
   @abc.abstractmethod
-  def __call__(self, vectors: jax.Array, group: ExampleGroup) -> LossPair:
+  def __call__(self, vectors: Any, group: ExampleGroup) -> LossPair:
     """Return (sum, weight) of the loss of vectors [B, C, W]."""
 
 
@@ -155,21 +159,22 @@ class InBatch(VectorLoss):
 
   texts = (1, 16)
   cross_row = True
+  interacts = True
   limits = intervals(temperature='(0, 1e3]')
 
   temperature: float = 0.05
-  """temperature that cosines are divided by; 0.05 is the scale 20"""
+  """temperature that cosines are divided by; 0.05 is the scale 20. MaxSim, a sum of cosines, has 1
+  (task colbert)"""
 
   def __call__(self, vectors, group):
-    x = vectors if self.similarity == 'dot' else l2_normalize(vectors)
-    count = x.shape[1]
-    candidates = all_candidates(x)
-    real = (jnp.arange(1, count)[:, None] < group.real) & (group.weight > 0)
-    scores = jnp.einsum('bd,cd->bc', x[:, 0], candidates, precision='highest') / self.temperature
+    scores = candidate_scores(vectors, self.similarity != 'dot')  # [B, candidates]
+    scores = scores / self.temperature
+    count = scores.shape[1] // len(scores)
+    real = (jnp.arange(1, count + 1)[:, None] < group.real) & (group.weight > 0)
     allowed = real.ravel() & ~false_negative_mask(group.texts, *real.shape)
     scores = jnp.where(allowed, scores, -1e9)
     import optax
-    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(x)))
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(len(scores)))
     return weighted_sum(losses, group.weight)
 
 
@@ -195,6 +200,7 @@ class GuidedInBatch(InBatch):
   """
 
   texts = (2, 16)
+  interacts = False
   limits = intervals(margin='[0, 1]')
 
   temperature: float = 0.01
@@ -219,6 +225,18 @@ class GuidedInBatch(InBatch):
     import optax
     losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(size))
     return weighted_sum(losses, group.weight)
+
+
+def candidate_scores(
+    vectors: jax.Array | InteractionVectors, normalize: bool = True) -> jax.Array:
+  """Compute the scores of anchors and `all_candidates` -> [B, B * (C - 1)].
+
+  They are cosines, without `normalize` dot products, or MaxSim.
+  """
+  if isinstance(vectors, InteractionVectors):
+    return all_maxsim(vectors)
+  x = l2_normalize(vectors) if normalize else vectors
+  return jnp.einsum('bd,cd->bc', x[:, 0], all_candidates(x), precision='highest')
 
 
 def all_candidates(x: jax.Array) -> jax.Array:
@@ -287,9 +305,10 @@ class ScoreMargins(VectorLoss):
   """
 
   train_format = RERANK
-  texts = (3, 64)
+  texts = (3, 65)
   euclidean = True
   similarity = 'dot'
+  interacts = True
 
   def __call__(self, vectors, group):
     scores, real = document_scores(vectors, group)
@@ -301,20 +320,30 @@ class ScoreDistribution(VectorLoss):
   """Distillation of a teacher's distribution over a query's documents (Lin et al. 2020).
 
   The loss is the Kullback-Leibler divergence of the softmax of dot products from that of the
-  teacher's scores, times the squared temperature.
+  teacher's scores, times the squared temperature. With MaxSim, ColBERTv2 has it too (Santhanam et
+  al. 2022, section 3.2).
   """
 
   train_format = RERANK
-  texts = (3, 64)
+  texts = (3, 65)
   euclidean = True
   similarity = 'dot'
+  interacts = True
   limits = intervals(temperature='(0, 1e3]')
 
   temperature: float = 1.0
   """temperature that both scores are divided by"""
+  min_max: bool = False
+  """scale the scores of a query's documents to 0 to 1 before, not the teacher's (min-max), as
+  Distillation of PyLate does by default"""
 
   def __call__(self, vectors, group):
     scores, real = document_scores(vectors, group)
+    if self.min_max:
+      lowest = jnp.where(real, scores, jnp.inf).argmin(-1, keepdims=True)
+      highest = jnp.where(real, scores, -jnp.inf).argmax(-1, keepdims=True)
+      least, most = (jnp.take_along_axis(scores, at, -1) for at in (lowest, highest))
+      scores = (scores - least) / (most - least + 1e-8)
     def logs(x):
       return jax.nn.log_softmax(jnp.where(real, x / self.temperature, -1e9), -1)
     student, teacher = logs(scores), logs(group.scores)
@@ -322,10 +351,39 @@ class ScoreDistribution(VectorLoss):
     return weighted_sum(terms.sum(-1) * self.temperature ** 2, group.weight)
 
 
-def document_scores(vectors: jax.Array, group: ExampleGroup) -> tuple[jax.Array, jax.Array]:
-  """Return dot products of each query with its documents, and whether these exist, [B, C - 1]."""
-  scores = jnp.einsum('bw,bcw->bc', vectors[:, 0], vectors[:, 1:], precision='highest')
-  return scores, jnp.arange(1, vectors.shape[1]) < group.real[:, None]
+@dataclasses.dataclass(frozen=True)
+class ScoreDistributionInBatch(ScoreDistribution):
+  """ColBERTv2's loss: `ScoreDistribution`, and in-batch negatives with weight 1.
+
+  The candidates of the second loss are a query's first document, and the documents of all other
+  queries (`use_ib_negatives` of the authors' code).
+  """
+
+  cross_row = True
+
+  def __call__(self, vectors, group):
+    total, weight = super().__call__(vectors, group)
+    scores = candidate_scores(vectors, normalize=False)  # [B, candidates]
+    size, count = len(scores), scores.shape[1] // len(scores)
+    real = (jnp.arange(1, count + 1)[:, None] < group.real) & (group.weight > 0)
+    own_negative = jnp.tile(jnp.eye(size, dtype=bool), count).at[:, :size].set(False)
+    scores = jnp.where(real.ravel() & ~own_negative, scores, -1e9)
+    import optax
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.arange(size))
+    return total + weighted_sum(losses, group.weight)[0], weight
+
+
+def document_scores(
+    vectors: jax.Array | InteractionVectors, group: ExampleGroup) -> tuple[jax.Array, jax.Array]:
+  """Return the scores of each query's documents, and whether these exist, [B, C - 1].
+
+  Scores are dot products, or MaxSim.
+  """
+  if isinstance(vectors, InteractionVectors):
+    scores = own_maxsim(vectors)
+  else:
+    scores = jnp.einsum('bw,bcw->bc', vectors[:, 0], vectors[:, 1:], precision='highest')
+  return scores, jnp.arange(1, scores.shape[1] + 1) < group.real[:, None]
 
 
 def false_negative_mask(texts: jax.Array | None, columns: int, rows: int) -> jax.Array:
@@ -381,11 +439,13 @@ def pair_cosines(vectors: jax.Array) -> jax.Array:
 
 Loss = (
     Softmax | CosineRegression | Contrastive | Triplet | InBatch | InBatchProducts |
-    GuidedInBatch | CoSent | TeacherVectors | ScoreMargins | ScoreDistribution)
+    GuidedInBatch | CoSent | TeacherVectors | ScoreMargins | ScoreDistribution |
+    ScoreDistributionInBatch)
 LOSSES: dict[str, Loss] = {
     'softmax': Softmax(), 'cosine': CosineRegression(), 'contrastive': Contrastive(),
     'triplet': Triplet(), 'in_batch': InBatch(), 'in_batch_dot': InBatchProducts(),
     'gist': GuidedInBatch(), 'cosent': CoSent(),
     'teacher': TeacherVectors(),
-    'margin_mse': ScoreMargins(), 'kl': ScoreDistribution()}
+    'margin_mse': ScoreMargins(), 'kl': ScoreDistribution(),
+    'kl_in_batch': ScoreDistributionInBatch()}
 """losses by their names on the command line"""

@@ -9,13 +9,13 @@ import numpy as np
 from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.tasks.contract import Task
 from plm_jax.tasks.features import Features
-from plm_jax.tasks.input_formats import Truncation, collect_rows
+from plm_jax.tasks.input_formats import InputRow, Truncation, collect_rows
 from plm_jax.tokenizers.contract import Vocab
 
 # Arrays of a batch that models read.
 MODEL_INPUTS = (
     'tokens', 'segments', 'types', 'extract', 'place', 'ranks', 'decoder_tokens',
-    'decoder_segments', 'decoder_place', 'noise', 'perturbation')
+    'decoder_segments', 'decoder_place', 'noise', 'perturbation', 'scored')
 
 
 class GroupedModel(ModelWithHeads):
@@ -71,10 +71,18 @@ class GroupedTask(Task):
       length: maximum tokens of a row.
       cut: text that is truncated.
     """
-    counts = np.array([len(group) for group in groups], np.int32)
-    size, rows = int(counts.max(initial=1)), []
-    for group in groups:
-      own = [self.input_format.make_row(texts, vocab, length, cut) for texts in group]
-      rows += own + [own[0]] * (size - len(own))
-    values = {name: x.repeat(size, axis=0) for name, x in {**values, 'real': counts}.items()}
-    return collect_rows(rows, values, np.repeat(np.array(example, np.int32), size), size)
+    rows = [[self.input_format.make_row(texts, vocab, length, cut) for texts in group]
+            for group in groups]
+    return collect_groups(rows, values, example)
+
+
+def collect_groups(
+    groups: Sequence[Sequence[InputRow]], values: Mapping[str, np.ndarray],
+    example: Sequence[int]) -> Features:
+  """Collect N groups of rows into features; see `GroupedTask.make_groups`."""
+  counts = np.array([len(group) for group in groups], np.int32)
+  size, rows = int(counts.max(initial=1)), []
+  for own in groups:
+    rows += [*own, *[own[0]] * (size - len(own))]
+  values = {name: x.repeat(size, axis=0) for name, x in {**values, 'real': counts}.items()}
+  return collect_rows(rows, values, np.repeat(np.array(example, np.int32), size), size)

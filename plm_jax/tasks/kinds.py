@@ -25,6 +25,7 @@ from plm_jax.tasks.elmo import RecurrentSequence, RecurrentTagging, RecurrentTas
 from plm_jax.tasks.example_formats import ExampleFormat
 from plm_jax.tasks.extractive_qa import AnswerTask
 from plm_jax.tasks.input_formats import INPUT_FORMATS
+from plm_jax.tasks.late_interaction import LateInteractionTask
 from plm_jax.tasks.multilabel import MULTILABEL, MultiLabelTask, thresholds_of
 from plm_jax.tasks.multiple_choice import ChoiceTask
 from plm_jax.tasks.ranking_format import RERANK
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
   Tasks = Task
 else:
   Tasks = functools.reduce(operator.or_, (
-      task for kind in KINDS.values() for task in (kind.task, kind.recurrent) if task))
+      task for kind in KINDS.values() for task in (kind.task, kind.recurrent) if task),
+      LateInteractionTask)
 """classes of tasks that a run may have"""
 HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
 """names of the heads of downstream tasks"""

@@ -9,6 +9,7 @@ Face's datasets; for CLUE, of the latter.
 import dataclasses
 from typing import Literal
 
+from plm_jax.metrics.embeddings import RETRIEVAL_METRICS
 from plm_jax.metrics.multilabel import MULTILABEL_METRICS
 from plm_jax.metrics.ranking import RANKING_METRICS
 from plm_jax.sources.row_readers import Columns
@@ -194,6 +195,8 @@ VECTORS = {
     'simcse': TaskSpec('embedding', measures=('spearman',), dev_sources=STS_DEV),
     'simcse_nli': TaskSpec('embedding', Columns(label=LABEL), RELATIONS, ('spearman',), data=SNLI,
                            dev_sources=STS_DEV),
+    'colbert': TaskSpec('embedding', measures=RETRIEVAL_METRICS),
+    'colbertv2': TaskSpec('embedding', measures=RETRIEVAL_METRICS),
 }
 # Built-in tasks, for trials: `sources.builtin_tasks`.
 EMBEDDED = {

@@ -1,6 +1,6 @@
 """Sentence embeddings: texts of similar meaning get similar vectors (Reimers and Gurevych 2019)."""
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import itertools
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -17,7 +17,13 @@ from plm_jax.layers.heads import ModelWithHeads
 from plm_jax.layers.pooling import VectorConfig, l2_normalize
 from plm_jax.layers.splade import SpladeConfig
 from plm_jax.metrics.embeddings import RETRIEVAL_METRICS, retrieval_metrics
-from plm_jax.metrics.nearest import Similarity, compare_pairs, stack_vectors, to_sparse
+from plm_jax.metrics.nearest import (
+  Comparison,
+  Similarity,
+  compare_pairs,
+  stack_vectors,
+  to_sparse,
+)
 from plm_jax.objectives import PROGRESS, Losses
 from plm_jax.sources.row_readers import Example
 from plm_jax.tasks.contract import PER_TOKEN
@@ -30,6 +36,7 @@ from plm_jax.tasks.embedding_losses import (
   sparsity_penalty,
 )
 from plm_jax.tasks.example_formats import CLASSIFICATION, EMBEDDING, REGRESSION
+from plm_jax.tasks.features import Features
 from plm_jax.tasks.grouped_rows import GroupedTask, flatten_groups
 from plm_jax.tasks.outputs import Value
 from plm_jax.tasks.ranking_format import RERANK, get_teacher_scores
@@ -40,6 +47,7 @@ from plm_jax.tasks.sequence_classification import (
   label_array,
   label_weights,
 )
+from plm_jax.tokenizers import Tokenizer
 from plm_jax.validation import intervals
 
 STS_METRICS = ('spearman', 'pearson')
@@ -51,7 +59,8 @@ class EmbeddingPrediction(NamedTuple):
   value: float
   """similarity of the first two"""
   vectors: Any
-  """of all texts [C, W], a csr_array if they are sparse"""
+  """of all texts [C, W], a csr_array if they are sparse; with late interaction, a list of those of
+  the tokens of each [tokens, W]"""
 
 
 class PairClassifier(nn.Module):
@@ -172,7 +181,7 @@ class EmbeddingTask(GroupedTask):
     return ('heads_embedding/query_weights',) if self.has_query_weights else ()
 
   @property
-  def compared_by(self) -> Similarity:
+  def compared_by(self) -> Comparison:
     """Similarity of vectors; the dot product of normalized vectors is their cosine."""
     is_normalized = isinstance(self.vector, VectorConfig) and self.vector.normalize
     return self.similarity or ('cosine' if is_normalized else self.vector_loss.similarity)
@@ -296,7 +305,14 @@ class EmbeddingTask(GroupedTask):
     else:
       values['label'] = label_array(examples, np.float32)
     ids = iter(encode_texts(tokenizer, list(itertools.chain.from_iterable(groups))))
-    rows = [[[next(ids)] for _ in texts] for texts in groups]
+    rows = [[next(ids) for _ in texts] for texts in groups]
+    return self.make_rows(rows, values, tokenizer, length)
+
+  def make_rows(
+      self, groups: Sequence[Sequence[Sequence[int]]], values: Mapping[str, np.ndarray],
+      tokenizer: Tokenizer, length: int) -> Features:
+    """Make a row of the ids of each text of N groups; values: labels and weights [N]."""
+    rows = [[[ids] for ids in group] for group in groups]
     return self.make_groups(
         rows, values, range(len(groups)), tokenizer.vocab, length, 'longest')
 
@@ -360,14 +376,21 @@ class EmbeddingTask(GroupedTask):
 
     outputs: the vector of each row.
     """
-    vectors = np.asarray(outputs, np.float32).reshape(len(examples), features.group, -1)
-    similarities = compare_pairs(vectors[:, 0], vectors[:, 1], self.compared_by)
+    vectors = self.group_vectors(features, outputs)
+    similarities = compare_pairs(
+        [some[0] for some in vectors], [some[1] for some in vectors], self.compared_by)
     predictions = []
-    for value, own, example in zip(similarities, vectors, examples, strict=True):
-      own = own[:max(2, len(example.texts))]
+    for value, some, example in zip(similarities, vectors, examples, strict=True):
+      own = some[:max(2, len(example.texts))]
       own = to_sparse(own) if self.is_sparse else own
       predictions.append(EmbeddingPrediction(float(value), own))
     return predictions
+
+  def group_vectors(
+      self, features: Features, outputs: Sequence[np.ndarray]) -> Any:
+    """Return the vectors of the texts of each group, [groups, C, W]."""
+    count = len(outputs) // features.group
+    return np.asarray(outputs, np.float32).reshape(count, features.group, -1)
 
   def compact_prediction(self, prediction):
     """Drop the vectors if only similarities are compared."""
@@ -377,10 +400,10 @@ class EmbeddingTask(GroupedTask):
     if self.measured_by == 'similarity':
       return compute_label_metrics(STS_METRICS, examples, [found.value for found in predictions])
     search = group_queries(examples)
-    vectors = {example.texts[1]: prediction.vectors[[1]]
+    vectors = {example.texts[1]: prediction.vectors[1:2]
                for example, prediction in zip(examples, predictions, strict=True)}
     queries = stack_vectors(
-        [predictions[number].vectors[[0]] for number in search.queries.values()])
+        [predictions[number].vectors[:1] for number in search.queries.values()])
     corpus = stack_vectors([vectors[text] for text in search.corpus])
     return retrieval_metrics(
         queries, corpus, search.relevant, search.own, similarity=self.compared_by)

@@ -30,6 +30,7 @@ from plm_jax.tokenizers.huggingface import (
     CLASSES_BY_FILE,
     add_declared_tokens,
     check_class,
+    extend,
     load_tokenizer_json,
     read_tokenizer_class,
 )
@@ -48,9 +49,9 @@ from plm_jax.tokenizers.wordpiece import BertNormalization, WordPiece, train_wor
 __all__ = [
     'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
     'Layout', 'MissingTokenizerError', 'SentencePiece', 'Tokenizer', 'TokenizerError',
-    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'load', 'train_byte_bpe',
-    'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe', 'train_word_tokenizer',
-    'train_wordpiece'
+    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'extend', 'load',
+    'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe',
+    'train_word_tokenizer', 'train_wordpiece'
 ]
 
 CONFIGURED = {raw_bytes.HF_CLASS: ByteTokenizer.load}

@@ -163,6 +163,14 @@ class Tokenizer(abc.ABC):
         f'the vocabulary of this tokenizer ({type(self).__name__}, {self.kind}) cannot be '
         'extended: expected WordPiece, byte-level BPE or a SentencePiece model')
 
+  def find_token(self, name: str) -> int:
+    """Return the id of a token by its name in the files of transformers, -1 where there is none."""
+    return self._ids_by_name.get(name, -1)
+
+  @functools.cached_property
+  def _ids_by_name(self) -> Mapping[str, int]:
+    return {piece: number for number, piece in enumerate(self.pieces)}
+
   @functools.cached_property
   def starts_word(self) -> np.ndarray:
     """Whether a token starts a word: bool [V]."""

@@ -3,7 +3,7 @@
 Files: tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json and
 config.json. Everything that they state is done, or refused by name.
 """
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import json
@@ -412,8 +412,32 @@ def add_tokens(
           f'{library.token_to_id(token.content)} after the vocabulary')
   if roles.get('pad') and roles.get('pad') == roles.get('eos'):
     del roles['pad']  # the end of a text is learned, so it is no padding
+  if roles.get('pad') and roles.get('pad') == roles.get('mask'):
+    # PyLate writes [MASK] as padding, with which it fills up queries.
+    names = default_roles(library).get('pad', ())
+    roles['pad'] = next((name for name in names if library.token_to_id(name) is not None), '')
   roles = {role: name for role, name in roles.items() if name}
   return TokenizerJson(json.loads(library.to_str()), roles, languages)
+
+
+def extend(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
+  """Return a tokenizer with special tokens added at its end, those that it lacks.
+
+  Raises:
+    TokenizerError: tokens cannot be added to a tokenizer of this kind.
+  """
+  missing = [name for name in names if tokenizer.find_token(name) < 0]
+  if not missing:
+    return tokenizer
+  if isinstance(tokenizer, WordPiece):
+    return WordPiece([*tokenizer.pieces, *missing], tokenizer.text)
+  if not isinstance(tokenizer, ByteBPE | WordBPE | TokenizerJson):
+    raise TokenizerError(f'the tokenizer lacks the tokens {abbreviate(missing)}, and none can be '
+                         f'added to a tokenizer of the kind {tokenizer.kind}')
+  tokens = {name: (None, AddedToken(name, normalized=False, special=True)) for name in missing}
+  declared = DeclaredTokens(tokens, frozenset(missing), {})
+  languages = tokenizer.languages if isinstance(tokenizer, TokenizerJson) else None
+  return add_tokens(tokenizer.assemble(), declared, tokenizer, languages)
 
 
 def default_roles(library: tokenizers.Tokenizer) -> dict[str, tuple[str, ...]]:

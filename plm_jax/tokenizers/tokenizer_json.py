@@ -94,7 +94,7 @@ class TokenizerJson(LibraryTokenizer):
     self._token_bytes = list(map(byte_bpe.token_bytes, of_model)) + list(map(str.encode, others))
     self.pieces = ([byte_bpe.display_token(content) for content in self._token_bytes]
                    if self.kind == 'byte_bpe' else names)
-    self._ids = {name: n for n, name in enumerate(names)}
+    self._ids = self._ids_by_name = {name: n for n, name in enumerate(names)}
     self.vocab = self._make_vocab()
     self._silent_ids = frozenset(
         self._ids[name] for name in self._special_names if name in self._ids)
@@ -133,6 +133,10 @@ class TokenizerJson(LibraryTokenizer):
     pair = [next(iter(part)) for part in step.get('pair') or ()]
     texts = [n for n, part in enumerate(pair) if part == 'Sequence']
     return texts[1] - texts[0] - 1 if len(texts) == 2 else 1
+
+  def assemble(self) -> tokenizers.Tokenizer:
+    """Build the library's tokenizer, with special tokens."""
+    return tokenizers.Tokenizer.from_str(json.dumps(self.content))
 
   def _files(self) -> dict[str, bytes]:
     config = {'kind': 'tokenizer_json', 'tokenizer_class': 'PreTrainedTokenizerFast'}
@@ -208,7 +212,7 @@ class TokenizerJson(LibraryTokenizer):
 
   @functools.cached_property
   def _with_specials(self) -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_str(json.dumps(self.content))
+    return self.assemble()
 
   def _build_plain(self) -> tokenizers.Tokenizer:
     """Build the library's tokenizer that takes the names of special tokens as text."""

@@ -14,6 +14,7 @@ from plm_jax import conversion, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_finite
 from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
 from plm_jax.config.run import FinetuneRun, RunConfig
+from plm_jax.conversion import sentence_transformers
 from plm_jax.distributed import hosts
 from plm_jax.errors import ConfigError, name_field, print_line
 from plm_jax.loading.loaded_model import (
@@ -382,8 +383,11 @@ def open_warm_start(
   folder = config.warm_start
   is_checkpoint = conversion.is_checkpoint(folder)
   if is_checkpoint or replacement:
-    imported = (conversion.load(folder, lazy=True) if is_checkpoint
-                else load_model(folder, mesh)).params
+    loaded = conversion.load(folder, lazy=True) if is_checkpoint else load_model(folder, mesh)
+    imported = dict(loaded.params)
+    late = sentence_transformers.read_late_interaction(folder) if is_checkpoint else None
+    if late:
+      imported['heads_embedding'] = late.params
     if replacement:
       def mix(rows: np.ndarray) -> np.ndarray:
         return replacement.mix(rows, config.model.vocab, config.seed)
@@ -452,13 +456,16 @@ def extend_tables(own, theirs):
 
 
 def check_same_tokenizer(
-    folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer) -> None:
+    folder: epath.PathLike, other: Tokenizer | None, tokenizer: Tokenizer,
+    may_grow: bool = False) -> None:
   """Check that a checkpoint has this run's tokenizer, where it has one.
+
+  may_grow: this run's tokenizer may have further tokens.
 
   Raises:
     CheckpointError: its tokens are different.
   """
-  if other and other.pieces != tokenizer.pieces:
+  if other and other.pieces != tokenizer.pieces[:len(other.pieces) if may_grow else None]:
     raise CheckpointError(f'{folder} has another tokenizer than the text of this run: prepare it '
                           f'with {name_field("data.prepare.tokenizer")}={folder}')
 

@@ -12,6 +12,7 @@ import plm_jax
 from plm_jax.cli import commands
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.layers.splade import SpladeConfig
+from plm_jax.layers.token_vectors import TokenVectorConfig
 
 
 @pytest.fixture(scope='module')
@@ -120,3 +121,40 @@ def test_wrong_inputs_of_comparisons_are_refused(args, said, home, monkeypatch):
   monkeypatch.setattr('sys.argv', ['plm_jax', *args])
   with pytest.raises(SystemExit, match=said):
     commands.main()
+
+
+def test_token_vectors(home, tmp_path, monkeypatch, capsys):
+  """encode, search of its file, rerank, similar, and evaluation in BEIR's layout."""
+  model = tmp_path / 'colbert'
+  plm_jax.export(trained_of(TokenVectorConfig(dense=8, query_length=8)), model)
+  texts = (home / 'texts.txt').read_text().splitlines()
+  with pytest.raises(SystemExit, match=r'token vectors differ in number .*: write \.npz or'):
+    typed(monkeypatch, capsys, 'encode', model, home / 'texts.txt', '--output', tmp_path / 'a.npy')
+  file = tmp_path / 'a.npz'
+  typed(monkeypatch, capsys, 'encode', model, home / 'texts.txt', '--output', file)
+  with np.load(file) as found:
+    expected = plm_jax.encode(model, texts)
+    assert found['lengths'].tolist() == [len(vectors) for vectors in expected] == [5, 7, 4]
+    np.testing.assert_allclose(found['vectors'], np.concatenate(expected), atol=1e-6)
+  hits, = plm_jax.search(model, texts, 'a book')
+  for corpus in (home / 'texts.txt', file):
+    found = json.loads(typed(monkeypatch, capsys, 'search', model, corpus, 'a book'))
+    assert [hit['number'] for hit in found['hits']] == [hit.number for hit in hits]
+  found = json.loads(typed(monkeypatch, capsys, 'rerank', model, 'a book', home / 'texts.txt'))
+  assert [hit['text'] for hit in found['hits']] == [hit.text for hit in hits]
+  (score,) = plm_jax.similar(model, 'a book', 'ana')
+  assert typed(monkeypatch, capsys, 'similar', model, 'a book', 'ana') == (
+      f'{score:.4f}\ta book\tana\n')
+  (tmp_path / 'qrels').mkdir()
+  (tmp_path / 'corpus.jsonl').write_text(''.join(
+      json.dumps({'_id': f'd{n}', 'text': text}) + '\n' for n, text in enumerate(texts)))
+  (tmp_path / 'queries.jsonl').write_text('{"_id": "q", "text": "a book"}\n')
+  (tmp_path / 'qrels' / 'test.tsv').write_text(
+      f'query-id\tcorpus-id\tscore\nq\td{hits[0].number}\t1\n')
+  out = typed(monkeypatch, capsys, 'evaluate-retrieval', model, tmp_path, '--reranker', model,
+              '--output', tmp_path / 'ranking')
+  assert 'ndcg_10             100.00' in out
+  ranked = [line.split() for line in (tmp_path / 'ranking').read_text().splitlines()]
+  assert [row[2] for row in ranked] == [f'd{hit.number}' for hit in hits]
+  np.testing.assert_allclose([float(row[4]) for row in ranked], [hit.score for hit in hits],
+                             atol=1e-4)

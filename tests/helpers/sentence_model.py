@@ -1,19 +1,28 @@
-"""A small untrained model with a head for sentence vectors."""
+"""A small untrained model with a head for sentence vectors, or for vectors of tokens."""
+from typing import Any
+
 import jax
 import labelled
 import tiny
 
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.layers.splade import SpladeConfig
+from plm_jax.layers.token_vectors import TokenVectorConfig
 from plm_jax.loading.loaded_model import LoadedModel
 from plm_jax.tasks.embedding_losses import InBatch
+from plm_jax.tasks.late_interaction import LateInteractionTask
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
+from plm_jax.tokenizers import extend
 
 
-def trained_of(vector: VectorConfig | SpladeConfig, length: int = 12) -> LoadedModel:
-  tokenizer = labelled.tokenizer()
-  task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
+def trained_of(
+    vector: VectorConfig | SpladeConfig | TokenVectorConfig, length: int = 12) -> LoadedModel:
+  if isinstance(vector, TokenVectorConfig):
+    task: Any = LateInteractionTask(vector=vector)
+  else:
+    task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
+  tokenizer = extend(labelled.tokenizer(), task.added_tokens)
   model = tiny.config()
   objective = TaskObjective(task)
   shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0),

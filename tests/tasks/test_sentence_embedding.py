@@ -175,7 +175,7 @@ def test_scored_documents_are_examples(home):
   features = task.features(examples, labelled.tokenizer(), 32)
   assert features.group == 3 and features.values['scores'][0].tolist() == [3.0, 1.0]
   with pytest.raises(ConfigError,
-                     match='ScoreDistribution learns from examples of 3 to 64 texts, got 2'):
+                     match='ScoreDistribution learns from examples of 3 to 65 texts, got 2'):
     task.training_examples([Example(('a',), (1.0,), ('b',), where='x')])
 
 
