@@ -25,6 +25,7 @@ from plm_jax.metrics.nearest import (
   is_sparse,
   sparsity_metrics,
   stack_vectors,
+  take_vectors,
 )
 from plm_jax.tasks.bm25 import Bm25
 from plm_jax.tasks.contract import sigmoid

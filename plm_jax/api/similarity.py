@@ -169,7 +169,7 @@ def encode_each(
 
 
 def search(
-    model: Model, corpus: Sequence[str] | Vectors, queries: str | Sequence[str], top: int = 10
+    model: Model, corpus: Vectors, queries: str | Sequence[str], top: int = 10
 ) -> list[list[Hit]]:
   """Find the nearest texts of a corpus, by the similarity of `similar` (exact search).
 
@@ -195,13 +195,12 @@ def search(
     ConfigError: an empty corpus, vectors of another width, or a text that `encode` refuses.
   """
   trained = load_encoder(model)
-  has_vectors = isinstance(corpus, np.ndarray) or is_sparse(corpus)
-  if not (corpus.shape[0] if has_vectors else len(corpus)):
+  if not (corpus.shape[0] if is_sparse(corpus) else len(corpus)):
     raise ConfigError('the corpus is empty: there is nothing to search')
-  if has_vectors or not isinstance(corpus[0], str):
+  if is_sparse(corpus) or not isinstance(corpus[0], str):
     if message := describe_document_prompt(trained):
       warnings.warn(message, stacklevel=2)
-    return search_vectors(trained, corpus, queries, top)  # pyright: ignore[reportArgumentType]
+    return search_vectors(trained, corpus, queries, top)
   texts: list[Any] = as_list(corpus)
   vectors = encode(trained, texts, prompt='document')
   found = search_vectors(trained, vectors, queries, top)

@@ -78,7 +78,8 @@ def read_initial_model(folder: str) -> InitialModel:
   if conversion.is_checkpoint(folder):
     late = sentence_transformers.read_late_interaction(folder)
     pooling = sentence_transformers.declared_pooling(folder)
-    return InitialModel(folder, family, model, pooling, late.vector if late else None)
+    vector: Any = late.vector if late else None
+    return InitialModel(folder, family, model, pooling, vector)
   vector = getattr(read_config(folder).objective, 'vector', None)
   if isinstance(vector, TokenVectorConfig):
     return InitialModel(folder, family, model, late=vector)
