@@ -104,7 +104,7 @@ def test_sparse_vectors_and_search(home, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(('args', 'said'), [
-    (('search', 'model', 'bad.npz', 'a'), 'holds no sparse vectors'),
+    (('search', 'model', 'bad.npz', 'a'), 'holds no vectors'),
     (('similar', 'model', 'alone'), "'alone' is no file of pairs: give two texts, or a file"),
     (('similar', 'model', 'texts.txt'),
      'a row has a text alone: there is nothing that it is compared with'),
