@@ -32,7 +32,8 @@ UNTRAINED = {
     'roberta_wwm_ext': ONE_TYPE, 'spanbert_base': ONE_TYPE, 'tinybert_4l': ONE_TYPE,
     'minilm_*': ONE_TYPE, 'retromae_*': ONE_TYPE,
     'condenser_base': ONE_TYPE, 'dupmae_base': ONE_TYPE, 'cocondenser_base': ONE_TYPE,
-    'tsdae_base': ONE_TYPE,
+    # Nothing follows the last [SEP], and nothing else reads it.
+    'tsdae_base': {**ONE_TYPE, 'positions': (63,)},
     'mosaicbert_base': ONE_TYPE,
     # The released table has 20 rows, for spans of up to 10 tokens.
     'spanbert_*': {'heads_sbo/offsets': range(10, 20)},
