@@ -9,9 +9,11 @@ import numpy_bert
 import pytest
 import tiny
 
+from plm_jax import sharding
 from plm_jax.errors import ConfigError
 from plm_jax.models import modernbert
 from plm_jax.objectives.condenser import CoCondenser, Condenser
+from plm_jax.sharding import MeshConfig, make_mesh
 from plm_jax.training.step import compute_gradient
 
 OBJECTIVE = Condenser()
@@ -206,20 +208,27 @@ def test_spans_of_one_document_and_empty_rows_are_no_negatives():
   assert contrast(segments=segments, paired=paired) == pytest.approx((expected, 6), rel=1e-5)
 
 
-def test_gradient_accumulation_changes_neither_loss_nor_gradient():
-  """This is gradient caching: all spans are candidates, whatever fits in memory at once."""
-  batch = corrupted(PAIRED)
-  results = []
-  for accumulate in (1, 4):
+def test_devices_and_gradient_accumulation_change_neither_loss_nor_gradient():
+  """All spans are candidates, on all devices and whatever fits in memory at once (gradient
+  caching)."""
+  windows = tiny.windows(8, PAIRED.text_length(tiny.LENGTH), seed=3, shortest=12)
+  def gradient(accumulate, params, windows):
     learner = dataclasses.replace(
         tiny.learner(PAIRED, accumulate), model=PAIRED.build(CONFIG, packed=False))
-    results.append(jax.jit(lambda p, learner=learner: compute_gradient(
-        learner, p, batch, jax.random.key(0)))(params_of()))
-  (whole, losses), (parts, same) = results
-  assert losses.keys() == same.keys() and 'contrast' in losses
-  tiny.assert_close({'gradient': whole}, {'gradient': parts})
-  tiny.assert_close({name: x[0] for name, x in losses.items()},
-                    {name: x[0] for name, x in same.items()})
+    def compute(params, windows):
+      batch = PAIRED.corrupt(jax.random.key(5), windows, tiny.VOCAB)
+      return compute_gradient(learner, params, batch, jax.random.key(0))
+    return jax.jit(compute)(params, windows)
+  grads, losses = gradient(1, params_of(), windows)
+  mesh = make_mesh(MeshConfig(data=8))
+  with jax.set_mesh(mesh):
+    spread = gradient(1, jax.device_put(params_of(), jax.NamedSharding(mesh, jax.P())),
+                      sharding.shard_batch(windows, 8, mesh))
+  for other in (spread, gradient(4, params_of(), windows)):
+    tiny.assert_close(other[0], grads, 2e-5)
+    assert other[1].keys() == losses.keys() and 'contrast' in losses
+    np.testing.assert_allclose(jax.tree.leaves(other[1]), jax.tree.leaves(losses), rtol=2e-6,
+                               atol=1e-6)
 
 
 def test_cocondenser_continues_condenser_with_its_head():
