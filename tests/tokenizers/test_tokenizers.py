@@ -298,3 +298,23 @@ def test_unigram_scores_stay_between_the_old_ones():
   assert min(old) <= min(new) and max(new) < 0
   assert after.encode('η νησάκι κ@ι') == (
       before.encode('η') + [first + 1] + before.encode('κ@ι'))
+
+
+def test_added_tokens_are_last_and_text_never_has_them(tmp_path):
+  """Of WordPiece and of byte-level BPE; a second time, nothing changes."""
+  texts = ['the film is good', 'a book [unused0] of ana']
+  for trained in (tokenizers.train_wordpiece(texts * 9, 60),
+                  tokenizers.train_byte_bpe(texts * 9, 300)):
+    found = tokenizers.extend(trained, ['[unused0]', '[Q] '])
+    assert found.vocab.size == trained.vocab.size + 2
+    assert [found.find_token(name) for name in ('[unused0]', '[Q] ', 'none')] == [
+        trained.vocab.size, trained.vocab.size + 1, -1]
+    assert found.pieces[:trained.vocab.size] == trained.pieces
+    assert found.encode_batch(texts) == trained.encode_batch(texts)
+    assert tokenizers.extend(found, ['[Q] ']) is found
+    found.save(tmp_path / found.kind)
+    again = tokenizers.load(tmp_path / found.kind)
+    assert again.pieces == found.pieces and again.find_token('[Q] ') == trained.vocab.size + 1
+    assert again.encode_batch(texts) == trained.encode_batch(texts)
+  with pytest.raises(tokenizers.TokenizerError, match='none can be added to a tokenizer of'):
+    tokenizers.extend(tokenizers.ByteTokenizer(), ['[Q]'])
