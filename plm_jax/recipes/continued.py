@@ -34,10 +34,9 @@ line ends (--data.prepare.sentences=none). A file of plain text is one document;
 # The loss has the logits of a sixteenth of the vocabulary at a time.
 ContinuedSize = functools.partial(
     RecipeSize, peak=2e-5, steps=10_000, length=4096, batch=256, accumulate=16, pod='v5e:4x4')
-# Parameters of transformers' Qwen3ForCausalLM; published as 0.6B and 1.7B.
+# Parameters of transformers' Qwen3ForCausalLM; published as 0.6B.
 QWEN3_SIZES = {
-    '0b6': ContinuedSize(model=qwen3.qwen3_0_6b, parameters=596_049_920),
-    '1b7': ContinuedSize(model=qwen3.qwen3_1_7b, parameters=1_720_574_976, remat='dots')}
+    '0b6': ContinuedSize(model=qwen3.qwen3_0_6b, parameters=596_049_920)}
 BYTES = TextConfig(kind='byte-bpe', layout='gpt2', lowercase=False, sentences='none')
 
 
@@ -79,10 +78,9 @@ Documents in one sequence do not attend to each other. They keep their blank lin
 line ends (--data.prepare.sentences=none). A file of plain text is one document;
 --data.prepare.documents=blank-lines divides it.
 """
-# Parameters of transformers' Gemma3ForCausalLM; published as 270M and 1B.
+# Parameters of transformers' Gemma3ForCausalLM; published as 270M.
 GEMMA3_SIZES = {
-    '270m': ContinuedSize(model=gemma3.gemma3_270m, parameters=268_098_176),
-    '1b': ContinuedSize(model=gemma3.gemma3_1b, parameters=999_885_952)}
+    '270m': ContinuedSize(model=gemma3.gemma3_270m, parameters=268_098_176)}
 GEMMA3 = RecipeFamily(
     'gemma3', GEMMA3_DESCRIPTION, GEMMA3_SIZES,
     functools.partial(make_run, 'gemma3_text', llama.TEXT))

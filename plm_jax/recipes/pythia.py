@@ -22,9 +22,8 @@ Released models have 154 checkpoints: updates 0, 1, 2, 4, ..., 512, 1,000, 2,000
 is a branch on the Hugging Face hub, so `plm_jax.load('EleutherAI/pythia-160m@step3000')` loads the
 model after 3,000 updates, and `--train.save_every=1000` saves as many in a run of one's own.
 
-Differences: training was in float16 (1b: bfloat16), here it is in bfloat16. A sequence begins with
-the end token here. Models of 6.9B and 12B are left out: their files do not state the
-initialization.
+Differences: training was in float16, here it is in bfloat16. A sequence begins with the end token
+here. The other sizes are models (plm_jax/models/gpt_neox.py) without a recipe.
 
 Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
 of plain text is one document; --data.prepare.documents=blank-lines divides it.
@@ -38,7 +37,6 @@ from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
-from plm_jax.sharding import MeshConfig
 
 PythiaSize = functools.partial(RecipeSize, steps=143_000, length=2048, batch=1024)
 # Parameters: README of EleutherAI/pythia, and of transformers' GPTNeoXForCausalLM. Hours of a GPU:
@@ -47,28 +45,12 @@ SIZES = {
     '14m': PythiaSize(
         model=gpt_neox.pythia_14m, parameters=14_067_712, peak=1e-3, accumulate=4, pod='v5e:8x8',
         published_hardware='32 GPUs'),
-    '31m': PythiaSize(
-        model=gpt_neox.pythia_31m, parameters=30_494_720, peak=1e-3, accumulate=4, pod='v5e:8x8',
-        published_hardware='32 GPUs'),
-    '70m': PythiaSize(
-        model=gpt_neox.pythia_70m, parameters=70_426_624, peak=1e-3, accumulate=4, pod='v5e:8x8',
-        published_hardware='510 hours of an A100'),
     '160m': PythiaSize(
         model=gpt_neox.pythia_160m, parameters=162_322_944, peak=6e-4, accumulate=4, pod='v5e:8x8',
         published_hardware='1,030 hours of an A100'),
     '410m': PythiaSize(
         model=gpt_neox.pythia_410m, parameters=405_334_016, peak=3e-4, accumulate=8, pod='v5e:8x8',
-        published_hardware='2,540 hours of an A100'),
-    '1b': PythiaSize(
-        model=gpt_neox.pythia_1b, parameters=1_011_781_632, peak=2.5e-4, accumulate=8,
-        pod='v5e:8x16', published_hardware='4,830 hours of an A100'),
-    '1b4': PythiaSize(
-        model=gpt_neox.pythia_1_4b, parameters=1_414_647_808, peak=2e-4, accumulate=8,
-        pod='v5e:8x16', published_hardware='7,120 hours of an A100'),
-    '2b8': PythiaSize(
-        model=gpt_neox.pythia_2_8b, parameters=2_775_208_960, peak=1.6e-4, accumulate=4,
-        remat='dots', pod='v5e:16x16', mesh=MeshConfig(fsdp=32),
-        published_hardware='14,240 hours of an A100')}
+        published_hardware='2,540 hours of an A100')}
 
 
 def make_run(row: RecipeSize) -> PretrainRun:

@@ -9,6 +9,7 @@ from plm_jax.objectives.clm import CausalLM
 from plm_jax.optim.optimizers import AdamW
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.sharding import MeshConfig
 
 SMOLLM2_DESCRIPTION = """\
 SmolLM2 (Ben Allal et al. 2025, arXiv:2502.02737), by the files of huggingface/smollm.
@@ -19,18 +20,19 @@ SmolLM2 (Ben Allal et al. 2025, arXiv:2502.02737), by the files of huggingface/s
     python -m plm_jax train smollm2_135m --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train smollm2_135m --scale=test                     # seconds
 
-A small LLaMA with grouped keys and values and tied embeddings, at sequence length 2,048: 135m reads
-2.1 trillion tokens, 360m 4.1 and 1b7 11.0. AdamW with betas 0.9 and 0.95, epsilon 1e-8, a weight
-decay of 0.01 and gradient clipping at 1. The learning rate warms up for 2,000 updates, stays
-constant, and falls linearly to 0 over the last fifth of the run (1b7: tenth). Settings:
-text/pretraining/smollm2/config_smollm2_SIZE.yaml in huggingface/smollm. All parameters decay, and
+A small LLaMA with grouped keys and values and tied embeddings, which reads 2.1 trillion tokens at
+sequence length 2,048. AdamW with betas 0.9 and 0.95, epsilon 1e-8, a weight decay of 0.01 and
+gradient clipping at 1. The learning rate warms up for 2,000 updates, stays constant, and falls
+linearly to 0 over the last fifth of the run. Settings:
+text/pretraining/smollm2/config_smollm2_135M.yaml in huggingface/smollm. All parameters decay, and
 initial weights of output projections are divided by sqrt(2 * layers), as in huggingface/nanotron
 (helpers.py, scaling/parametrization.py).
 
 Sequences are pieces of the concatenated documents, which attend to each other. The base of the
 rotary positions is 10,000. Left out: the mixtures of the stages, for which give --data.path and
 --data.weights, and the training on longer sequences that followed, after which the released models
-have a base of 100,000 (1b7: 130,000) for 8,192 tokens.
+have a base of 100,000 for 8,192 tokens. The models of 360M and 1.7B have no recipe
+(plm_jax/models/smollm3.py).
 
 Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
 of plain text is one document; --data.prepare.documents=blank-lines divides it.
@@ -50,15 +52,7 @@ SMOLLM2_SIZES = {
     '135m': SmolLMSize(
         model=smollm3.smollm2_135m, parameters=134_515_008, peak=3e-3, steps=2_000_000,
         cooldown=400_000, length=2048, batch=512, accumulate=4, pod='v5e:8x8',
-        published_hardware='64 GPUs'),
-    '360m': SmolLMSize(
-        model=smollm3.smollm2_360m, parameters=361_821_120, peak=3e-3, steps=2_600_000,
-        cooldown=520_000, length=2048, batch=768, accumulate=6, pod='v5e:8x8',
-        published_hardware='128 GPUs'),
-    '1b7': SmolLMSize(
-        model=smollm3.smollm2_1_7b, parameters=1_711_376_384, peak=5e-4, steps=5_240_000,
-        cooldown=524_000, length=2048, batch=1024, accumulate=8, pod='v5e:8x16',
-        published_hardware='256 GPUs')}
+        published_hardware='64 GPUs')}
 TEXT = TextConfig(kind='byte-bpe', layout='gpt2', lowercase=False, sentences='none')
 
 
@@ -105,8 +99,8 @@ of plain text is one document; --data.prepare.documents=blank-lines divides it.
 SMOLLM3_SIZES = {
     '3b': SmolLMSize(
         model=smollm3.smollm3_3b, parameters=3_075_098_624, peak=2e-4, steps=4_720_000,
-        cooldown=522_000, length=4096, batch=576, accumulate=9, remat='dots', pod='v5e:8x8',
-        published_hardware='384 H100, 24 days')}
+        cooldown=522_000, length=4096, batch=576, accumulate=9, remat='full', pod='v5e:8x8',
+        mesh=MeshConfig(fsdp=16), published_hardware='384 H100, 24 days')}
 
 
 def make_smollm3_run(row: SmolLMSize) -> PretrainRun:

@@ -188,24 +188,15 @@ PAPERS = {
     'llama3_405b': (405_853_388_800, 405_000, 8e-5, 2048, 8192),
     # EleutherAI/pythia, README.md and models/*/pythia-*.yml; GPTNeoXForCausalLM.
     'pythia_14m': (14_067_712, 14, 1e-3, 1024, 2048),
-    'pythia_31m': (30_494_720, 31, 1e-3, 1024, 2048),
-    'pythia_70m': (70_426_624, 70, 1e-3, 1024, 2048),
     'pythia_160m': (162_322_944, 160, 6e-4, 1024, 2048),
     'pythia_410m': (405_334_016, 410, 3e-4, 1024, 2048),
-    'pythia_1b': (1_011_781_632, 1000, 2.5e-4, 1024, 2048),
-    'pythia_1b4': (1_414_647_808, 1400, 2e-4, 1024, 2048),
-    'pythia_2b8': (2_775_208_960, 2800, 1.6e-4, 1024, 2048),
     # huggingface/smollm, text/pretraining: micro_batch_size x dp sequences; LlamaForCausalLM,
     # SmolLM3ForCausalLM.
     'smollm2_135m': (134_515_008, 135, 3e-3, 512, 2048),
-    'smollm2_360m': (361_821_120, 360, 3e-3, 768, 2048),
-    'smollm2_1b7': (1_711_376_384, 1700, 5e-4, 1024, 2048),
     'smollm3_3b': (3_075_098_624, 3000, 2e-4, 576, 4096),
     # Of these only the sizes are published: Yang et al. 2025, Gemma Team 2025.
     'qwen3_0b6': (596_049_920, 600, 2e-5, 256, 4096),
-    'qwen3_1b7': (1_720_574_976, 1700, 2e-5, 256, 4096),
     'gemma3_270m': (268_098_176, 270, 2e-5, 256, 4096),
-    'gemma3_1b': (999_885_952, 1000, 2e-5, 256, 4096),
     # Chowdhery et al. 2022, table 1 and section 5: the last of 256 and 512; 512 and 1,024; 512,
     # 1,024 and 2,048.
     'palm_8b': (8_632_012_800, 8630, 1e-2, 512, 2048),
@@ -383,16 +374,15 @@ def test_smollms_schedules():
   """huggingface/smollm, text/pretraining: lr_decay_starting_step and lr_decay_steps; SmolLM3 has no
   weight decay of the embeddings alone."""
   for name, start, steps, peak in (
-      ('smollm2_135m', 1_600_000, 400_000, 3e-3), ('smollm2_360m', 2_080_000, 520_000, 3e-3),
-      ('smollm2_1b7', 4_716_000, 524_000, 5e-4), ('smollm3_3b', 4_198_000, 522_000, 2e-4)):
+      ('smollm2_135m', 1_600_000, 400_000, 3e-3), ('smollm3_3b', 4_198_000, 522_000, 2e-4)):
     assert rates(name, 1000, start, start + steps // 2, start + steps) == pytest.approx(
         [peak / 2, peak, peak / 2, 0], rel=1e-4, abs=1e-12), name
-  assert [optim(name).exempt for name in ('smollm2_1b7', 'smollm3_3b')] == [(), ('tokens',)]
+  assert [optim(name).exempt for name in ('smollm2_135m', 'smollm3_3b')] == [(), ('tokens',)]
   isolated = [recipes.find_recipe(name)().objective.isolated
               for name in ('smollm2_135m', 'smollm3_3b')]
   assert isolated == [False, True]
   thetas = [recipes.find_recipe(name)().model.block.attention.position.theta
-            for name in ('smollm2_360m', 'smollm3_3b')]
+            for name in ('smollm2_135m', 'smollm3_3b')]
   assert thetas == [10_000, 50_000]
 
 
