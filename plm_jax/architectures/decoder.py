@@ -102,8 +102,12 @@ class DecoderConfig(ValidatedConfig):
 
   def resize(
       self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'DecoderConfig':
-    """Make the same architecture in another size; windows scale with `max_length`."""
-    windows = tuple(-(-size * max_length // self.max_length) for size in self.windows)
+    """Make the same architecture in another size; windows scale with `max_length`.
+
+    A window has two tokens at least: with one, a token attends to nothing but itself.
+    """
+    windows = tuple(size and max(2, -(-size * max_length // self.max_length))
+                    for size in self.windows)
     return resize_config(
         self, block, layers, vocab, max_length, types=min(self.types, max_length), windows=windows,
         logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,

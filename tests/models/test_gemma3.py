@@ -46,6 +46,12 @@ def test_released_and_transformers_5_configurations_are_equal():
   assert small_decoders.parse('gemma3_text', {}).embed_factor == 2304 ** 0.5
 
 
+def test_windows_of_a_small_model_have_two_tokens_at_least():
+  model = gemma3.gemma3_270m()
+  assert model.resize(model.block, 2, 64, 64).windows == (2, 2, 2, 2, 2, 0)
+  assert model.resize(model.block, 2, 64, 256).windows == (4, 4, 4, 4, 4, 0)
+
+
 def test_logits_have_their_own_factor():
   said = {**RELEASED, 'query_pre_attn_scalar': 168}
   found = small_decoders.parse('gemma3_text', said)
