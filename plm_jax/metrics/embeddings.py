@@ -1,6 +1,6 @@
 """Metrics of sentence embeddings: retrieval (nDCG, MRR, recall), and whitening."""
 from collections.abc import Sequence, Set
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 

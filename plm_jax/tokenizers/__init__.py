@@ -14,31 +14,31 @@ from plm_jax.storage import hub
 from plm_jax.tokenizers import raw_bytes
 from plm_jax.tokenizers.byte_bpe import ByteBPE, train_byte_bpe
 from plm_jax.tokenizers.contract import (
-    CONFIG_FILE,
-    MissingTokenizerError,
-    Tokenizer,
-    TokenizerError,
-    Vocab,
-    read_json,
+  CONFIG_FILE,
+  MissingTokenizerError,
+  Tokenizer,
+  TokenizerError,
+  Vocab,
+  read_json,
 )
 from plm_jax.tokenizers.fairseq_sentencepiece import (
-    MODEL_FILE,
-    FairseqSentencePiece,
-    train_fairseq_sentencepiece,
+  MODEL_FILE,
+  FairseqSentencePiece,
+  train_fairseq_sentencepiece,
 )
 from plm_jax.tokenizers.huggingface import (
-    CLASSES_BY_FILE,
-    add_declared_tokens,
-    check_class,
-    extend,
-    load_tokenizer_json,
-    read_tokenizer_class,
+  CLASSES_BY_FILE,
+  add_declared_tokens,
+  add_tokens,
+  check_class,
+  load_tokenizer_json,
+  read_tokenizer_class,
 )
 from plm_jax.tokenizers.raw_bytes import ByteTokenizer
 from plm_jax.tokenizers.sentence_piece import (
-    AlbertNormalization,
-    Layout,
-    SentencePiece,
+  AlbertNormalization,
+  Layout,
+  SentencePiece,
 )
 from plm_jax.tokenizers.sentencepiece_training import train_sentencepiece
 from plm_jax.tokenizers.tokenizer_json import TokenizerJson
@@ -49,7 +49,7 @@ from plm_jax.tokenizers.wordpiece import BertNormalization, WordPiece, train_wor
 __all__ = [
     'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
     'Layout', 'MissingTokenizerError', 'SentencePiece', 'Tokenizer', 'TokenizerError',
-    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'extend', 'load',
+    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'add_tokens', 'load',
     'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe',
     'train_word_tokenizer', 'train_wordpiece'
 ]
