@@ -128,7 +128,7 @@ def describe_truncation(config: FinetuneRun, features: Features) -> str:
 
 def load_or_train_tokenizer(config: FinetuneRun) -> Tokenizer:
   """Return the tokenizer of a run, with the tokens that its task adds; see `find_run_tokenizer`."""
-  return tokenizers.add_tokens(find_run_tokenizer(config), config.objective.added_tokens)
+  return tokenizers.add_special_tokens(find_run_tokenizer(config), config.objective.added_tokens)
 
 
 def find_run_tokenizer(config: FinetuneRun) -> Tokenizer:

@@ -29,7 +29,7 @@ from plm_jax.tokenizers.fairseq_sentencepiece import (
 from plm_jax.tokenizers.huggingface import (
   CLASSES_BY_FILE,
   add_declared_tokens,
-  add_tokens,
+  add_special_tokens,
   check_class,
   load_tokenizer_json,
   read_tokenizer_class,
@@ -49,8 +49,8 @@ from plm_jax.tokenizers.wordpiece import BertNormalization, WordPiece, train_wor
 __all__ = [
     'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
     'Layout', 'MissingTokenizerError', 'SentencePiece', 'Tokenizer', 'TokenizerError',
-    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'add_tokens', 'load',
-    'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe',
+    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'add_special_tokens',
+    'load', 'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe',
     'train_word_tokenizer', 'train_wordpiece'
 ]
 

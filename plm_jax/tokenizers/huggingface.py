@@ -420,7 +420,7 @@ def add_tokens(
   return TokenizerJson(json.loads(library.to_str()), roles, languages)
 
 
-def add_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
+def add_special_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
   """Return a tokenizer with special tokens added at its end, those that it lacks.
 
   Raises:

@@ -13,7 +13,7 @@ from plm_jax.tasks.embedding_losses import InBatch
 from plm_jax.tasks.late_interaction import LateInteractionTask
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
-from plm_jax.tokenizers import add_tokens
+from plm_jax.tokenizers import add_special_tokens
 
 
 def trained_of(
@@ -22,7 +22,7 @@ def trained_of(
     task: Any = LateInteractionTask(vector=vector)
   else:
     task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
-  tokenizer = add_tokens(labelled.tokenizer(), task.added_tokens)
+  tokenizer = add_special_tokens(labelled.tokenizer(), task.added_tokens)
   model = tiny.config()
   objective = TaskObjective(task)
   shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0),

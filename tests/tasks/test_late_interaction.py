@@ -33,7 +33,7 @@ VECTOR = TokenVectorConfig(dense=8, query_length=8, skip=('of',))
 
 
 def extended():
-  return tokenizers.add_tokens(labelled.tokenizer(), VECTOR.markers)
+  return tokenizers.add_special_tokens(labelled.tokenizer(), VECTOR.markers)
 
 
 def test_rows_of_queries_and_documents():

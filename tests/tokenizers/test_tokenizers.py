@@ -305,16 +305,16 @@ def test_added_tokens_are_last_and_text_never_has_them(tmp_path):
   texts = ['the film is good', 'a book [unused0] of ana']
   for trained in (tokenizers.train_wordpiece(texts * 9, 60),
                   tokenizers.train_byte_bpe(texts * 9, 300)):
-    found = tokenizers.add_tokens(trained, ['[unused0]', '[Q] '])
+    found = tokenizers.add_special_tokens(trained, ['[unused0]', '[Q] '])
     assert found.vocab.size == trained.vocab.size + 2
     assert [found.find_token(name) for name in ('[unused0]', '[Q] ', 'none')] == [
         trained.vocab.size, trained.vocab.size + 1, -1]
     assert found.pieces[:trained.vocab.size] == trained.pieces
     assert found.encode_batch(texts) == trained.encode_batch(texts)
-    assert tokenizers.add_tokens(found, ['[Q] ']) is found
+    assert tokenizers.add_special_tokens(found, ['[Q] ']) is found
     found.save(tmp_path / found.kind)
     again = tokenizers.load(tmp_path / found.kind)
     assert again.pieces == found.pieces and again.find_token('[Q] ') == trained.vocab.size + 1
     assert again.encode_batch(texts) == trained.encode_batch(texts)
   with pytest.raises(tokenizers.TokenizerError, match='none can be added to a tokenizer of'):
-    tokenizers.add_tokens(tokenizers.ByteTokenizer(), ['[Q]'])
+    tokenizers.add_special_tokens(tokenizers.ByteTokenizer(), ['[Q]'])
