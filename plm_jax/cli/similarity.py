@@ -76,8 +76,8 @@ def search_command(
   Args:
     run: run folder, checkpoint, or sentence-transformers folder
     corpus: texts: .txt with one text per line, or .jsonl, .tsv or .csv, optionally compressed (.gz,
-      .xz); tfds:NAME:SPLIT; or a file with vectors from `encode`: .npy, or .npz of sparse vectors or
-      token vectors
+      .xz); tfds:NAME:SPLIT; or a file with vectors from `encode`: .npy, or .npz of sparse or token
+      vectors
     queries: queries, files of queries, or - for standard input with one query per line
     top: number of results per query
     output: file for the results (.jsonl). Default, or -: standard output

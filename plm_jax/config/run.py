@@ -57,8 +57,8 @@ Model = (
 Objectives = (
     MaskedLM | PermutationLM | ReplacedTokenDetection | Distillation | SpanBoundary | CausalLM |
     BlankInfilling | MixtureOfDenoisers | DenoisingAutoencoder | TextToText | BidirectionalLM |
-    MaskedNextToken | MaskedDiffusion | MaskedPermutedLM | RetroMAE | Condenser |
-    DupMAE | CoCondenser | SentenceAutoencoder)
+    MaskedNextToken | MaskedDiffusion | MaskedPermutedLM | RetroMAE | DupMAE | Condenser |
+    CoCondenser | SentenceAutoencoder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,9 +205,8 @@ class RunConfig(ValidatedConfig):
   """A training run. The same command again resumes it from its newest checkpoint."""
 
   limits = intervals(seed='[0, 4294967295]')
-  counts_with: ClassVar = dict.fromkeys(
-      ('tuning.expand', 'tuning.moments', 'tuning.reinitialize', 'tuning.vocabulary'),
-      ('warm_start', None))
+  counts_with: ClassVar = {f'tuning.{name}': ('warm_start', None) for name in (
+      'expand', 'moments', 'reinitialize', 'vocabulary')}
 
   name: str
   """name of the run"""
@@ -478,10 +477,7 @@ def check_corpora(data: DataConfig, languages: Sequence[str]) -> None:
 def check_mixture(data: DataConfig, phase: Phase, path: str) -> None:
   """Raise ConfigError for a phase whose data mixture does not fit the corpora.
 
-  Args:
-    data: the corpora.
-    phase: the phase.
-    path: field of the phase, 'train.phases.0'.
+  path: field of the phase, such as 'train.phases.0'.
   """
   corpora, shares = len(data.path), name_field('data.weights')
   names = 'corpora', 'weights', 'temperature'

@@ -387,3 +387,9 @@ class LazyParameter:
     # The file's part may be larger than the index: cut it.
     pairs = zip(index, box, strict=True)
     return x[tuple(slice(i.start - b.start, i.stop - b.start) for i, b in pairs)]
+
+
+def write_module(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Create the folder of a module with its configuration."""
+  folder.mkdir()
+  write_json(folder / 'config.json', config)

@@ -13,17 +13,20 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 import json
 import pathlib
-import shutil
 import types
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from plm_jax import storage
-from plm_jax.conversion import folders, pylate
-from plm_jax.conversion.files import SafeTensorsFolder, write_json, write_safetensors
+from plm_jax.conversion import folders, pylate, sparse_encoder
+from plm_jax.conversion.files import (
+  SafeTensorsFolder,
+  write_json,
+  write_module,
+  write_safetensors,
+)
 from plm_jax.conversion.torch_pickle import PICKLED, PytorchBin
-from plm_jax.errors import ConfigError
 from plm_jax.layers.pooling import DenseConfig, Pooling, VectorConfig
 from plm_jax.layers.splade import SpladeConfig
 from plm_jax.layers.token_vectors import TokenVectorConfig
@@ -51,9 +54,6 @@ ACTIVATIONS: Mapping[str, str] = {
     'gelu': 'torch.nn.modules.activation.GELU', 'silu': 'torch.nn.modules.activation.SiLU',
     'none': 'torch.nn.modules.linear.Identity'}
 KNOWN_MODULES = ('Transformer', 'Pooling', 'Dense', 'Normalize')  # in this order
-SPARSE_MODULES = (('Transformer', 'SpladePooling'), ('MLMTransformer', 'SpladePooling'))
-ROUTER_SETTINGS = 'router_config.json'
-QUERY_MODULE = 'SparseStaticEmbedding'
 PROMPT_NAMES: Mapping[str, Sequence[str]] = {
     'query': ('query',), 'document': ('document', 'passage', 'corpus')}
 """names of the prompts of encode_query and encode_document, in the order of preference"""
@@ -93,9 +93,9 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
     return None
   queries = None
   if [name for name, _ in modules] == ['Router']:
-    queries, modules = read_router(modules[0][1])
+    queries, modules = sparse_encoder.read_router(modules[0][1])
   names = [name for name, _ in modules]
-  is_sparse = tuple(names) in SPARSE_MODULES
+  is_sparse = tuple(names) in sparse_encoder.SPARSE_MODULES
   is_late = pylate.has_token_vectors(names, settings)
   check_modules(home, names, settings, is_late)
   root = modules[0][1]
@@ -132,7 +132,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
   pooling_folder = modules[1][1]
   pooling_config = storage.read_json(pooling_folder / 'config.json', error=ConvertError)
   if is_sparse:
-    vector = read_splade_pooling(pooling_folder / 'config.json', pooling_config)
+    vector = sparse_encoder.read_pooling(pooling_folder / 'config.json', pooling_config)
     if queries is not None:
       vector = dataclasses.replace(vector, queries='idf')
       params['query_weights'] = queries
@@ -149,7 +149,7 @@ def read_folder(folder: Any) -> SentenceTransformersFolder | None:
 def check_modules(
     home: pathlib.Path, names: Sequence[str], settings: Mapping[str, Any], is_late: bool) -> None:
   """Raise ConvertError for a model of another kind, or with modules that are not known."""
-  if tuple(names) in SPARSE_MODULES:
+  if tuple(names) in sparse_encoder.SPARSE_MODULES:
     if limit := settings.get('max_active_dims') or settings.get('truncate_dim'):
       raise ConvertError(f'{home / MODEL_SETTINGS}: a maximum of {limit} dimensions of sparse '
                          'vectors is not supported')
@@ -300,42 +300,6 @@ def read_poolings(path: Any, config: Mapping[str, Any]) -> tuple[Pooling, ...]:
   return tuple(known[mode] for mode in modes)
 
 
-def read_router(folder: pathlib.Path) -> tuple[np.ndarray, list[tuple[str, pathlib.Path]]]:
-  """Read a Router of queries by token weights, and documents by a masked language model.
-
-  Returns:
-    (weights of the tokens, class name and folder of each module of documents).
-
-  Raises:
-    ConvertError: there are other routes.
-  """
-  config = storage.read_json(folder / ROUTER_SETTINGS, error=ConvertError)
-  types, structure = config.get('types') or {}, config.get('structure') or {}
-  routes = {name: [(str(types.get(key, '')).rpartition('.')[2],
-                    folders.child_path(folder, key) if key else folder) for key in keys]
-            for name, keys in structure.items()}
-  found = {name: tuple(module for module, _ in route) for name, route in routes.items()}
-  if (set(found) != {'query', 'document'} or found['query'] != (QUERY_MODULE,)
-      or found['document'] not in SPARSE_MODULES):
-    raise ConvertError(f'{folder / ROUTER_SETTINGS}: the routes {abbreviate(found)} are not '
-                       f'supported: known are {QUERY_MODULE} of queries, and Transformer and '
-                       'SpladePooling of documents')
-  source = SafeTensorsFolder(routes['query'][0][1])
-  if 'weight' not in source.tensors:
-    raise ConvertError(f'{source.folder}: there is no tensor weight')
-  return np.asarray(source.read('weight'), np.float32), routes['document']
-
-
-def read_splade_pooling(path: Any, config: Mapping[str, Any]) -> SpladeConfig:
-  """Read the pooling of sparse vectors. Raises ConvertError for an unknown one."""
-  fields = {'pooling': config.get('pooling_strategy', 'max'),
-            'activation': config.get('activation_function', 'relu')}
-  try:
-    return SpladeConfig(**fields)
-  except ConfigError as error:
-    raise ConvertError(f'{path}: {error.marked}') from error
-
-
 def sort_poolings(modes: list[str]) -> list[str]:
   """Sort poolings by the order in which sentence-transformers concatenates their vectors."""
   order = {mode: number for number, mode in enumerate(POOLING_ORDER)}
@@ -403,7 +367,7 @@ def write_modules(
       'prompts': dict(given.prompts), 'default_prompt_name': given.default_prompt or None,
       'similarity_fn_name': given.similarity}
   if isinstance(vector, SpladeConfig):
-    modules = write_splade_modules(folder, vector, given.params)
+    modules = sparse_encoder.write_modules(folder, vector, given.params)
     return write_settings(folder, given, modules, settings | {'model_type': 'SparseEncoder'})
   modules, size, has_dense = [('Transformer', '')], width, True
   if isinstance(vector, VectorConfig):
@@ -447,33 +411,6 @@ def write_modules(
   write_settings(folder, given, modules, settings)
 
 
-def write_splade_modules(
-    folder: pathlib.Path, vector: SpladeConfig, params: Mapping[str, Any]) -> list[tuple[str, str]]:
-  """Write the modules of sparse vectors -> [(class, folder)], as releases 5 and later name them."""
-  package = 'sentence_transformers.sparse_encoder.models'
-  documents = [(f'{package}.MLMTransformer', ''),
-               (f'{package}.SpladePooling', '1_SpladePooling')]
-  write_module(folder / '1_SpladePooling', {
-      'pooling_strategy': vector.pooling, 'activation_function': vector.activation})
-  if vector.queries == 'model':
-    return documents
-
-  # Queries: the weights of tokens, and the tokenizer again.
-  query = f'query_0_{QUERY_MODULE}'
-  write_module(folder / query, {'frozen': True})
-  weights = np.asarray(params['query_weights'], np.float32)
-  write_safetensors(folder / query, iter([('weight', weights)]), 1 << 40)
-  for path in sorted(folder.iterdir()):
-    if path.is_file() and path.suffix != '.safetensors' and path.name != 'config.json':
-      shutil.copy(path, folder / query / path.name)
-  routes = [*documents, (f'{package}.{QUERY_MODULE}', query)]
-  write_json(folder / ROUTER_SETTINGS, {
-      'types': {path: name for name, path in routes},
-      'structure': {'query': [query], 'document': [path for _, path in documents]},
-      'parameters': {'default_route': 'document', 'allow_empty_key': True}})
-  return [('Router', '')]
-
-
 def write_settings(
     folder: pathlib.Path, given: SentenceTransformersFolder, modules: Sequence[tuple[str, str]],
     settings: Mapping[str, Any]) -> None:
@@ -482,12 +419,6 @@ def write_settings(
   length = given.length or None
   write_json(folder / ENCODER_SETTINGS, {'max_seq_length': length, 'do_lower_case': False})
   write_module_list(folder, modules)
-
-
-def write_module(folder: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Create the folder of a module with its configuration."""
-  folder.mkdir()
-  write_json(folder / 'config.json', config)
 
 
 def write_module_list(folder: pathlib.Path, modules: Sequence[tuple[str, str]]) -> None:

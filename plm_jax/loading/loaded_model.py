@@ -285,31 +285,15 @@ def add_sentence_vectors(
   from plm_jax.tasks.contract import DEFAULT_ROW_LENGTH
   from plm_jax.tasks.late_interaction import LateInteractionTask
   from plm_jax.tasks.sentence_embedding import EmbeddingTask
-  vector, size = given.vector, trained.model.block.width
-  is_sparse = isinstance(vector, SpladeConfig)
-  if isinstance(vector, TokenVectorConfig):
-    task: Any = LateInteractionTask(family=trained.family, vector=vector)
+  if isinstance(given.vector, TokenVectorConfig):
+    task: Any = LateInteractionTask(family=trained.family, vector=given.vector)
   else:
     similarity: Any = given.similarity
-    task = EmbeddingTask(family=trained.family, vector=vector, similarity=similarity)
-  if isinstance(vector, VectorConfig):
-    size *= len(vector.pooling)
-  if is_sparse and 'mlm' not in trained.heads:
-    raise conversion.ConvertError(f'{given.root}: sparse vectors are made of masked-LM logits, and '
-                                  'the checkpoint has no masked-LM head')
+    task = EmbeddingTask(family=trained.family, vector=given.vector, similarity=similarity)
+  check_head_params(trained, given)
   params = dict(trained.params)
   if given.params:
     params['heads_embedding'] = given.params
-  weights = given.params.get('query_weights')
-  if weights is not None and len(weights) != trained.model.vocab:
-    raise conversion.ConvertError(
-        f'{given.root}: queries have weights for {len(weights):,} tokens, and the model has '
-        f'{trained.model.vocab:,}')
-  for name, layer in given.params.items() if not is_sparse else ():
-    if len(layer['kernel']) != size:
-      raise conversion.ConvertError(f'{given.root}: the layer {name} reads vectors of '
-                                    f'{len(layer["kernel"])} numbers, and these have {size}')
-    size = layer['kernel'].shape[1]
   if trained.model.kind == 'decoder' and trained.tokenizer:
     theirs = tokenizer_files.encode_with_special_tokens(given.root, 'a')
     ours = task.input_format.make_row(
@@ -323,6 +307,29 @@ def add_sentence_vectors(
       trained, heads={**trained.heads, **task.heads(trained.model)}, params=params, task=task,
       length=min(lengths, default=0), prompts=given.prompts, default_prompt=given.default_prompt,
       pools_prompt=given.pools_prompt)
+
+
+def check_head_params(
+    trained: LoadedModel, given: sentence_transformers.SentenceTransformersFolder) -> None:
+  """Raise ConvertError if the parameters of a folder's head do not fit its encoder."""
+  if isinstance(given.vector, SpladeConfig):
+    if 'mlm' not in trained.heads:
+      raise conversion.ConvertError(f'{given.root}: sparse vectors are made of masked-LM logits, '
+                                    'and the checkpoint has no masked-LM head')
+    weights = given.params.get('query_weights')
+    if weights is not None and len(weights) != trained.model.vocab:
+      raise conversion.ConvertError(
+          f'{given.root}: queries have weights for {len(weights):,} tokens, and the model has '
+          f'{trained.model.vocab:,}')
+    return
+  size = trained.model.block.width
+  if isinstance(given.vector, VectorConfig):
+    size *= len(given.vector.pooling)
+  for name, layer in given.params.items():
+    if len(layer['kernel']) != size:
+      raise conversion.ConvertError(f'{given.root}: the layer {name} reads vectors of '
+                                    f'{len(layer["kernel"])} numbers, and these have {size}')
+    size = layer['kernel'].shape[1]
 
 
 def read_adapter_run(folder: epath.PathLike) -> tuple[RunConfig, Any]:

@@ -50,8 +50,8 @@ __all__ = [
     'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
     'Layout', 'MissingTokenizerError', 'SentencePiece', 'Tokenizer', 'TokenizerError',
     'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'add_special_tokens',
-    'load', 'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece', 'train_word_bpe',
-    'train_word_tokenizer', 'train_wordpiece'
+    'load', 'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece',
+    'train_word_bpe', 'train_word_tokenizer', 'train_wordpiece'
 ]
 
 CONFIGURED = {raw_bytes.HF_CLASS: ByteTokenizer.load}
