@@ -24,7 +24,7 @@ from plm_jax.models.rules import Attribute, ConvertError, replace_defaults
 
 def make_config(
     layers: int, width: int, heads: int, kv_heads: int | None, mlp_dim: int, std: float,
-    theta: float, dtype: Dtype = 'float32',
+    dtype: Dtype = 'float32',
 ) -> DecoderConfig:
   """Make a SmolLM2 with 49,152 tokens, for texts of up to 8,192 tokens.
 
@@ -35,28 +35,31 @@ def make_config(
     kv_heads: number of heads of keys and values; None: as many as `heads`.
     mlp_dim: width of the SwiGLU.
     std: standard deviation of initial weights.
-    theta: base of the rotary positions.
     dtype: compute dtype.
   """
   config = llama.make_config(layers, width, heads, mlp_dim, dtype)
   init = InitConfig(std, std * (2 * layers) ** -0.5, tables='normal', matrices='normal')
   return validation.with_paths(config, {
       'vocab': 49_152, 'max_length': 8192, 'tied': True, 'block.kv_heads': kv_heads,
-      'block.norm.eps': 1e-5, 'block.init': init, 'block.attention.position': Rope(theta)})
+      'block.norm.eps': 1e-5, 'block.init': init, 'block.attention.position': Rope(100_000.0)})
 
 
-# 134.5M, 361.8M and 1.71B parameters.
-smollm2_135m = functools.partial(make_config, 30, 576, 9, 3, 1536, 576 ** -0.5, 100_000.0)
-smollm2_360m = functools.partial(make_config, 32, 960, 15, 5, 2560, 0.03227, 100_000.0)
-smollm2_1_7b = functools.partial(make_config, 24, 2048, 32, None, 8192, 0.02, 130_000.0)
+smollm2_135m = functools.partial(make_config, 30, 576, 9, 3, 1536, 576 ** -0.5)  # 134.5M parameters
+smollm2_360m = functools.partial(make_config, 32, 960, 15, 5, 2560, 0.03227)  # 361.8M parameters
+
+
+def smollm2_1_7b(dtype: Dtype = 'float32') -> DecoderConfig:
+  """Make the largest SmolLM2: 24 layers, hidden size 2,048, 1.71B parameters."""
+  config = make_config(24, 2048, 32, None, 8192, 0.02, dtype)
+  return validation.with_paths(config, {'block.attention.position': Rope(130_000.0)})
 
 
 def smollm3_3b(dtype: Dtype = 'float32') -> DecoderConfig:
   """Make SmolLM3: 36 layers, hidden size 2,048, 3.08B parameters, for up to 65,536 tokens."""
-  config = make_config(36, 2048, 16, 4, 11_008, 0.02, 5_000_000.0, dtype)
+  config = make_config(36, 2048, 16, 4, 11_008, 0.02, dtype)
   return validation.with_paths(config, {
       'vocab': 128_256, 'max_length': 65_536, 'block.norm.eps': 1e-6,
-      'rotated': (True, True, True, False)})
+      'block.attention.position': Rope(5_000_000.0), 'rotated': (True, True, True, False)})
 
 
 DEFAULTS = {
