@@ -127,7 +127,7 @@ def encode_sentences(
       done.update(len(numbers))
   vectors = stack_vectors(found)[np.argsort(order)]
   if windows != 'off':
-    combined = np.stack(combine_windows([*to_dense(vectors)], np.array(documents), windows))
+    combined = np.stack(combine_windows(list(to_dense(vectors)), np.array(documents), windows))
     return to_sparse(combined) if is_sparse else combined
   return vectors
 

@@ -39,18 +39,18 @@ from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
 
 PythiaSize = functools.partial(RecipeSize, steps=143_000, length=2048, batch=1024)
-# Parameters: README of EleutherAI/pythia, and of transformers' GPTNeoXForCausalLM. Hours of a GPU:
-# table 5 of the paper.
+# Parameters: README of EleutherAI/pythia, and of transformers' GPTNeoXForCausalLM. GPUs:
+# models/*/pythia-*.yml of that repository.
 SIZES = {
     '14m': PythiaSize(
         model=gpt_neox.pythia_14m, parameters=14_067_712, peak=1e-3, accumulate=4, pod='v5e:8x8',
         published_hardware='32 GPUs'),
     '160m': PythiaSize(
         model=gpt_neox.pythia_160m, parameters=162_322_944, peak=6e-4, accumulate=4, pod='v5e:8x8',
-        published_hardware='1,030 hours of an A100'),
+        published_hardware='32 GPUs'),
     '410m': PythiaSize(
         model=gpt_neox.pythia_410m, parameters=405_334_016, peak=3e-4, accumulate=8, pod='v5e:8x8',
-        published_hardware='2,540 hours of an A100')}
+        published_hardware='32 GPUs')}
 
 
 def make_run(row: RecipeSize) -> PretrainRun:

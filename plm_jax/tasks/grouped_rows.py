@@ -77,12 +77,12 @@ class GroupedTask(Task):
 
 
 def collect_groups(
-    groups: Sequence[Sequence[InputRow]], values: Mapping[str, np.ndarray],
+    groups: Sequence[list[InputRow]], values: Mapping[str, np.ndarray],
     example: Sequence[int]) -> Features:
   """Collect N groups of rows into features; see `GroupedTask.make_groups`."""
   counts = np.array([len(group) for group in groups], np.int32)
   size, rows = int(counts.max(initial=1)), []
   for own in groups:
-    rows += [*own, *[own[0]] * (size - len(own))]
+    rows += own + own[:1] * (size - len(own))
   values = {name: x.repeat(size, axis=0) for name, x in {**values, 'real': counts}.items()}
   return collect_rows(rows, values, np.repeat(np.array(example, np.int32), size), size)

@@ -280,7 +280,7 @@ def learn_merges(
     parts = list(word)
     while len(parts) > 1:
       pairs = list(itertools.pairwise(parts))
-      known = [n for n, pair in enumerate(pairs) if key(*pair) in ranks]
+      known = [n for n, (left, right) in enumerate(pairs) if key(left, right) in ranks]
       if known:
         n = min(known, key=lambda n: ranks[key(*pairs[n])])
       else:

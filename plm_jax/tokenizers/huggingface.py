@@ -430,7 +430,7 @@ def add_special_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
   if not missing:
     return tokenizer
   if isinstance(tokenizer, WordPiece):
-    return WordPiece([*tokenizer.pieces, *missing], tokenizer.text)
+    return WordPiece(tokenizer.pieces + missing, tokenizer.text)
   if not isinstance(tokenizer, ByteBPE | WordBPE | TokenizerJson):
     raise TokenizerError(f'the tokenizer lacks the tokens {abbreviate(missing)}, and none can be '
                          f'added to a tokenizer of the kind {tokenizer.kind}')

@@ -33,7 +33,8 @@ ELSEWHERE = {
     '--beam': 'Beam is not in the environment of the tests, whose test_(clean_)parallel.py have '
               'its stages',
     '--task=sst2': 'its data is downloaded',
-    'hf://': 'the same', 'Qwen/': 'the same', 'google/gemma': 'the same', ' push ': 'a model is uploaded', 'YOU/NAME': 'it was uploaded',
+    'hf://': 'the same', 'Qwen/': 'the same', 'google/gemma': 'the same',
+    ' push ': 'a model is uploaded', 'YOU/NAME': 'it was uploaded',
     ' mteb ': 'the same; its tests are in tests/api/test_mteb_adapter.py',
     '--fast=': 'the models here are too small for a million words: '
                'tests/experiments/test_word_checkpoints.py',

@@ -73,7 +73,8 @@ def test_scaled_rope_is_written_as_it_is_read():
 
 
 @pytest.mark.parametrize(('said', 'message'), [
-    (dict(rotary_pct=0.0), 'share is a number above 0'), (dict(hidden_act='quick_gelu'), 'hidden_act'),
+    (dict(rotary_pct=0.0), 'share is a number above 0'),
+    (dict(hidden_act='quick_gelu'), 'hidden_act'),
     (dict(num_key_value_heads=2), 'unknown attribute num_key_value_heads')])
 def test_unsupported_attributes_of_gpt_neox_are_refused(said, message):
   with pytest.raises((ConvertError, ValueError), match=message):

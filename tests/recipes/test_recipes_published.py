@@ -365,8 +365,8 @@ def test_pythias_schedule():
   assert rates('pythia_160m', 715, 1430, 72_215, 143_000) == pytest.approx(
       [3e-4, 6e-4, 3.3e-4, 6e-5], rel=1e-4)
   block = config.model.block
-  assert block.init.std == pytest.approx(0.0228218, rel=1e-4) and block.init.out_std == pytest.approx(
-      0.0060141, rel=1e-4)
+  assert block.init.std == pytest.approx(0.0228218, rel=1e-4)
+  assert block.init.out_std == pytest.approx(0.0060141, rel=1e-4)
   assert block.mlp.activation == 'gelu_tanh' and block.attention.position.share == 0.25
 
 

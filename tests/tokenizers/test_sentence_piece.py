@@ -365,7 +365,8 @@ def test_long_lines_are_learnt_from():
   assert 'o' in ''.join(train_sentencepiece(['foo \u2585 bar', 'x y'], 60).pieces)
   assert ''.join(sentencepiece_training.split_for_training(line)) == line
   assert [*sentencepiece_training.split_for_training('a b')] == ['a b']
-  assert all(len(part.encode()) <= 1 << 16 for part in sentencepiece_training.split_for_training(thai))
+  parts = sentencepiece_training.split_for_training(thai)
+  assert all(len(part.encode()) <= 1 << 16 for part in parts)
 
 
 def test_accents_can_be_kept_by_albert():

@@ -147,7 +147,7 @@ def test_models_and_words_that_cannot_be_expanded_are_refused():
     vocabulary_expansion.expand_vocabulary(dataclasses.replace(model(), tokenizer=None), ['sick'])
   with pytest.raises(ConfigError, match='there is no word to add'):
     vocabulary_expansion.expand_vocabulary(model(), [])
-  with pytest.raises(TokenizerError, match=r'ByteTokenizer, bytes.* expected WordPiece, byte-level'):
+  with pytest.raises(TokenizerError, match=r'ByteTokenizer, bytes.* expected WordPiece'):
     vocabulary_expansion.find_new_words(['text'], ByteTokenizer(), 1)
 
 
