@@ -63,7 +63,7 @@ else:
   Tasks = functools.reduce(operator.or_, (
       task for kind in KINDS.values() for task in (kind.task, kind.recurrent) if task),
       LateInteractionTask)
-"""classes of tasks that a run may have"""
+"""classes of tasks that a run may have: those of the kinds, and the other form of embeddings"""
 HEADS = tuple(dict.fromkeys(kind.task.head for kind in KINDS.values()))
 """names of the heads of downstream tasks"""
 
