@@ -157,7 +157,7 @@ def width_factor(config: PretrainRun) -> float:
   """Return the factor on a published peak that was chosen for a wider model.
 
   BERT's small sizes, for example, have the peak of base. With Adam the best peak is proportional to
-  1 / width (Yang et al. 2022, arXiv:2203.03466, table 3). Long runs forgive a peak that is too low;
+  1 / width (Yang et al. 2022, arXiv:2203.03466). Long runs forgive a peak that is too low;
   runs of hours do not.
   """
   recipe, block = all_recipes().get(config.name), getattr(config.model, 'block', None)
