@@ -19,7 +19,13 @@ from plm_jax.inference import static_vectors
 from plm_jax.inference.encode import Pooling
 from plm_jax.inference.prompts import Prompt, check_prompts, check_text_prompts
 from plm_jax.inference.static_vectors import StaticVectors
-from plm_jax.metrics.nearest import Vectors, compare_pairs, find_nearest, is_sparse
+from plm_jax.metrics.nearest import (
+  Vectors,
+  compare_pairs,
+  count_vectors,
+  find_nearest,
+  is_sparse,
+)
 from plm_jax.sharding import MeshConfig
 from plm_jax.tasks.document_windows import WindowPooling, check_windows
 
@@ -195,7 +201,7 @@ def search(
     ConfigError: an empty corpus, vectors of another width, or a text that `encode` refuses.
   """
   trained = load_encoder(model)
-  if not (corpus.shape[0] if is_sparse(corpus) else len(corpus)):
+  if not count_vectors(corpus):
     raise ConfigError('the corpus is empty: there is nothing to search')
   if is_sparse(corpus) or not isinstance(corpus[0], str):
     if message := describe_document_prompt(trained):

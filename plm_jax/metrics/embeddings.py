@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.nearest import Comparison, Vectors, find_nearest
+from plm_jax.metrics.nearest import Comparison, Vectors, count_vectors, find_nearest
 
 RECALL_CUTOFFS = (1, 10)
 RETRIEVAL_DEPTH = 100  # ranks that count
@@ -32,13 +32,12 @@ def retrieval_metrics(
   Raises:
     ConfigError: there are no queries, or a query has nothing relevant.
   """
-  count = queries.shape[0]
+  count = count_vectors(queries)
   if not count or len(relevant) != count or not all(relevant):
     raise ConfigError(
         f'retrieval needs queries that each have relevant texts, got {count} queries and '
         f'{sum(1 for wanted in relevant if wanted)} with relevant texts')
-  _, ranks = find_nearest(
-      queries, corpus, min(RETRIEVAL_DEPTH + 1, corpus.shape[0]), similarity=similarity)
+  _, ranks = find_nearest(queries, corpus, RETRIEVAL_DEPTH + 1, similarity=similarity)
   return ranking_metrics(ranks, relevant, own)
 
 

@@ -148,6 +148,11 @@ def is_sparse(vectors: Any) -> bool:
   return hasattr(vectors, 'tocsr')
 
 
+def count_vectors(vectors: Vectors) -> int:
+  """Return the number of texts."""
+  return vectors.shape[0] if is_sparse(vectors) else len(vectors)
+
+
 def to_sparse(vectors: np.ndarray) -> Any:
   """Return vectors [N, D] as a csr_array of scipy."""
   from scipy import sparse  # takes a while to import
