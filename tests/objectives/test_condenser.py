@@ -208,6 +208,7 @@ def test_spans_of_one_document_and_empty_rows_are_no_negatives():
   assert contrast(segments=segments, paired=paired) == pytest.approx((expected, 6), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_devices_and_gradient_accumulation_change_neither_loss_nor_gradient():
   """All spans are candidates, on all devices and whatever fits in memory at once (gradient
   caching)."""

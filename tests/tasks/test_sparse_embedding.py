@@ -235,6 +235,7 @@ def test_queries_of_document_frequencies(home, tmp_path):
   np.testing.assert_array_equal(again.toarray(), vector.toarray())
 
 
+@pytest.mark.slow
 def test_a_model_without_masked_lm_head_is_refused(home, tmp_path):
   """Of a classifier; a masked language model is a start."""
   classifier = labelled.run(home, output=str(tmp_path / 'classifier'), steps=2)
