@@ -2,7 +2,7 @@
 
     python -m plm_jax prepare TEXT gs://BUCKET/records --for=pythia_160m
     python -m plm_jax train pythia_160m --data.path=gs://BUCKET/records   # 64 TPU v5e chips
-    python -m plm_jax train pythia_14m --scale=laptop                     # 2 CPU cores: 40 minutes
+    python -m plm_jax train pythia_14m --scale=laptop                     # 2 CPU cores: 43 minutes
     python -m plm_jax train pythia_14m --scale=laptop --train.phases.0.steps=700  # 5 minutes
     python -m plm_jax train pythia_14m --scale=test                       # seconds
 
