@@ -18,9 +18,11 @@ COLUMNS = {
     ROOT / 'docs/zh/reference/model_families.md': ('`model_type`', '已发布的模型', '输出头')}
 """Pages, and the columns of their tables."""
 KINDS = (
-    ('bert', 'roberta', 'xlm-roberta', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2',
-     'xlnet', 'mpnet', 'modernbert', 'eurobert', 'ernie', 'xlm', 'megatron-bert'),
-    ('spanbert', 'neobert', 'mosaicbert', 'crammedBERT', 'ltgbert', 'gptbert', 'elmo'),
+    ('bert', 'roberta', 'xlm-roberta', 'xlm-roberta-xl', 'albert', 'distilbert', 'electra',
+     'deberta', 'deberta-v2', 'xlnet', 'mpnet', 'modernbert', 'eurobert', 'roformer', 'nomic_bert',
+     'gte', 'jina_embeddings_v3', 'ernie', 'xlm', 'megatron-bert'),
+    ('spanbert', 'neobert', 'mosaicbert', 'jina-bert', 'crammedBERT', 'ltgbert', 'gptbert',
+     'elmo'),
     ('openai-gpt', 'gpt2', 'gpt_neo', 'gpt_neox', 'gpt3', 'llama', 'qwen3', 'smollm3',
      'gemma3_text', 'cohere', 'glm', 'modernbert-decoder'),
     ('t5', 'mt5', 'umt5', 'bart', 'mbart', 'marian', 'cpt'))
@@ -33,6 +35,7 @@ EXAMPLES = {
     'roberta': ('FacebookAI/roberta-base', 'distilbert/distilroberta-base',
                 'almanach/camembert-base'),
     'xlm-roberta': ('FacebookAI/xlm-roberta-base', 'intfloat/multilingual-e5-base'),
+    'xlm-roberta-xl': ('facebook/xlm-roberta-xl',),
     'albert': ('albert/albert-base-v2',),
     'distilbert': ('distilbert/distilbert-base-uncased',),
     'electra': ('google/electra-small-discriminator',
@@ -44,10 +47,15 @@ EXAMPLES = {
     'modernbert': ('answerdotai/ModernBERT-base', 'jhu-clsp/ettin-encoder-150m',
                    'jhu-clsp/mmBERT-base'),
     'eurobert': ('EuroBERT/EuroBERT-210m',),
+    'roformer': ('junnyu/roformer_chinese_base',),
+    'nomic_bert': ('nomic-ai/nomic-bert-2048', 'nomic-ai/nomic-embed-text-v1.5'),
+    'gte': ('Alibaba-NLP/gte-multilingual-base', 'Alibaba-NLP/gte-base-en-v1.5'),
+    'jina_embeddings_v3': ('jinaai/jina-embeddings-v3-hf',),
     'ernie': ('nghuyong/ernie-3.0-base-zh',),
     'xlm': ('FacebookAI/xlm-mlm-xnli15-1024',),
     'neobert': ('chandar-lab/NeoBERT',),
     'mosaicbert': ('mosaicml/mosaic-bert-base',),
+    'jina-bert': ('jinaai/jina-embeddings-v2-base-en', 'jinaai/jina-embeddings-v2-base-de'),
     'crammedBERT': ('JonasGeiping/crammed-bert',),
     'openai-gpt': ('openai-community/openai-gpt',),
     'gpt2': ('openai-community/gpt2', 'distilbert/distilgpt2'),
@@ -106,10 +114,9 @@ def describe(name: str) -> tuple[str, str, str]:
 
 def name_head(kind: str) -> str:
   """Return the name of the head of a class of transformers; '': it has none."""
-  before, found, end = kind.partition('For')
-  if found:
-    return HEADS[end]
-  return next((head for end, head in BARE.items() if before.endswith(end)), '')
+  if found := re.search(r'For([A-Z]\w+)$', kind):
+    return HEADS[found.group(1)]
+  return next((head for end, head in BARE.items() if kind.endswith(end)), '')
 
 
 if __name__ == '__main__':

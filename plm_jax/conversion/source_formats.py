@@ -30,7 +30,8 @@ ELMO_OPTIONS = 'options.json'
 GLM_STATES = 'mp_rank_{:02}_model_states.pt'
 """files of GLM's own code, one for each process that had a part of the model"""
 ALIASES = {
-    'camembert': ('roberta', 'Camembert', 'Roberta'), 'mistral': ('llama', 'Mistral', 'Llama')}
+    'camembert': ('roberta', 'Camembert', 'Roberta'), 'mistral': ('llama', 'Mistral', 'Llama'),
+    'new': ('gte', 'New', 'Gte')}
 """model_type whose models are those of another family -> (family, their prefix of classes, ours)
 
 An attribute in which such a model differs (a sliding window of Mistral) is refused by its name.
@@ -205,8 +206,9 @@ def resolve_model_type(hf_config: Mapping[str, Any]) -> str:
   """
   classes = hf_config.get('architectures') or ()
   stated = hf_config.get('model_type')
-  if stated == 'bert' and get_family('mosaicbert').marker_attributes & hf_config.keys():
-    return 'mosaicbert'
+  for name in ('mosaicbert', 'jina-bert'):
+    if stated == 'bert' and get_family(name).marker_attributes & hf_config.keys():
+      return name
   if stated == 'bart' and any(name in get_family('cpt').classes for name in classes):
     return 'cpt'
   if 'model_type' in hf_config:

@@ -121,6 +121,22 @@ class RopePairs(Linear):
 
 
 @dataclasses.dataclass(frozen=True)
+class RopePairBias(Same):
+  """The bias of queries or keys whose rotary pairs are interleaved in the file."""
+
+  flat: bool = True
+
+  def export_array(self, x):
+    """Move the numbers of each pair next to each other, then as `Same`."""
+    halves = x.reshape(*x.shape[:-1], 2, -1)
+    return super().export_array(halves.swapaxes(-1, -2).reshape(x.shape))
+
+  def import_array(self, x, shape):
+    """Move the numbers of each pair half a head apart."""
+    return x.reshape(*shape[:-1], -1, 2).swapaxes(-1, -2).reshape(shape)
+
+
+@dataclasses.dataclass(frozen=True)
 class Axes:
   """The same axes in another order: the file's axes are ours number `order`."""
 

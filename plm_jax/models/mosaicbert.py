@@ -4,6 +4,10 @@ The code is benchmarks/bert there. Parameters as published: base 137M, large 434
 ALiBi in place of position embeddings, and GeGLU without biases on the way in. Attention has no
 dropout. Dropout in the MLP comes after the hidden units, not after the output. The vocabulary is a
 multiple of 8.
+
+Jina Embeddings 2 (Guenther et al. 2023, arXiv:2310.19923, section 3): the same layers, for texts of
+up to 8,192 tokens; only the names of parameters differ. Parameters as published: small 33M, base
+137M, as released in jinaai/jina-bert-implementation.
 """
 from collections.abc import Callable, Mapping
 import dataclasses
@@ -116,4 +120,51 @@ FAMILY = dataclasses.replace(
     usage='released code loads it: AutoModelForMaskedLM.from_pretrained({folder!r}, '
           'trust_remote_code=True), next to the bert_layers.py, bert_padding.py and '
           'configuration_bert.py of mosaicml/mosaic-bert-base',
+)
+
+
+JINA_MARKER = 'feed_forward_type'
+"""the attribute that its configurations have and BERT's, with the same model_type, do not"""
+
+
+def make_jina_config(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make a JinaBERT with heads of 64, an MLP of 4 x hidden size and texts of up to 8,192."""
+  size = functools.partial(bert.make_config, layers, width)
+  return validation.with_paths(make_config(size, dtype), {'max_length': 8192})
+
+
+jina_v2_small = functools.partial(make_jina_config, 4, 512)  # 33M parameters
+jina_v2_base = functools.partial(make_jina_config, 12, 768)  # 137M parameters
+
+
+def denormalize_jina_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+  """Add the attributes by which the released code accepts a configuration as its own."""
+  return {**hf_config, 'model_type': 'bert', JINA_MARKER: 'geglu', 'emb_pooler': 'mean',
+          'position_embedding_type': 'alibi'}
+
+
+JINA_BERT = dataclasses.replace(
+    FAMILY,
+    name='jina-bert',
+    config=jina_v2_base(),
+    fixed={**bert.FAMILY.fixed, JINA_MARKER: 'geglu', 'position_embedding_type': 'alibi'},
+    ignored=bert.FAMILY.ignored | {'emb_pooler', 'attn_implementation', 'model_max_length'},
+    rules=join_rules(
+        [rule for rule in FAMILY.rules if '.Wqkv.' not in rule.theirs],
+        [rule for rule in bert.FAMILY.rules if rule.ours.startswith(REPLACED[2:])]),
+    heads=bert.FAMILY.heads,
+    classes={
+        name.replace('Bert', 'JinaBert'): heads for name, heads in bert.FAMILY.classes.items()},
+    marker_attributes=frozenset({JINA_MARKER}),
+    extra_heads=frozenset(),
+    export_defaults={'auto_map': {
+        auto: f'jinaai/jina-bert-implementation--{name}' for auto, name in (
+            ('AutoConfig', 'configuration_bert.JinaBertConfig'),
+            ('AutoModel', 'modeling_bert.JinaBertModel'),
+            ('AutoModelForMaskedLM', 'modeling_bert.JinaBertForMaskedLM'),
+            ('AutoModelForSequenceClassification',
+             'modeling_bert.JinaBertForSequenceClassification'))}},
+    denormalize_hf_config=denormalize_jina_config,
+    usage='released code loads it: AutoModelForMaskedLM.from_pretrained({folder!r}, '
+          'trust_remote_code=True)',
 )

@@ -8,6 +8,9 @@ XLM-R (Conneau et al. 2020, arXiv:1911.02116): RoBERTa for 100 languages, with 2
 Parameters as published: base 270M, large 550M (table 5); the released checkpoints with their heads
 have 278,295,186 and 560,142,482. The ids are those of a SentencePiece model of 250,000, <pad> and
 <mask>.
+
+XLM-R XL and XXL (Goyal et al. 2021, arXiv:2105.00572): XLM-R with pre-layer normalization, without
+a norm of the embeddings. Parameters as published: 3.5B and 10.7B (section 2).
 """
 from collections.abc import Callable
 import dataclasses
@@ -27,8 +30,10 @@ from plm_jax.models.bert import mlm_head_rules
 from plm_jax.models.rules import (
   Attribute,
   HeadSpec,
+  Rule,
   dense_rules,
   join_rules,
+  norm_rules,
   rename_tensors,
   replace_defaults,
 )
@@ -122,5 +127,46 @@ XLM_ROBERTA = dataclasses.replace(
     attributes=replace_defaults(FAMILY.attributes, {'vocab_size': 30522}),
     classes={
         name.replace('Roberta', 'XLMRoberta'): heads
+        for name, heads in FAMILY.classes.items()},
+)
+
+
+def make_xlm_r_xl(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderConfig:
+  """Make an XLM-R of billions of parameters, with 32 heads, pre-norm and 250,880 tokens."""
+  return validation.with_paths(make_config(layers, width, dtype), {
+      'vocab': 250_880, 'block.heads': 32, 'block.norm_at': 'pre'})
+
+
+xlm_r_xl = functools.partial(make_xlm_r_xl, 36, 2560)  # 3.48B parameters
+xlm_r_xxl = functools.partial(make_xlm_r_xl, 48, 4096)  # 10.7B parameters
+
+XL_NORMS = {'.attention.output.LayerNorm': '.attention.self_attn_layer_norm',
+            '.output.LayerNorm': '.LayerNorm'}
+"""RoBERTa's names of norms in a layer -> theirs"""
+
+
+def rename_xl_norm(rule: Rule) -> Rule:
+  """Rename the parameter of a norm; other rules do not change."""
+  for old, new in XL_NORMS.items():
+    if old in rule.theirs:
+      return dataclasses.replace(rule, theirs=rule.theirs.replace(old, new))
+  return rule
+
+
+# transformers' XLMRobertaXL.
+XLM_ROBERTA_XL = dataclasses.replace(
+    FAMILY,
+    name='xlm-roberta-xl',
+    config=xlm_r_xl(),
+    attributes=replace_defaults(FAMILY.attributes, {
+        'vocab_size': 250_880, 'hidden_size': 2560, 'num_hidden_layers': 36,
+        'num_attention_heads': 32, 'intermediate_size': 10_240, 'max_position_embeddings': 514,
+        'type_vocab_size': 1, 'layer_norm_eps': 1e-5}),
+    rules=join_rules(
+        [rename_xl_norm(rule) for rule in FAMILY.rules
+         if not rule.ours.startswith('backbone/embeddings/norm')],
+        norm_rules('backbone/stack/norm', 'roberta.encoder.LayerNorm')),
+    classes={
+        name.replace('Roberta', 'XLMRobertaXL'): heads
         for name, heads in FAMILY.classes.items()},
 )

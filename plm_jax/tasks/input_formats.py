@@ -135,6 +135,16 @@ class RobertaFormat(InputFormat):
     return {**batch, 'place': place}
 
 
+class GteFormat(InputFormat):
+  """GTE's input format: that of its tokenizer, BERT's or XLM-R's, without token types."""
+
+  has_types = False
+
+  def special_ids(self, vocab):
+    before, between, after = super().special_ids(vocab)
+    return before, between * (2 if vocab.sep == vocab.eos else 1), after
+
+
 class XlmFormat(RobertaFormat):
   """XLM's input format: </s> text </s>, or </s> text </s></s> text </s>, without token types.
 
@@ -333,10 +343,12 @@ INPUT_FORMATS = {
     **dict.fromkeys(
         ('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie',
          'megatron-bert', 'cpt', 'crammedBERT'), InputFormat()),
-    **dict.fromkeys(('roberta', 'xlm-roberta', 'mpnet'), RobertaFormat()),
+    **dict.fromkeys(('roberta', 'xlm-roberta', 'xlm-roberta-xl', 'mpnet'), RobertaFormat()),
+    **dict.fromkeys(('gte', 'jina_embeddings_v3'), GteFormat(absolute_positions=False)),
     'xlm': XlmFormat(),
     **dict.fromkeys(
-        ('modernbert', 'eurobert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert'),
+        ('modernbert', 'eurobert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert', 'jina-bert',
+         'roformer', 'nomic_bert'),
         InputFormat(absolute_positions=False)),
     'xlnet': XlnetFormat(absolute_positions=False),
     'openai-gpt': GptFormat(),

@@ -78,15 +78,15 @@ def assert_transformers_agrees(folder, name: str, config) -> None:
   assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def run(imported, tokens, dtype: str = 'float32'):
+def run(imported, tokens, dtype: str = 'float32', head: str = 'lm'):
   """Compute the logits [batch, length, vocab] of an imported model in a compute dtype."""
   config = validation.with_paths(imported.config, {'block.dtype': dtype})
-  head = conversion.build_head(imported.family, 'lm', config, 2)
-  model = ModelWithHeads(config.backbone(), {'lm': head})
+  module = conversion.build_head(imported.family, head, config, 2)
+  model = ModelWithHeads(config.backbone(), {head: module})
   batch = {'tokens': jnp.asarray(tokens, jnp.int32),
            'segments': jnp.ones(tokens.shape, jnp.int32)}
   with jax.default_matmul_precision('highest'):
-    return np.asarray(jax.jit(model.apply)({'params': imported.params}, batch)['lm'], np.float32)
+    return np.asarray(jax.jit(model.apply)({'params': imported.params}, batch)[head], np.float32)
 
 
 def bfloat16_error(case: str) -> float:

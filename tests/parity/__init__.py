@@ -55,7 +55,8 @@ CLASSES = {
         'Bert', 'Roberta', 'XLMRoberta', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2',
         'Ernie', 'XLM',
         'MegatronBert',
-        'ModernBert', 'EuroBert', 'MPNet')},
+        'ModernBert', 'EuroBert', 'MPNet', 'XLMRobertaXL', 'RoFormer', 'NomicBert', 'Gte',
+        'JinaBert', 'JinaEmbeddingsV3')},
     **{f'{name}ForPreTraining': encoder.run(encoder.pretraining)
        for name in ('Bert', 'MegatronBert', 'Albert', 'Ernie')},
     **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence)
