@@ -27,6 +27,7 @@ from plm_jax.tokenizers import (
 from plm_jax.tokenizers import load as load_ours
 from plm_jax.tokenizers.byte_bpe import ALPHABET, add_special_tokens
 from plm_jax.tokenizers.contract import CONFIG_FILE, read_config
+from plm_jax.tokenizers.huggingface import read_tokenizer_class
 from plm_jax.tokenizers.tokenizer_json import NON_ASCII_BORDERS, OUTER_SPACES, uncomposed_pattern
 from plm_jax.tokenizers.wordpiece import CHINESE, CHINESE_SPACE, SPACE_IN_CHINESE, assemble
 
@@ -60,6 +61,8 @@ def load_known_files(folder: pathlib.Path) -> Tokenizer | None:
     return None  # CamemBERT's
   if str(read_config(epath.Path(folder)).get('tokenizer_class')).startswith('MBart50'):
     return None  # of translators, whose texts begin with their language
+  if read_tokenizer_class(epath.Path(folder)) == 'RoFormerTokenizer':
+    return None  # which splits text into words by rjieba
   names = (TOKENIZER_JSON, 'vocab.txt', 'vocab.json')
   if any((folder / name).exists() for name in names) or list(folder.glob('*.model')):
     return load_ours(folder)

@@ -44,6 +44,7 @@ FAMILIES = {
     'megatron-bert': 'plm_jax.models.bert:MEGATRON_BERT',
     'cpt': 'plm_jax.models.cpt',
     'xlm': 'plm_jax.models.xlm',
+    'flaubert': 'plm_jax.models.xlm:FLAUBERT',
     'ernie': 'plm_jax.models.bert:ERNIE',
     'gpt2': 'plm_jax.models.gpt2',
     'gpt3': 'plm_jax.models.gpt2:GPT3',

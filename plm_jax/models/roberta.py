@@ -30,7 +30,6 @@ from plm_jax.models.bert import mlm_head_rules
 from plm_jax.models.rules import (
   Attribute,
   HeadSpec,
-  Rule,
   dense_rules,
   join_rules,
   norm_rules,
@@ -140,18 +139,6 @@ def make_xlm_r_xl(layers: int, width: int, dtype: Dtype = 'float32') -> EncoderC
 xlm_r_xl = functools.partial(make_xlm_r_xl, 36, 2560)  # 3.48B parameters
 xlm_r_xxl = functools.partial(make_xlm_r_xl, 48, 4096)  # 10.7B parameters
 
-XL_NORMS = {'.attention.output.LayerNorm': '.attention.self_attn_layer_norm',
-            '.output.LayerNorm': '.LayerNorm'}
-"""RoBERTa's names of norms in a layer -> theirs"""
-
-
-def rename_xl_norm(rule: Rule) -> Rule:
-  """Rename the parameter of a norm; other rules do not change."""
-  for old, new in XL_NORMS.items():
-    if old in rule.theirs:
-      return dataclasses.replace(rule, theirs=rule.theirs.replace(old, new))
-  return rule
-
 
 # transformers' XLMRobertaXL.
 XLM_ROBERTA_XL = dataclasses.replace(
@@ -163,8 +150,12 @@ XLM_ROBERTA_XL = dataclasses.replace(
         'num_attention_heads': 32, 'intermediate_size': 10_240, 'max_position_embeddings': 514,
         'type_vocab_size': 1, 'layer_norm_eps': 1e-5}),
     rules=join_rules(
-        [rename_xl_norm(rule) for rule in FAMILY.rules
-         if not rule.ours.startswith('backbone/embeddings/norm')],
+        rename_tensors(
+            rename_tensors(
+                [rule for rule in FAMILY.rules
+                 if not rule.ours.startswith('backbone/embeddings/norm')],
+                '.attention.output.LayerNorm', '.attention.self_attn_layer_norm'),
+            '.output.LayerNorm', '.LayerNorm'),
         norm_rules('backbone/stack/norm', 'roberta.encoder.LayerNorm')),
     classes={
         name.replace('Roberta', 'XLMRobertaXL'): heads

@@ -6,6 +6,10 @@ transform. Where a batch has no languages none are added, as in transformers.
 
 Parameters of released checkpoints: xlm-mlm-tlm-xnli15-1024, of 15 languages, 249M; xlm-mlm-en-2048
 667M; xlm-mlm-100-1280, of 100 languages without language embeddings, 572M.
+
+FlauBERT (Le et al. 2020, arXiv:1912.05372): XLM for French, in texts that begin with <s>.
+Parameters as published in table 2: base 138M, 137M in lower case. The larger and smaller ones, with
+norms before sublayers and none at the end, are not read.
 """
 from collections.abc import Mapping
 import dataclasses
@@ -169,4 +173,16 @@ FAMILY = Family(
         r'^(embeddings|position_embeddings|lang_embeddings|layer_norm_emb|attentions|'
         r'layer_norm[12]|ffns)\.', r'transformer.\1.'),),
     skip_patterns=(r'(^|\.)position_ids$',),
+)
+
+flaubert_base = functools.partial(make_config, 12, 768, 12, 68_729, 0)  # 138M parameters
+
+# transformers' Flaubert.
+FLAUBERT = dataclasses.replace(
+    FAMILY,
+    name='flaubert',
+    config=flaubert_base(),
+    fixed={**FAMILY.fixed, 'pre_norm': False},
+    ignored=FAMILY.ignored | {'layerdrop'},  # of training
+    classes={name.replace('XLM', 'Flaubert'): heads for name, heads in FAMILY.classes.items()},
 )

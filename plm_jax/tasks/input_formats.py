@@ -135,8 +135,8 @@ class RobertaFormat(InputFormat):
     return {**batch, 'place': place}
 
 
-class GteFormat(InputFormat):
-  """GTE's input format: that of its tokenizer, BERT's or XLM-R's, without token types."""
+class UntypedFormat(InputFormat):
+  """BERT's input format, or XLM-R's where the tokenizer is XLM-R's, without token types (GTE)."""
 
   has_types = False
 
@@ -344,7 +344,8 @@ INPUT_FORMATS = {
         ('bert', 'spanbert', 'albert', 'distilbert', 'electra', 'deberta', 'deberta-v2', 'ernie',
          'megatron-bert', 'cpt', 'crammedBERT'), InputFormat()),
     **dict.fromkeys(('roberta', 'xlm-roberta', 'xlm-roberta-xl', 'mpnet'), RobertaFormat()),
-    **dict.fromkeys(('gte', 'jina_embeddings_v3'), GteFormat(absolute_positions=False)),
+    **dict.fromkeys(('gte', 'jina_embeddings_v3'), UntypedFormat(absolute_positions=False)),
+    'flaubert': UntypedFormat(),
     'xlm': XlmFormat(),
     **dict.fromkeys(
         ('modernbert', 'eurobert', 'neobert', 'mosaicbert', 'ltgbert', 'gptbert', 'jina-bert',

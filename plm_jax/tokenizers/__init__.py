@@ -41,6 +41,7 @@ from plm_jax.tokenizers.sentence_piece import (
   SentencePiece,
 )
 from plm_jax.tokenizers.sentencepiece_training import train_sentencepiece
+from plm_jax.tokenizers.subword_bpe import CODES_FILE, LANGUAGES, SubwordBPE
 from plm_jax.tokenizers.tokenizer_json import TokenizerJson
 from plm_jax.tokenizers.whole_words import WordTokenizer, is_word_list, train_word_tokenizer
 from plm_jax.tokenizers.word_bpe import WORD_END, WordBPE, train_word_bpe
@@ -48,17 +49,17 @@ from plm_jax.tokenizers.wordpiece import BertNormalization, WordPiece, train_wor
 
 __all__ = [
     'AlbertNormalization', 'BertNormalization', 'ByteBPE', 'ByteTokenizer', 'FairseqSentencePiece',
-    'Layout', 'MissingTokenizerError', 'SentencePiece', 'Tokenizer', 'TokenizerError',
-    'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer', 'add_special_tokens',
-    'load', 'train_byte_bpe', 'train_fairseq_sentencepiece', 'train_sentencepiece',
-    'train_word_bpe', 'train_word_tokenizer', 'train_wordpiece'
+    'Layout', 'MissingTokenizerError', 'SentencePiece', 'SubwordBPE', 'Tokenizer',
+    'TokenizerError', 'TokenizerJson', 'Vocab', 'WordBPE', 'WordPiece', 'WordTokenizer',
+    'add_special_tokens', 'load', 'train_byte_bpe', 'train_fairseq_sentencepiece',
+    'train_sentencepiece', 'train_word_bpe', 'train_word_tokenizer', 'train_wordpiece'
 ]
 
 CONFIGURED = {raw_bytes.HF_CLASS: ByteTokenizer.load}
 """`tokenizer_class` of a CONFIG_FILE -> how it is loaded, for tokenizers without another file"""
 EXPECTED_FILES = (
-    'a vocab.txt (WordPiece, or words), a vocab.json with merges.txt (BPE), a *.model '
-    '(SentencePiece) or a tokenizer.json')
+    'a vocab.txt (WordPiece, or words; BPE with bpe.codes), a vocab.json with merges.txt (BPE), a '
+    '*.model (SentencePiece) or a tokenizer.json')
 
 
 def load(path: epath.PathLike, text: BertNormalization | None = None) -> Tokenizer:
@@ -103,10 +104,18 @@ def load_file(file: epath.Path, text: BertNormalization | None) -> Tokenizer:
     # A byte-level vocabulary has a token for every byte, also for the space, 'Ġ'. It may have
     # tokens that end like those of BPE within words, too.
     is_word_level = 'Ġ' not in content and any(map(WORD_END.search, content))
-    base = (WordBPE if is_word_level else ByteBPE).load(file)
+    style = read_tokenizer_class(file.parent).removesuffix('Tokenizer')
+    if style in LANGUAGES:
+      base = SubwordBPE.load(file, style)
+    else:
+      base = (WordBPE if is_word_level else ByteBPE).load(file)
   elif file.suffix == '.model':
     check_class(file.parent, 'SentencePiece')
     base = FairseqSentencePiece.load(file) if file.name == MODEL_FILE else SentencePiece.load(file)
+  elif (file.parent / CODES_FILE).exists():
+    check_class(file.parent, CODES_FILE)
+    style = read_tokenizer_class(file.parent).removesuffix('Tokenizer')
+    base = SubwordBPE.load(file, 'Bertweet' if style == 'Bertweet' else 'Phobert')
   elif is_word_list(file):
     return WordTokenizer.load(file)
   else:
@@ -138,7 +147,9 @@ def find_vocabulary(folder: epath.Path) -> epath.Path:
       name = read_tokenizer_class(place).removesuffix('Tokenizer')
       if name not in CLASSES_BY_FILE['vocab.txt']:
         return models[0]
-    for name in ('tokenizer.json', 'vocab.txt', 'vocab.json'):
+    # The tokenizer.json next to it, of another library's class, gives other ids.
+    first = ('vocab.txt',) if (place / CODES_FILE).exists() else ()
+    for name in (*first, 'tokenizer.json', 'vocab.txt', 'vocab.json'):
       if (place / name).exists():
         return place / name
     if is_configured(place):

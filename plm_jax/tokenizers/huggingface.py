@@ -32,6 +32,7 @@ from plm_jax.tokenizers.fairseq_sentencepiece import (
     FairseqSentencePiece,
 )
 from plm_jax.tokenizers.sentence_piece import SentencePiece
+from plm_jax.tokenizers.subword_bpe import CODES_FILE, OPTIONS, SubwordBPE
 from plm_jax.tokenizers.tokenizer_json import (
     SPECIAL_ROLES,
     TOKENIZER_FILE,
@@ -48,8 +49,9 @@ BERT_CLASSES = (
     'Electra', 'Ernie', 'GLMBert', 'LayoutLM', 'Lxmert', 'MobileBert', 'RetriBert', 'SqueezeBert')
 CLASSES_BY_FILE = {
     'vocab.txt': tuple(name for name in BERT_CLASSES if name != 'BertJapanese'),
-    'vocab.json': ('Bart', 'Deberta', 'GLMGPT2', 'GPT2', 'LED', 'Longformer', 'OpenAIGPT',
-                   'Roberta'),
+    'vocab.json': ('Bart', 'Deberta', 'Flaubert', 'GLMGPT2', 'GPT2', 'LED', 'Longformer',
+                   'OpenAIGPT', 'Roberta', 'XLM'),
+    CODES_FILE: ('Bertweet', 'Phobert'),
     'SentencePiece': ('Albert', 'DebertaV2', 'GLMChinese', 'Llama', 'MBart', 'MT5', 'T5',
                       'XLMRoberta', 'XLNet'),
 }
@@ -59,8 +61,11 @@ GENERIC_CLASSES = (
 PYTHON_CLASSES = (
     'BertJapanese', 'Bertweet', 'BioGpt', 'CTRL', 'Cpm', 'Flaubert', 'FSMT', 'Marian', 'MBart50',
     'Phobert', 'Prophetnet', 'RoFormer', 'Transfo', 'XLM', 'XLMProphetNet')
+# model_type -> class, for folders of old models that name none.
+CLASSES_BY_MODEL = {
+    'flaubert': 'FlaubertTokenizer', 'roformer': 'RoFormerTokenizer', 'xlm': 'XLMTokenizer'}
 # Files that only other classes have.
-UNSUPPORTED_FILES = {'bpe.codes': 'PhoBERT and BERTweet', 'source.spm': 'Marian'}
+UNSUPPORTED_FILES = {'source.spm': 'Marian'}
 # Options that change ids, with the only values that are supported.
 SUPPORTED_VALUES = {
     'do_basic_tokenize': (True,), 'do_word_tokenize': (), 'word_tokenizer_type': ('basic',),
@@ -89,6 +94,9 @@ def read_tokenizer_class(folder: epath.Path) -> str:
   model_config = folder / 'config.json'
   if name is None and model_config.exists():
     name = storage.read_json(model_config, error=TokenizerError).get('tokenizer_class')
+  if name is None and model_config.exists():
+    stated = storage.read_json(model_config, error=TokenizerError).get('model_type')
+    name = CLASSES_BY_MODEL.get(str(stated))
   name = '' if name is None else str(name)
   return name if name in GENERIC_CLASSES else name.removesuffix('Fast')
 
@@ -127,8 +135,9 @@ def check_class(folder: epath.Path, file: str) -> None:
       if (folder / other).exists():
         raise TokenizerError(f'{folder} has a file {other}, of the tokenizers of {families}, which '
                              'are not implemented here')
+  own = OPTIONS.get(short)
   for option, values in SUPPORTED_VALUES.items():
-    if (value := content.get(option)) is not None and value not in values:
+    if option != own and (value := content.get(option)) is not None and value not in values:
       raise TokenizerError(
           f'{folder / CONFIG_FILE}: {option} is {abbreviate(value)}, which is not implemented here')
 
@@ -247,6 +256,9 @@ def add_declared_tokens(base: Tokenizer, folder: epath.Path) -> Tokenizer:
   fast = folder / TOKENIZER_FILE
   content = read_json(fast) if fast.exists() else None
   declared = read_declared_tokens(folder, content)
+  if isinstance(base, SubwordBPE) and (missing := missing_tokens(base, declared)):
+    raise TokenizerError(f'{folder} adds the tokens {abbreviate(missing[:5])} to the vocabulary of '
+                         f'{base.words.style}, which is not implemented here')
   if not isinstance(base, WordPiece | ByteBPE | WordBPE | SentencePiece | FairseqSentencePiece):
     return base
   if isinstance(base, ByteBPE):
@@ -370,6 +382,8 @@ def special_flags(base: Tokenizer) -> dict[str, tuple[int, bool | None]]:
     ids = [i for i in range(len(base.pieces)) if base.is_special(i)]
   elif isinstance(base, FairseqSentencePiece):
     ids = base.specials
+  elif isinstance(base, SubwordBPE):
+    ids = [base.find_token(name) for name in base.special_tokens]
   else:
     ids = base.vocab.specials
   return {base.pieces[i]: (i, None) for i in ids}  # spaces next to a token are no tokens

@@ -56,12 +56,13 @@ CLASSES = {
         'Ernie', 'XLM',
         'MegatronBert',
         'ModernBert', 'EuroBert', 'MPNet', 'XLMRobertaXL', 'RoFormer', 'NomicBert', 'Gte',
-        'JinaBert', 'JinaEmbeddingsV3')},
+        'JinaBert', 'JinaEmbeddingsV3', 'Flaubert')},
     **{f'{name}ForPreTraining': encoder.run(encoder.pretraining)
        for name in ('Bert', 'MegatronBert', 'Albert', 'Ernie')},
     **{f'{name}ForNextSentencePrediction': encoder.run(encoder.next_sentence)
        for name in ('Bert', 'MegatronBert', 'Ernie')},
     'XLMWithLMHeadModel': encoder.run(encoder.masked_lm),
+    'FlaubertWithLMHeadModel': encoder.run(encoder.masked_lm),
     'ElectraForPreTraining': encoder.run(encoder.replaced_tokens),
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
     **{f'XLNet{rest}': xlnet.run(kind) for rest, kind in fine_tuning.KINDS.items()},

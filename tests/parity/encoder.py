@@ -54,7 +54,7 @@ def make_batch(inputs: Outputs, config: Any = None) -> Outputs:
   shape = inputs['input_ids'].shape
   tokens = inputs['input_ids'].reshape(-1, shape[-1])
   batch = {'tokens': tokens, 'segments': jnp.ones_like(tokens)}
-  if (config or {}).get('model_type') == 'xlm':
+  if (config or {}).get('model_type') in ('xlm', 'flaubert'):
     # The case gives the row lengths, or they follow from the padding.
     ends = inputs['lengths'].reshape(-1) if 'lengths' in inputs else (
         tokens != config['pad_token_id']).sum(-1)

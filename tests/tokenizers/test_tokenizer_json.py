@@ -351,8 +351,6 @@ def test_lstrip_of_the_mask_token_is_read(tmp_path, mask, expected):
      'PhobertTokenizer, which is not implemented'),
     ({'tokenizer_config': {'tokenizer_class': 'KoBertTokenizer'}},
      'KoBertTokenizer, which is not implemented'),
-    ({'tokenizer_config': {'tokenizer_class': 'RoFormerTokenizerFast'}},
-     'RoFormerTokenizer, which is not implemented'),
     ({'tokenizer_config': {'word_tokenizer_type': 'mecab'}},
      "word_tokenizer_type is 'mecab', which is not"),
     ({'tokenizer_config': {'do_basic_tokenize': False}},
@@ -367,14 +365,24 @@ def test_other_classes_and_options_are_refused_by_name(tmp_path, files, message)
     tokenizer_files.load(tmp_path)
 
 
+@pytest.mark.parametrize('files', [
+    {'tokenizer_config': {'tokenizer_class': 'RoFormerTokenizerFast'}},
+    {'config': {'model_type': 'roformer'}}])
+def test_roformer_is_read_without_its_tokenizer(tmp_path, files):
+  folder = write(tmp_path, vocab_txt='\n'.join(WORDPIECE), **files)
+  with pytest.raises(TokenizerError, match='RoFormerTokenizer, which is not implemented'):
+    tokenizers.load(folder)
+  assert tokenizer_files.load(folder) is None
+
+
 def test_known_classes_are_read_and_foreign_files_refused(tmp_path):
   for name in ('BertTokenizer', 'BertTokenizerFast', 'DistilBertTokenizer', 'ElectraTokenizerFast',
                'PreTrainedTokenizerFast', 'TokenizersBackend'):
     folder = write(tmp_path / name, vocab_txt='\n'.join(WORDPIECE),
                    tokenizer_config={'tokenizer_class': name})
     assert isinstance(tokenizers.load(folder), WordPiece)
-  (folder / 'bpe.codes').write_text('')
-  with pytest.raises(TokenizerError, match=r'a file bpe\.codes, of the tokenizers of PhoBERT'):
+  (folder / 'source.spm').write_text('')
+  with pytest.raises(TokenizerError, match=r'a file source\.spm, of the tokenizers of Marian'):
     tokenizers.load(folder)
   folder = write(tmp_path / 'two', vocab_txt='\n'.join(WORDPIECE))
   (folder / 'spiece.model').write_bytes(b'')
