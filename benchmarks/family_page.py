@@ -9,6 +9,7 @@ import pathlib
 import re
 
 from benchmarks.recipe_page import table
+from benchmarks.released_models import LANGUAGES, RELEASED, TOKENIZERS, Released
 from plm_jax.conversion.source_formats import ALIASES
 from plm_jax.models.families import get_family
 
@@ -17,6 +18,12 @@ COLUMNS = {
     ROOT / 'docs/reference/model_families.md': ('`model_type`', 'published models', 'heads'),
     ROOT / 'docs/zh/reference/model_families.md': ('`model_type`', '已发布的模型', '输出头')}
 """Pages, and the columns of their tables."""
+LANGUAGE_COLUMNS = {
+    ROOT / 'docs/reference/model_families.md': (
+        'language', 'model', 'parameters', '`model_type`', 'tokenizer'),
+    ROOT / 'docs/zh/reference/model_families.md': (
+        '语言', '模型', '参数', '`model_type`', '分词器')}
+"""Pages, and the columns of the table by language."""
 KINDS = (
     ('bert', 'roberta', 'xlm-roberta', 'xlm-roberta-xl', 'albert', 'distilbert', 'electra',
      'deberta', 'deberta-v2', 'xlnet', 'mpnet', 'modernbert', 'eurobert', 'roformer', 'nomic_bert',
@@ -102,7 +109,20 @@ def write_tables(path: pathlib.Path) -> str:
       lambda _: '\n'.join(table(COLUMNS[path], [describe(name) for name in next(kinds)])) + '\n',
       path.read_text())
   assert count == len(KINDS), f'{path} has {count} tables'
+  columns = LANGUAGE_COLUMNS[path]
+  chinese = columns[0] != 'language'
+  rows = [describe_released(model, chinese) for model in RELEASED]
+  head = re.escape(f'| {" | ".join(columns)} |')
+  text, count = re.subn(
+      rf'(?m)^{head}\n(?:\|.*\n)*', lambda _: '\n'.join(table(columns, rows)) + '\n', text)
+  assert count == 1, f'{path} has {count} tables by language'
   return text
+
+
+def describe_released(model: Released, chinese: bool) -> tuple[str, ...]:
+  """Return the row of a released model."""
+  return (LANGUAGES[model.languages] if chinese else model.languages, f'`{model.name}`', model.parameters,
+          f'`{model.config["model_type"]}`', TOKENIZERS[model.tokenizer][chinese])
 
 
 def describe(name: str) -> tuple[str, str, str]:
