@@ -3,7 +3,7 @@ ModernBERT's decoders.
 
 A token attends to preceding tokens, or to those of no larger rank.
 """
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import dataclasses
 from typing import Any, ClassVar, Literal
 
@@ -69,9 +69,12 @@ class DecoderConfig(ValidatedConfig):
   matrix."""
   logit_factor: float = 1.0
   """Factor on output logits (PaLM: 1 / sqrt(hidden size))."""
+  causal: bool = True
+  """A token attends only to itself and the tokens before it. False: bidirectional attention, a
+  decoder as an encoder (LLM2Vec: BehnamGhader et al. 2024)."""
   windows: tuple[int, ...] = ()
   """Sliding window of each layer, in tokens including the token itself, repeated over the layers;
-  0: global attention (GPT-3 alternates)."""
+  0: global attention (GPT-3 alternates). With bidirectional attention, in tokens on each side."""
   rotated: tuple[bool, ...] = ()
   """Whether each layer has RoPE, repeated over the layers; a layer without it has no positions
   (NoPE: Yang et al. 2025; SmolLM3). Empty: all layers have it."""
@@ -124,7 +127,10 @@ class DecoderConfig(ValidatedConfig):
       predicted: positions with vocabulary logits.
     """
     block, blocks = self.block, self.stack.blocks
-    pairs = sliding_window.count_pairs(self.windows, blocks, length)
+    windows = self.windows
+    if not self.causal:
+      windows = [2 * window + 1 if window else 0 for window in windows]
+    pairs = sliding_window.count_pairs(windows, blocks, length)
     projections = block.width * block.head_dim * (2 * block.heads + 2 * block.key_heads)
     layers = length * blocks * (projections + mlp_flops(block))
     layers += 2 * pairs * block.heads * block.head_dim
@@ -133,7 +139,7 @@ class DecoderConfig(ValidatedConfig):
 
 
 class Decoder(nn.Module):
-  """Causal decoder: batch -> Output.
+  """Decoder, causal unless its configuration says otherwise: batch -> Output.
 
   A batch holds tokens and segments [batch, length]; segment 0 is padding. Optional entries:
 
@@ -141,7 +147,7 @@ class Decoder(nn.Module):
                             0, 1, 2, ...
     types [batch, length]   rows of the second table; else 0
     ranks [batch, length]   a token attends to the tokens of its segment of no larger rank; else
-                            `place`
+                            `place`, or 0 with bidirectional attention
     visible [batch, length, keys]  attention mask in place of segments and ranks, cached keys first
     noise, perturbation     as in `Embeddings`
     extract [batch, texts]  positions of tokens to pool in place of the last
@@ -172,7 +178,7 @@ class Decoder(nn.Module):
     self.sow('intermediates', 'embedded', x)
 
     # Attention mask, over cached keys and those of the row.
-    ranks = batch.get('ranks', place)
+    ranks = batch.get('ranks', place if cfg.causal else jnp.zeros_like(place))
     k_segments, k_ranks, k_place = segments, ranks, place
     if cache is not None:
       k_segments = jnp.concatenate([cache['segments'], segments], 1)
@@ -192,9 +198,9 @@ class Decoder(nn.Module):
     states: RememberedStates = 'keys' if remember else ''
     if within:
       states = 'inside'
-    stack = Stack(cfg.block, cfg.stack, windows=causal_windows(cfg.windows), name='stack')
+    stack = Stack(cfg.block, cfg.stack, windows=make_windows(cfg), name='stack')
     x, remembered = stack(
-        x, AttentionMask(mask, causal=not reordered), place, row_ids=row_ids,
+        x, AttentionMask(mask, causal=cfg.causal and not reordered), place, row_ids=row_ids,
         past_positions=past_positions, inputs=layer_inputs(cfg, cache), distance=distance,
         remember=states)
     pooled = select_token(x, batch, segments)
@@ -211,9 +217,13 @@ def sequential_places(batch, tokens):
   return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape[:2])
 
 
-def causal_windows(sizes: Sequence[int]) -> tuple[SlidingWindow | None, ...]:
-  """Make the sliding windows of layers from their sizes, the token itself included; 0: None."""
-  return tuple(SlidingWindow(size - 1, 0) if size else None for size in sizes)
+def make_windows(cfg: DecoderConfig) -> tuple[SlidingWindow | None, ...]:
+  """Make the sliding windows of the layers; None: global attention."""
+  windows = []
+  for size in cfg.windows:
+    window = SlidingWindow(size - 1, 0) if cfg.causal else SlidingWindow(size, size)
+    windows.append(window if size else None)
+  return tuple(windows)
 
 
 def layer_inputs(cfg: DecoderConfig, cache: Cache | None = None) -> LayerInputs | None:

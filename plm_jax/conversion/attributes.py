@@ -183,6 +183,8 @@ def build_hf_attributes(family: Family, config: Any) -> dict[str, Any]:
         lost.append(f'fine-tune with {name_field("model.head.pooling")}={own_pooling(config)} for '
                     'an export')
   raise_problems(lost, f'cannot write this model as a {family.name} of transformers')
+  if values.get('is_causal'):  # the default, which older versions of transformers do not know
+    del values['is_causal']
   return dict(family.denormalize_hf_config(values))
 
 

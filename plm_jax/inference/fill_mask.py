@@ -49,7 +49,7 @@ def fill(trained: LoadedModel, prompts: Sequence[str], top: int = 5) -> list[lis
   """
   config, tokenizer = trained.model, trained.tokenizer
   if 'mlm' not in trained.heads or not tokenizer:
-    if 'lm' in trained.heads and tokenizer:
+    if trained.lm_head_name and tokenizer:
       does = 'generates texts' if config.kind == 'encoder-decoder' else 'continues texts'
       raise CheckpointError(f'a {trained.family} has no [MASK] and {does}: '
                             'use `python -m plm_jax generate`')

@@ -247,7 +247,9 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
         f'language model, such as BERT: {name_field("order")}=random fills masks one after '
         'another. Decoders (GPT-2, LLaMA), T5, BART and GLM generate text')
   if not trained.lm_head_name or not tokenizer:
-    lacking = 'tokenizer' if trained.lm_head_name else 'language model head'
+    lacking = 'causal attention' if 'lm' in trained.heads else 'language model head'
+    if trained.lm_head_name:
+      lacking = 'tokenizer'
     raise CheckpointError(f'the model has no {lacking}: text cannot be generated without it')
   check_text_prompts(prompts)
   if max(config.forced_first, config.forced_last) >= model.vocab:

@@ -164,8 +164,8 @@ class Layers(nn.Module):
     row_ids: [batch] row numbers, folded into the dropout key; None: no dropout.
     inputs: `LayerInputs`, or, with `step`, the tree that it takes; or None.
     distance: [batch, 1, queries, keys], key minus query, by which windows are applied where rows
-      are not consecutive text. A prefix attends to later keys too, so a window then limits only
-      how far back a query attends. None: windows apply to places in the row.
+      are not consecutive text. A prefix attends to later keys too, so the window of a causal model
+      then limits only how far back a query attends. None: windows apply to places in the row.
     remember: what to return besides the output: the inputs of each layer (inputs); the keys and
       values of self-attention, and of cross-attention under `memory` (keys); or `hidden` and
       `heads` of each layer (inside).
@@ -285,7 +285,10 @@ def run_block(
   if window is not None and distance is None:
     own_mask = own_mask._replace(window=window)
   elif window is not None:
-    own_mask = own_mask._replace(mask=mask.mask & (distance >= -window.before))
+    near = distance >= -window.before
+    if window.after:
+      near &= distance <= window.after
+    own_mask = own_mask._replace(mask=mask.mask & near)
   memory, past, streams = common.memory, None, None
   if own.memory_key is not None:
     assert memory is not None

@@ -128,8 +128,8 @@ class LoadedModel:
 
   @property
   def lm_head_name(self) -> str:
-    """Name of the head that predicts the next token, or an empty text if there is none."""
-    if 'lm' in self.heads:
+    """Name of the head that predicts the next token from those before it; '': there is none."""
+    if 'lm' in self.heads and getattr(self.model, 'causal', True):
       return 'lm'
     if 'mlm' in self.heads and has_shifted_targets(self.model):
       return 'mlm'

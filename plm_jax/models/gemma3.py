@@ -71,7 +71,11 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   kinds = hf_config.pop('layer_types', None)
   if kinds is None:
     kinds = [SLIDING if (number + 1) % every else FULL for number in range(layers)]
-  windows = llama.import_layer_types(kinds, layers, hf_config.pop('sliding_window', 4096))
+  size = hf_config.pop('sliding_window', 4096)
+  bidirectional = hf_config.get('use_bidirectional_attention') or False
+  if bidirectional and type(size) is int:  # half of the window on each side
+    size //= 2
+  windows = llama.import_layer_types(kinds, layers, size)
 
   stated = dict(hf_config.pop('rope_parameters', None) or {})
   scaling = hf_config.pop('rope_scaling', None) or {}
@@ -81,7 +85,8 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
       hf_config['max_position_embeddings'])
   scalar = hf_config.pop('query_pre_attn_scalar', 256)
   scale = None if scalar == hf_config['head_dim'] else scalar ** -0.5
-  read = llama.normalize_hf_config(hf_config)
+  read = llama.normalize_hf_config(
+      {**hf_config, 'use_bidirectional_attention': bidirectional})
   return {**read, 'windows': windows, 'rope': rope, 'scale': scale,
           'embed_factor': hf_config['hidden_size'] ** 0.5}
 
@@ -95,6 +100,8 @@ def denormalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   rope, width = hf_config['rope'], hf_config['hidden_size']
   written = llama.denormalize_hf_config({**hf_config, 'rope': rope.whole})
   kinds, size = llama.export_layer_types(written.pop('windows'), written['num_hidden_layers'])
+  if written['use_bidirectional_attention']:
+    size *= 2
   scale = written.pop('scale')
   scalar = written['head_dim'] if scale is None else round(scale ** -2)
   if scale is not None and abs(scalar ** -0.5 - scale) > 1e-6 * scale:
@@ -114,7 +121,8 @@ FAMILY = dataclasses.replace(
     attributes=(
         *replace_defaults(
             [one for one in llama.FAMILY.attributes
-             if one.theirs not in ('hidden_act', 'mlp_bias', 'rope')], DEFAULTS),
+             if one.theirs not in ('hidden_act', 'mlp_bias', 'rope', 'is_causal')], DEFAULTS),
+        Attribute('use_bidirectional_attention', 'causal', False, ((False, True), (True, False))),
         Attribute('hidden_activation', 'block.mlp.activation', 'gelu_pytorch_tanh',
                   (('gelu_pytorch_tanh', 'gelu_tanh'), *ACTIVATIONS)),
         Attribute('rope', 'block.attention.position', TwoRopes()),
@@ -122,8 +130,7 @@ FAMILY = dataclasses.replace(
         Attribute('embed_factor', 'embed_factor', 2304 ** 0.5),
         Attribute('windows', 'windows', ()),
     ),
-    fixed={'final_logit_softcapping': None, 'attn_logit_softcapping': None,
-           'use_bidirectional_attention': False},
+    fixed={'final_logit_softcapping': None, 'attn_logit_softcapping': None, 'is_causal': True},
     ignored=frozenset({'cache_implementation', '_sliding_window_pattern'}),
     rules=join_rules(
         [rule for rule in llama.FAMILY.rules if '/mlp_norm/' not in rule.ours],

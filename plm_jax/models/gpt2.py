@@ -205,6 +205,7 @@ FAMILY = Family(
                   ((True, None), (False, 1.0))),
         Attribute('scale_attn_by_inverse_layer_idx', 'depth_scale', False),
         Attribute('tie_word_embeddings', 'tied', True),
+        Attribute('is_causal', 'causal', True),
         Attribute('windows', 'windows', ()),
     ),
     fixed=SUMMARY_ATTRIBUTES,

@@ -116,6 +116,7 @@ FAMILY = Family(
         Attribute('use_parallel_residual', 'block.parallel', True),
         Attribute('tie_word_embeddings', 'tied', False),
         Attribute('rope', 'block.attention.position', Rope(share=0.25)),
+        Attribute('is_causal', 'causal', True),
     ),
     fixed={},
     ignored=frozenset(),

@@ -287,6 +287,7 @@ FAMILY = Family(
         Attribute('attention_dropout', 'block.attention.dropout', 0.0),
         Attribute('tie_word_embeddings', 'tied', False),
         Attribute('rope', 'block.attention.position', Rope()),
+        Attribute('is_causal', 'causal', True),
     ),
     fixed={},
     # How matrix products were split over devices, and a copy of max_position_embeddings. Files of

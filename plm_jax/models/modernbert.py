@@ -332,10 +332,11 @@ DECODER = dataclasses.replace(
     name='modernbert-decoder',
     backbone=lambda config: Decoder(config),
     config=make_decoder_config(22, 768, 12, 1152),
-    attributes=tuple(
-        dataclasses.replace(attribute, ours=DECODER_FIELDS.get(attribute.ours, attribute.ours))
-        for attribute in FAMILY.attributes if attribute.ours != 'head.pooling'),
-    ignored=FAMILY.ignored | {'classifier_pooling', 'causal_mask', 'is_causal'},
+    attributes=(
+        *(dataclasses.replace(attribute, ours=DECODER_FIELDS.get(attribute.ours, attribute.ours))
+          for attribute in FAMILY.attributes if attribute.ours != 'head.pooling'),
+        Attribute('is_causal', 'causal', True)),
+    ignored=FAMILY.ignored | {'classifier_pooling', 'causal_mask'},
     rules=join_rules(
         [rule for rule in FAMILY.rules if 'Wqkv' not in rule.theirs],
         *(dense_rules(f'{BLOCK}/attention/{ours}', f'{LAYER}.attn.{theirs}_proj')

@@ -82,7 +82,7 @@ FAMILY = Family(
         Attribute('tie_word_embeddings', 'tied', True),
         Attribute('rope', 'block.attention.position', Rope()),
     ),
-    fixed={'attention_bias': False, 'use_qk_norm': False},
+    fixed={'attention_bias': False, 'use_qk_norm': False, 'is_causal': True},
     ignored=frozenset(),
     rules=join_rules(
         Rule('backbone/embeddings/tokens', 'model.embed_tokens.weight'),

@@ -268,7 +268,7 @@ class BatchReader:
     divided = self.packed or kind in ('decoder', 'infilling')
     segments = row['segments'][real][None] if divided else np.ones((1, size), np.int32)
     ranks = row.get('ranks')  # positions in the order of prediction
-    if ranks is None and kind == 'decoder':
+    if ranks is None and kind == 'decoder' and self.model.causal:
       ranks = row.get('place', np.arange(len(real)))
     if ranks is None:
       return np.asarray(attention_mask(segments, segments))[0, 0]

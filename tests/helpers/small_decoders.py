@@ -63,14 +63,14 @@ def assert_there_and_back(folder, name: str, config, head: str = 'lm') -> set[st
   return set(files.load_file(folder / 'model.safetensors'))
 
 
-def assert_transformers_agrees(folder, name: str, config) -> None:
+def assert_transformers_agrees(folder, name: str, config, attention: str = 'eager') -> None:
   """Compare the logits of an exported model in transformers with ours, in float32: 1e-5."""
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')
   params = jax.tree.map(np.asarray, tiny.random_params(parameters(name, config)))
   conversion.save(folder, config, params, like=name)
   theirs = transformers.AutoModelForCausalLM.from_pretrained(
-      folder, attn_implementation='eager', dtype=torch.float32).eval()
+      folder, attn_implementation=attention, dtype=torch.float32).eval()
   tokens = np.random.default_rng(0).integers(0, config.vocab, (2, 20))
   with torch.no_grad():
     want = theirs(input_ids=torch.tensor(tokens)).logits.numpy()

@@ -60,7 +60,7 @@ def test_logits_have_their_own_factor():
 
 
 @pytest.mark.parametrize(('said', 'message'), [
-    (dict(use_bidirectional_attention=True), 'use_bidirectional_attention is True'),
+    (dict(is_causal=False), 'is_causal is False'),
     (dict(attn_logit_softcapping=50.0), r'attn_logit_softcapping is 50\.0'),
     (dict(final_logit_softcapping=30.0), r'final_logit_softcapping is 30\.0'),
     (dict(layer_types=[SLIDING] * 26, sliding_window=None), 'sliding_window is None')])
