@@ -1,11 +1,13 @@
 """Causal language modeling (CLM): each token is predicted from those before it (GPT)."""
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import name_field
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import NextTokenHead
 from plm_jax.objectives import Requirements, TextLayout
@@ -50,7 +52,12 @@ class CausalLM(TokenPrediction):
 
   @property
   def requirements(self) -> Requirements:
-    return Requirements(('DecoderConfig',))
+    def incompatibility(corpora: Sequence[str], model: Any) -> str | None:
+      if getattr(model, 'causal', True):
+        return None
+      return (f'{name_field("model.causal")} is False, and the next token would be read: the '
+              'objective of decoders with bidirectional attention is MaskedNextToken')
+    return Requirements(('DecoderConfig',), incompatibility=incompatibility)
 
   @property
   def layout(self) -> TextLayout:

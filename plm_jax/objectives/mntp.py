@@ -1,4 +1,4 @@
-"""Masked next-token prediction (GPT-BERT): masked and causal language modeling in one batch."""
+"""Masked next-token prediction (GPT-BERT, LLM2Vec): masked and causal sequences in one batch."""
 from collections.abc import Mapping
 import dataclasses
 from typing import Literal
@@ -6,7 +6,9 @@ from typing import Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.errors import ConfigError, name_field
 from plm_jax.layers.chunked_cross_entropy import LogitStats
 from plm_jax.layers.heads import MaskedLMHead
@@ -27,9 +29,10 @@ from plm_jax.validation import intervals
 class MaskedNextToken(Objective):
   """Masked next-token prediction (GPT-BERT: Charpentier and Samuel 2024, section 3).
 
-  The model is `shifted`: a token is always predicted from the position before it. In masked
-  sequences the token is masked and attention is bidirectional. In causal sequences it is the next
-  token.
+  A token is always predicted from the position before it, by an encoder whose head is `shifted`,
+  or by a decoder with bidirectional attention (LLM2Vec: BehnamGhader et al. 2024, section 2). In
+  masked sequences the token is masked and attention is bidirectional. In causal sequences it is the
+  next token.
 
   Sequences are those of `CausalLM`: packed documents that do not attend to each other, each after a
   start token. Whether a sequence is causal or masked is random by example and epoch. Both losses
@@ -58,6 +61,8 @@ class MaskedNextToken(Objective):
   """Fraction of masked tokens that become [MASK]."""
   random_share: float = 0.1
   """Fraction of masked tokens that become a random token."""
+  mask_token: str = ''
+  """Token that takes the place of [MASK]: decoders have none (LLM2Vec: `_`). Empty: [MASK]."""
   replaced: Literal['token', 'span'] = 'token'
   """Whether these fractions are sampled for each masked token, or once for all tokens of a span
   (the released code)."""
@@ -84,7 +89,8 @@ class MaskedNextToken(Objective):
 
   @property
   def requirements(self) -> Requirements:
-    return Requirements(('EncoderConfig',), ('mask',))
+    tokens = () if self.mask_token else ('mask',)
+    return Requirements(('EncoderConfig', 'DecoderConfig'), tokens)
 
   @property
   def step_traits(self) -> StepTraits:
@@ -95,6 +101,20 @@ class MaskedNextToken(Objective):
   @property
   def layout(self) -> TextLayout:
     return CausalLM().layout
+
+  def add_token_info(self, windows, tokenizer):
+    """Add mask [batch]: the id of `mask_token`. Raises ConfigError if the tokenizer lacks it."""
+    if not self.mask_token:
+      return windows
+    if self.mask_token not in tokenizer.pieces:
+      raise ConfigError(f'{name_field("objective.mask_token")} is {self.mask_token!r}, which is no '
+                        'token of the tokenizer: give one that is')
+    mask = tokenizer.pieces.index(self.mask_token)
+    return {**windows, 'mask': np.full(len(windows['tokens']), mask, np.int32)}
+
+  def shapes(self, rows, length, layout=None):
+    shapes = super().shapes(rows, length, layout)
+    return shapes | {'mask': shapes['index']} if self.mask_token else shapes
 
   def corrupt(self, key, windows, vocab):
     """Build causal and masked sequences; the label of a position is the next token.
@@ -107,10 +127,12 @@ class MaskedNextToken(Objective):
     keys = corruption.split_example_keys(key, windows, 2)
     causal = jax.vmap(lambda k: jax.random.bernoulli(k, float(self.causal)))(keys[:, 0])
     rate = scheduled_mask_rate(self, windows.get(PROGRESS))
-    def mask(key, tokens, segments, place):
-      return self.mask_row(key, tokens, segments, place, rate, vocab)
+    def mask(key, tokens, segments, place, mask_id):
+      own_vocab = dataclasses.replace(vocab, mask=mask_id)
+      return self.mask_row(key, tokens, segments, place, rate, own_vocab)
+    mask_ids = windows['mask'] if self.mask_token else jnp.full(len(keys), vocab.mask)
     tokens, weights = jax.vmap(mask)(
-        keys[:, 1], rows['tokens'], rows['segments'], rows['place'])
+        keys[:, 1], rows['tokens'], rows['segments'], rows['place'], mask_ids)
     is_causal = causal[:, None]
     return rows | {
         'tokens': jnp.where(is_causal, rows['tokens'], tokens),
@@ -141,21 +163,28 @@ class MaskedNextToken(Objective):
 
   def build(self, model, packed):
     """Build the model. Raises ConfigError for one that predicts a token from its own position."""
-    if not model.head.shifted:
+    if isinstance(model, DecoderConfig):
+      if model.causal:
+        raise ConfigError('the objective MaskedNextToken trains decoders with bidirectional '
+                          f'attention: give {name_field("model.causal")}=False')
+    elif not model.head.shifted:
       raise ConfigError(
           'the objective MaskedNextToken predicts a token where the one before it stands: give '
           f'{name_field("model.head.shifted")}=True, as the recipe gpt_bert_strict_small does')
     return super().build(model, packed)
 
   def heads(self, model) -> dict[str, nn.Module]:
+    if isinstance(model, DecoderConfig):
+      return CausalLM().heads(model)
     return {'mlm': MaskedLMHead(model.block, model.tied, model.head)}
 
   def loss(self, outputs, batch):
+    logits, = outputs.values()
     losses = {}
     for name, (labels, weights) in self.accuracy_targets(outputs, batch).items():
-      losses |= classification_losses(name, outputs['mlm'], labels, weights)
+      losses |= classification_losses(name, logits, labels, weights)
       if self.z_loss:
-        stats = LogitStats.from_logits(outputs['mlm'], labels)
+        stats = LogitStats.from_logits(logits, labels)
         losses[f'{name}_z'] = compute_z_loss(stats, weights)
     return losses
 

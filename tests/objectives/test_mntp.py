@@ -1,7 +1,9 @@
 """Masked and causal rows of one batch."""
 import dataclasses
+import types
 from typing import Any
 
+import backbones
 from flax.linen import unbox
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from plm_jax import recipes, validation
 from plm_jax.errors import ConfigError
 from plm_jax.models import gpt_bert
 from plm_jax.objectives import PROGRESS
+from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.objectives.row_builders import Single
@@ -159,6 +162,59 @@ def test_model_and_objective_go_together():
     validation.check(MaskedNextToken(mask_share=0.95))
   with pytest.raises((ConfigError, ValueError), match='summed is of layers of two sublayers'):
     validation.check(validation.with_paths(tiny(), {'windows': (0, 8)}))
+
+
+@pytest.fixture
+def decoder() -> Any:
+  return validation.with_paths(
+      backbones.small('llama', 40, 32), {'causal': False, 'block.init.std': 0.3})
+
+
+def test_targets_of_a_decoder_are_predicted_from_the_tokens_before_them(decoder):
+  """LLM2Vec: `_` takes the place of [MASK]. One sequence by hand: [BOS] 8 9 _ 11 [BOS] _ 13."""
+  objective = MaskedNextToken(
+      causal=0, mask_rate=0.2, final_mask_rate=None, lengths=(1,), mask_share=1, random_share=0,
+      mask_token='_')
+  tokenizer = types.SimpleNamespace(pieces=[*'abcdefg', '_'])
+  zero = np.zeros(1, np.int32)
+  text = {'index': zero, 'epoch': zero, 'corpus': zero, 'tokens': np.array([[8, 9, 10, 11, 12, 13, 0, 0]], np.int32),
+          'segments': np.array([[1, 1, 1, 1, 2, 2, 0, 0]], np.int32)}
+  found = dict(objective.add_token_info(text, tokenizer))
+  assert found['mask'].tolist() == [7]
+  assert objective.shapes(1, 8)['mask'].shape == (1,)
+  vocab = Vocab(40, 0, unk=1, bos=2, eos=3)
+  batch = jax.jit(lambda w: objective.corrupt(jax.random.key(3), w, vocab))(found)
+  tokens, labels = np.asarray(batch['tokens'])[0], np.asarray(batch['labels'])[0]
+  assert labels.tolist() == [8, 9, 10, 11, 3, 12, 13, 0]
+  masked = tokens == 7
+  assert masked.sum() == 1  # a fifth of 8, 9, 10, 11 and 12, which are read
+  assert tokens[~masked].tolist() == [x for x, hidden in zip(
+      [2, 8, 9, 10, 11, 2, 12, 0], masked, strict=True) if not hidden]
+  # The weight is at the position before, whose label is the masked token.
+  at, = np.flatnonzero(masked)
+  assert np.flatnonzero(batch['weights'][0]).tolist() == [at - 1]
+  assert labels[at - 1] == [2, 8, 9, 10, 11, 2, 12][at]
+  # The loss is the cross-entropy of that label at that position.
+  model = objective.build(decoder, packed=True)
+  params = unbox(jax.jit(model.init)(jax.random.key(0), batch)['params'])
+  outputs: Any = model.apply({'params': params}, batch)
+  total, weight = objective.loss(outputs, batch)['mntp']
+  logits = np.asarray(outputs['lm'], np.float64)[0, at - 1]
+  expected = np.log(np.exp(logits).sum()) - logits[labels[at - 1]]
+  assert (float(total), float(weight)) == (pytest.approx(expected, rel=1e-5), 1)
+
+
+def test_decoders_are_bidirectional_with_one_objective_and_causal_with_the_other(decoder):
+  causal = validation.with_paths(decoder, {'causal': True})
+  with pytest.raises(ConfigError, match=r'give model\.causal=False'):
+    MaskedNextToken().build(causal, packed=True)
+  explain = CausalLM().requirements.incompatibility
+  assert explain((), causal) is None
+  with pytest.raises(ConfigError, match=r'model\.causal is False, and the next token would be'):
+    raise ConfigError(explain((), decoder))
+  unknown = types.SimpleNamespace(pieces=['a'])
+  with pytest.raises(ConfigError, match="mask_token is '_', which is no token"):
+    MaskedNextToken(mask_token='_').add_token_info(windows(1), unknown)
 
 
 def test_the_run_is_the_released_one():
