@@ -366,7 +366,7 @@ def task_special_ids(
     return None
   vocab = trained.tokenizer.vocab
   heads = {f'heads_{name}' for name in HEADS}
-  if trained.model.kind == 'decoder' and heads & params.keys():
+  if trained.model.kind == 'decoder' and (trained.task or heads & params.keys()):
     # A decoder's task inputs end with a token that its pre-training texts do not have.
     return get_input_format(trained.family).special_ids(vocab)
   if trained.model.kind != 'encoder' or trained.model.cls_last:

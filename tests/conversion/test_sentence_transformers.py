@@ -1,15 +1,18 @@
 """Folders of sentence-transformers: export, import, and errors."""
+import dataclasses
 import json
 import pathlib
 import shutil
 import warnings
 
+import backbones
 import jax
 import labelled
 import library_folders
 import numpy as np
 import pytest
 from sentence_model import trained_of
+import tokenizer_kinds
 
 import plm_jax
 from plm_jax import conversion, validation
@@ -336,6 +339,30 @@ def test_the_library_gives_the_same_vectors(name, tmp_path):
   want = theirs.similarity(theirs.encode_query(texts[:1]), theirs.encode_document(texts))[0]
   hits, = plm_jax.search(ours, texts, texts[0], top=len(texts))
   np.testing.assert_allclose([hit.score for hit in sorted(hits)], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pooling', ['mean', 'last'])
+@pytest.mark.parametrize('family', ['llama', 'qwen3', 'gemma3_text'])
+def test_the_library_gives_the_same_vectors_of_bidirectional_decoders(family, pooling, tmp_path):
+  """LLM2Vec. The last token is the end of the text; rows of a batch are padded."""
+  pytest.importorskip('sentence_transformers')
+  import sentence_transformers as library
+  kind = 'SentencePiece of LLaMA' if family == 'gemma3_text' else 'byte BPE'
+  model = validation.with_paths(backbones.small(family, 450, 32), {'causal': False})
+  trained = trained_of(
+      VectorConfig((pooling,)), 32, (family, model, tokenizer_kinds.KINDS[kind]()))
+  texts = [*tokenizer_kinds.some_texts(4, 1), 'kot.']
+  vectors = plm_jax.encode(trained, texts)
+  causal = dataclasses.replace(trained, model=validation.with_paths(model, {'causal': True}))
+  assert np.abs(plm_jax.encode(causal, texts) - vectors).max() > 1e-2
+  exported = plm_jax.export(trained, tmp_path / 'model')
+  assert exported.how.startswith('SentenceTransformer(')
+  encoder = library.SentenceTransformer(str(tmp_path / 'model'), device='cpu')
+  np.testing.assert_allclose(encoder.encode(texts), vectors, atol=1e-5)
+  back = plm_jax.load(tmp_path / 'model')
+  assert back.model.causal is False
+  np.testing.assert_allclose(plm_jax.encode(back, texts), vectors, atol=1e-6)
 
 
 @pytest.mark.parametrize('activation', ['Sigmoid', 'Identity'])

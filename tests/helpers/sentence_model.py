@@ -13,19 +13,21 @@ from plm_jax.tasks.embedding_losses import InBatch
 from plm_jax.tasks.late_interaction import LateInteractionTask
 from plm_jax.tasks.objective import TaskObjective
 from plm_jax.tasks.sentence_embedding import EmbeddingTask
-from plm_jax.tokenizers import add_special_tokens
+from plm_jax.tokenizers import Tokenizer, add_special_tokens
 
 
 def trained_of(
-    vector: VectorConfig | SpladeConfig | TokenVectorConfig, length: int = 12) -> LoadedModel:
+    vector: VectorConfig | SpladeConfig | TokenVectorConfig, length: int = 12,
+    decoder: tuple[str, Any, Tokenizer] | None = None) -> LoadedModel:
+  """decoder: family, configuration and tokenizer; None: a BERT."""
+  family, model, tokenizer = decoder or ('bert', tiny.config(), labelled.tokenizer())
   if isinstance(vector, TokenVectorConfig):
     task: Any = LateInteractionTask(vector=vector)
   else:
-    task = EmbeddingTask(vector_loss=InBatch(), vector=vector)
-  tokenizer = add_special_tokens(labelled.tokenizer(), task.added_tokens)
-  model = tiny.config()
+    task = EmbeddingTask(family=family, vector_loss=InBatch(), vector=vector)
+  tokenizer = add_special_tokens(tokenizer, task.added_tokens)
   objective = TaskObjective(task)
   shapes = jax.eval_shape(objective.build(model, False).init, jax.random.key(0),
                           objective.shapes(2, 8))
   params = tiny.random_params(shapes)['params']
-  return LoadedModel('bert', model, task.heads(model), params, tokenizer, task=task, length=length)
+  return LoadedModel(family, model, task.heads(model), params, tokenizer, task=task, length=length)
