@@ -416,9 +416,10 @@ def write_settings(
     settings: Mapping[str, Any]) -> None:
   """Write the settings of the model and of its encoder, and the list of modules."""
   write_json(folder / MODEL_SETTINGS, settings)
-  tokenizer = read_optional_json(folder / 'tokenizer_config.json')
-  if 'eos_token' in tokenizer and not tokenizer.get('pad_token'):  # a decoder's has no padding
-    write_json(folder / 'tokenizer_config.json', tokenizer | {'pad_token': tokenizer['eos_token']})
+  path = folder / 'tokenizer_config.json'
+  tokenizer = read_optional_json(path)
+  if 'eos_token' in tokenizer:  # a decoder's may have no padding
+    write_json(path, {'pad_token': tokenizer['eos_token'], **tokenizer})
   length = given.length or None
   write_json(folder / ENCODER_SETTINGS, {'max_seq_length': length, 'do_lower_case': False})
   write_module_list(folder, modules)
