@@ -232,7 +232,15 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
     CheckpointError: the parameters have other shapes, or nothing in common.
   """
   folder, first_process = config.warm_start, jax.process_index() == 0
-  imported, shapes = open_warm_start(config, jax.tree.leaves(layout)[0].mesh, replacement)
+  mesh = jax.tree.leaves(layout)[0].mesh
+  imported, shapes = open_warm_start(config, mesh, replacement)
+  for name, other in (('heads_lm', 'heads_mlm'), ('heads_mlm', 'heads_lm')):
+    is_equal = name in params and name not in shapes and other in shapes and (
+        not shape_differences(params[name], shapes[other]))
+    if is_equal and not isinstance(config, FinetuneRun):
+      # From decoder to encoder, or the reverse, the head stays (Ettin).
+      known = load_model(folder, mesh).params if imported is None else imported
+      imported = shapes = {**known, name: known[other]}
 
   # What both have. Parts that this run has not, such as a pooler, are left out.
   foreign = find_other_class_heads(config, params, shapes)

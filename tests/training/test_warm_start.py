@@ -5,6 +5,8 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+import small_decoders
+import tiny
 import torch_files
 
 from plm_jax import conversion, recipes
@@ -24,6 +26,7 @@ from plm_jax.training.warm_start import (
   changed_model_options,
   extend_tables,
   has_more_ids,
+  load_warm_start,
   make_replacement,
   take_over_moments,
 )
@@ -51,6 +54,28 @@ def test_only_a_larger_vocabulary_counts_as_more_ids():
   assert not has_more_ids(tree(3), tree(5))
   assert not has_more_ids(tree(5, width=4), tree(3))
   assert not has_more_ids(tree(5, classes=2), tree(3))
+
+
+@pytest.mark.parametrize('direction', ['decoder to encoder', 'encoder to decoder'])
+def test_the_head_stays_from_decoder_to_encoder_and_back(direction, tmp_path, capsys):
+  """Ettin's cross-objective training: all parameters of one model are those of the other."""
+  names = {'ettin_decoder_17m': ('modernbert-decoder', 'lm'), 'ettin_17m': ('modernbert', 'mlm')}
+  order = list(names) if direction == 'decoder to encoder' else list(reversed(names))
+  before, after = (recipes.find_recipe(name)('test') for name in order)
+  family, head = names[order[0]]
+  _, other = names[order[1]]
+  theirs = jax.tree.map(
+      np.asarray, tiny.random_params(small_decoders.parameters(family, before.model, head)))
+  conversion.save(tmp_path, before.model, theirs, like=family)
+  fresh = tiny.random_params(
+      small_decoders.parameters(names[order[1]][0], after.model, other), seed=1)
+  one = jax.sharding.NamedSharding(
+      jax.sharding.Mesh(jax.devices()[:1], ('data',)), jax.sharding.PartitionSpec())
+  found, parts = load_warm_start(
+      with_paths(after, {'warm_start': str(tmp_path)}), fresh, jax.tree.map(lambda _: one, fresh))
+  assert parts == [] and 'initialized at random' not in capsys.readouterr().out
+  tiny.assert_same(found['backbone'], theirs['backbone'])
+  tiny.assert_same(found[f'heads_{other}'], theirs[f'heads_{head}'])
 
 
 def test_the_newest_checkpoint_is_used_without_a_best_one(tmp_path):
