@@ -69,9 +69,10 @@ PAGES = {
         'These decoders generate text from left to right.',
         ('gpt', 'gpt2', 'gpt3', 'llama', 'llama2', 'llama3', 'palm', 'glm')),
     'small_decoders': Page(
-        'Small decoders: Pythia, SmolLM, Qwen3, Gemma 3',
-        'These decoders are small enough for research with few devices.',
-        ('pythia', 'smollm2', 'smollm3', 'qwen3', 'gemma3')),
+        'Small decoders: Pythia, SmolLM, Qwen3, Gemma 3, Ettin, LLM2Vec',
+        'These decoders are small enough for research with few devices. The last one becomes an '
+        'encoder.',
+        ('pythia', 'smollm2', 'smollm3', 'qwen3', 'gemma3', 'ettin_decoder', 'llm2vec')),
     'encoder_decoders': Page(
         'Encoder-decoders: T5, BART, UL2, Transformer',
         'These encoder-decoders are made for text-to-text tasks and translation.',

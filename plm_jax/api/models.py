@@ -197,7 +197,8 @@ def recipe(name: str, scale: PretrainScale = 'paper', **options: Any) -> Pretrai
     ConfigError: there is no such recipe or field, or the field does not take the value.
   """
   from plm_jax import recipes
-  return validation.with_overrides(recipes.find_recipe(name)(scale), options)
+  run = recipes.find_recipe(name)(scale, options.get('warm_start', ''))
+  return validation.with_overrides(run, options)
 
 
 def train(config: str | PretrainRun, **options: Any) -> LoadedModel:

@@ -66,7 +66,7 @@ def parse(recipe: Recipe, args: Sequence[str]) -> PretrainRun:
   """Parse the options of a run over the defaults of its recipe and scale."""
   # The defaults of all other options depend on the scale.
   scale = options.scale_option(args, fits=True)
-  default = recipe(scale)
+  default = recipe(scale, options.option_value('--warm-start', list(args)))
   pair, args = options.pop_option('--pair', args)
   if pair:
     default = remove_pair_task(default, pair)

@@ -71,6 +71,7 @@ def make_llama2(
 
 llama2_7b = functools.partial(make_llama2, 32, 4096, 32, 11_008)  # 6.74B parameters
 llama2_13b = functools.partial(make_llama2, 40, 5120, 40, 13_824)  # 13.0B parameters
+sheared_llama_1_3b = functools.partial(make_llama2, 24, 2048, 16, 5504)  # 1.35B parameters
 # Grouped-query attention: eight query heads share a key head.
 llama2_70b = functools.partial(make_llama2, 80, 8192, 64, 28_672, kv_heads=8)  # 69.0B parameters
 

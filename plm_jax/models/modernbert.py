@@ -308,6 +308,10 @@ def make_decoder_config(
       lm_head=NextTokenConfig(hidden=True, activation='gelu', output_bias=True))
 
 
+ettin_decoder_17m = functools.partial(make_decoder_config, 7, 256, 4, 384)  # 16.9M parameters
+ettin_decoder_150m = functools.partial(make_decoder_config, 22, 768, 12, 1152)  # 150M parameters
+
+
 def normalize_decoder_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   """Read windows and ropes as the encoders do; sliding_window repeats half of local_attention."""
   hf_config = normalize_hf_config(hf_config)

@@ -59,9 +59,9 @@ FAMILIES = {family.name: family for family in (
     eurobert.EUROBERT, neobert.NEOBERT, modernbert.MOSAICBERT, cramming.CRAMMING,
     ltg_bert.LTG_BERT, ltg_bert.GPT_BERT, ltg_bert.MDLM, gpt.GPT, gpt.GPT2, gpt.GPT3, llama.LLAMA,
     llama.LLAMA2, llama.LLAMA3, pythia.PYTHIA, smollm.SMOLLM2, smollm.SMOLLM3, continued.QWEN3,
-    continued.GEMMA3, palm.PALM, glm.GLM, t5.T5, t5.T5_V1_1, t5.T5_LM, t5.T5_TASKS,
-    t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE, bart.BART_TRANSLATION, bart.MBART,
-    transformer.TRANSFORMER)}
+    continued.GEMMA3, continued.LLM2VEC, modernbert.ETTIN_DECODER, palm.PALM, glm.GLM, t5.T5,
+    t5.T5_V1_1, t5.T5_LM, t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE,
+    bart.BART_TRANSLATION, bart.MBART, transformer.TRANSFORMER)}
 COMMON_HELP = """\
 Every recipe has four scales: --scale=paper (the default), --scale=gpu --hours=8 (batch, memory and
 steps for the GPUs here and for that time), --scale=laptop (minutes on 2 CPU cores; 40 minutes for
@@ -75,16 +75,19 @@ pod, run the command on every worker with --hosts.distributed=True (see scripts/
 class Recipe:
   """A recipe: a size of a family.
 
-  Called with a scale, it returns the configuration of the run. At the scale of the paper, that has
+  Called with a scale, and the folder that the run starts from, it returns the configuration of the
+  run. At the scale of the paper, that has
   the mesh of the size on its pod, adapted to the devices that are present.
   """
 
   family: str
   size: str
 
-  def __call__(self, scale: PretrainScale = 'paper') -> PretrainRun:
+  def __call__(self, scale: PretrainScale = 'paper', start: str = '') -> PretrainRun:
     row = self.row
     run = apply_scale(FAMILIES[self.family].make_run(row), scale)
+    if start and self.family == 'llm2vec':
+      run = continued.start_from_decoder(run, start)
     if scale == 'laptop' and row.laptop_vocab:
       return validation.with_paths(run, {'model.vocab': row.laptop_vocab})
     if scale not in ('paper', 'gpu') or row.mesh == run.mesh:

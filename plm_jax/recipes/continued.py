@@ -1,13 +1,22 @@
-"""Continued pre-training of models whose own training is not published: Qwen3 and Gemma 3."""
+"""Continued pre-training: Qwen3 and Gemma 3, whose own training is not published, and LLM2Vec."""
+import dataclasses
 import functools
 
+from plm_jax import validation
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config.run import DataConfig, PretrainRun
+from plm_jax.errors import ConfigError
+from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.models import gemma3, qwen3
+from plm_jax.models import llama as llamas
 from plm_jax.objectives.clm import CausalLM
+from plm_jax.objectives.mntp import MaskedNextToken
 from plm_jax.optim.optimizers import AdamW
+from plm_jax.optim.tuning import TuningConfig
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes import llama
 from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.recipes.sentence_vectors import LLM2VEC_ADAPTER
 
 QWEN3_DESCRIPTION = """\
 Continued pre-training of Qwen3 (Yang et al. 2025, arXiv:2505.09388).
@@ -84,3 +93,71 @@ GEMMA3_SIZES = {
 GEMMA3 = RecipeFamily(
     'gemma3', GEMMA3_DESCRIPTION, GEMMA3_SIZES,
     functools.partial(make_run, 'gemma3_text', llama.TEXT))
+
+
+LLM2VEC_DESCRIPTION = """\
+LLM2Vec's first step, masked next-token prediction (BehnamGhader et al. 2024, arXiv:2404.05961).
+
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=llm2vec \\
+        --tokenizer=princeton-nlp/Sheared-LLaMA-1.3B
+    python -m plm_jax train llm2vec --warm-start=princeton-nlp/Sheared-LLaMA-1.3B \\
+        --data.path=gs://BUCKET/records                                   # 8 TPU v5e chips
+    python -m plm_jax train llm2vec --warm-start=RUN --scale=laptop       # 2 CPU cores: 7 minutes
+    python -m plm_jax train llm2vec --scale=test                          # seconds
+
+A decoder becomes an encoder: its attention is made bidirectional (--model.causal=False), and it
+learns to predict masked tokens from the positions before them. The model is that of --warm-start, a
+decoder of any family: a RUN, such as that of `qwen3_0b6 --scale=laptop`, or a checkpoint. Without
+it, a Sheared-LLaMA is trained from scratch. The second step is SimCSE, on text with one sentence
+per line:
+
+    python -m plm_jax finetune --task=llm2vec --init=RUN --train=sentences.txt --dev=stsb_dev.tsv
+
+Settings are those of train_configs/mntp/Sheared-Llama.json in McGill-NLP/llm2vec@312adcfb (lines 3
+to 20): 1,000 updates on Wikitext-103, 32 sequences of 512 tokens, 20% masked (80% by `_`, 10% by a
+random token), LoRA of rank 16. LoRA has alpha 32 and a dropout of 0.05 on all projections
+(experiments/run_mntp.py, lines 102 to 110 and 711 to 716), and `_` is the mask token of decoders
+(line 676). AdamW with peak 5e-5, without warmup and weight decay, has the defaults of transformers'
+Trainer; its learning rate falls by 4% in 1,000 updates and is constant here. The files of LLaMA 2
+and 3 have the same values, that of Mistral masks 80%, all by `_`.
+
+Differences: documents in one sequence do not attend to each other, the number of masked tokens of
+a sequence is not random, and nothing but the text is read (no special token but the start).
+"""
+# Parameters of princeton-nlp/Sheared-LLaMA-1.3B: transformers' LlamaForCausalLM.
+LLM2VEC_SIZES = {
+    '1b3': RecipeSize(
+        name='llm2vec', model=llamas.sheared_llama_1_3b, parameters=1_345_423_360, peak=5e-5,
+        steps=1000, length=512, batch=32, remat='dots', pod='v5e:2x4')}
+
+
+def make_llm2vec_run(row: RecipeSize) -> PretrainRun:
+  """Build the published run of a size."""
+  model = dataclasses.replace(
+      row.make_model(dropout=0.0, attention_dropout=0.0), causal=False)
+  optim = AdamW(
+      peak=row.peak, warmup=0, schedule='constant', eps=1e-8, bias_correction=True,
+      weight_decay=0.0)
+  objective = MaskedNextToken(
+      causal=0.0, mask_rate=0.2, final_mask_rate=None, lengths=(1.0,), mask_token='_')
+  return PretrainRun(
+      row.name, family='llama', objective=objective, optim=optim, model=model,
+      data=DataConfig(prepare=llama.TEXT, assembly='packed'),
+      tuning=TuningConfig(adapter=LLM2VEC_ADAPTER), train=row.make_train_config())
+
+
+def start_from_decoder(run: PretrainRun, folder: str) -> PretrainRun:
+  """Return a run of LLM2Vec with the model in a folder, with bidirectional attention.
+
+  Raises:
+    ConfigError: the folder has no decoder.
+  """
+  family, model = read_model_config(folder)
+  if not isinstance(model, DecoderConfig) or model.kind != 'decoder':
+    raise ConfigError(f'{folder} is a {family}: LLM2Vec starts from a decoder, such as a LLaMA')
+  kept = {path: validation.get_field(run.model, path) for path in ('block.dtype', 'stack.remat')}
+  return dataclasses.replace(
+      run, family=family, model=validation.with_paths(model, {**kept, 'causal': False}))
+
+
+LLM2VEC = RecipeFamily('llm2vec', LLM2VEC_DESCRIPTION, LLM2VEC_SIZES, make_llm2vec_run)

@@ -18,6 +18,7 @@ import difflib
 from typing import Any, NamedTuple
 
 from plm_jax import conversion, validation
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config.run import ConfigError, FinetuneRun, Phase, Scale, TrainConfig
 from plm_jax.conversion import sentence_transformers
 from plm_jax.layers.pooling import VectorConfig
@@ -139,6 +140,8 @@ def recipe(
     on_error = 'skip'
   if model.kind == 'recurrent':  # its vocabulary is that of the data, and it is not trained
     tokenizer, tuning = '', TuningConfig(top=0)
+  if name == 'llm2vec':
+    tuning = TuningConfig(adapter=sentence_vectors.LLM2VEC_ADAPTER)
   data = LabeledConfig(
       train=train, dev=dev, columns=known.columns, epochs=epochs, warmup=warmup_share,
       least_steps=values.get('least_steps', 0), evaluations=values.get('evaluations', 1.0),
@@ -230,6 +233,9 @@ def build_model_and_task(
     return model, kind.recurrent.from_spec(known, **fields, reader=reader)
   if known.kind == 'embedding':  # losses are published with their task
     learned = sentence_vectors.make_task(task, start.family, model.block.width)
+    if task == 'llm2vec' and isinstance(model, DecoderConfig):
+      # simcse_dropout of train_configs/simcse/Sheared-Llama.json, which is of attention.
+      model = validation.with_paths(model, {'causal': False, 'block.attention.dropout': 0.3})
     if isinstance(learned, LateInteractionTask):
       return model, dataclasses.replace(learned, vector=start.late or learned.vector)
     if start.pooling and task not in TASKS and not learned.is_sparse:

@@ -1,4 +1,4 @@
-"""MosaicBERT and the encoders that follow it: ModernBERT, Ettin, mmBERT."""
+"""MosaicBERT and the encoders that follow it: ModernBERT, Ettin with its decoders, mmBERT."""
 from collections.abc import Callable
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ from plm_jax import validation
 from plm_jax.config.run import DataConfig, Phase, PretrainRun, TrainConfig
 from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert, mosaicbert
+from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.mlm import MaskedLM
 from plm_jax.objectives.row_builders import FullSentences, Single
 from plm_jax.optim.optimizers import AdamW, StableAdamW
@@ -252,6 +253,21 @@ is 50 billion tokens (1b: 16.7). The learning rate falls from half of the peak t
         --model.block.attention.position.whole.theta=160000 \\
         --model.block.attention.position.band.theta=160000
 
+A decoder becomes an encoder (cross-objective training) in 50 billion tokens of masked LM more (1b:
+16.7 billion, with a warmup of 1 and a decay of 3.3). DECODER is a run of `ettin_decoder_150m`,
+after its other parts. The learning rate warms up over 3 billion tokens to half of the peak, and
+falls along a line to 2% of that over the last 10 billion; 15% of the tokens are masked
+(pretraining/configs/cross-train/base/decoder_base.yaml, lines 4 to 6, 55, 56 and 87 to 107). The
+head is taken over with the backbone:
+
+    python -m plm_jax train ettin_150m --warm-start=DECODER --output=ENCODER \\
+        --train.phases.0.steps=1356 --train.phases.0.length=7999 --train.phases.0.batch=4608 \\
+        --optim.schedule=trapezoid --optim.warmup=3000000000 --optim.cooldown=10000000000 \\
+        --optim.peak=4e-4 --optim.weight-decay=0.025 --optim.floor=0.02 \\
+        --objective.mask-rate=0.15 \\
+        --model.block.attention.position.whole.theta=160000 \\
+        --model.block.attention.position.band.theta=160000
+
 Difference: tokens are counted as full sequences. The released runs do not count padding and take
 more updates. The text is open, in the order in which it was read (jhu-clsp/ettin-data-order).
 
@@ -281,6 +297,56 @@ ETTIN_SIZES = {
 
 ETTIN = RecipeFamily(
     'ettin', ETTIN_DESCRIPTION, ETTIN_SIZES, functools.partial(make_encoder_run, packed=False))
+
+
+ETTIN_DECODER_DESCRIPTION = """\
+Ettin's decoders, as published (Weller et al. 2025).
+
+    python -m plm_jax prepare TEXT gs://BUCKET/records --for=ettin_decoder_150m
+    python -m plm_jax train ettin_decoder_150m --data.path=gs://BUCKET/records  # 64 TPU v5e chips
+    python -m plm_jax train ettin_decoder_17m --scale=laptop            # 2 CPU cores: 40 minutes
+    python -m plm_jax train ettin_decoder_17m --scale=test              # seconds
+
+The same layers, text and settings as Ettin's encoders (`ettin`), with causal attention and the next
+token as the target: pretraining/configs/standard/SIZE/decoder_SIZE.yaml of
+JHU-CLSP/ettin-encoder-vs-decoder differs from encoder_SIZE.yaml in nothing else. The second and the
+third part have the commands of `ettin`, without the mask rate.
+
+An encoder becomes a decoder (cross-objective training) in 50 billion tokens more, with the settings
+by which a decoder becomes an encoder (pretraining/configs/cross-train/base/encoder_base.yaml, lines
+4 to 6, 55, 56, 65 and 92 to 112). ENCODER is a run of `ettin_150m`, after its other parts:
+
+    python -m plm_jax train ettin_decoder_150m --warm-start=ENCODER --output=DECODER \\
+        --train.phases.0.steps=1356 --train.phases.0.length=7999 --train.phases.0.batch=4608 \\
+        --optim.schedule=trapezoid --optim.warmup=3000000000 --optim.cooldown=10000000000 \\
+        --optim.peak=4e-4 --optim.weight-decay=0.025 --optim.floor=0.02 \\
+        --model.block.attention.position.whole.theta=160000 \\
+        --model.block.attention.position.band.theta=160000
+
+Differences: those of `ettin`; and sequences are packed documents that do not attend to each other,
+where the released ones are padded. The other sizes have the same layers as the encoders
+(plm_jax/models/modernbert.py), and no recipe.
+
+Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file
+of plain text is one document; --data.prepare.documents=blank-lines divides it.
+"""
+
+
+def make_ettin_decoder_run(row: ModernBERTSize) -> PretrainRun:
+  """Build the published run of a size: the encoder's with another model and objective."""
+  run = make_encoder_run(row)
+  return dataclasses.replace(
+      run, family='modernbert-decoder', objective=CausalLM(),
+      data=dataclasses.replace(run.data, assembly='packed'))
+
+
+ETTIN_DECODER_SIZES = {
+    '17m': dataclasses.replace(ETTIN_SIZES['17m'], model=modernbert.ettin_decoder_17m),
+    '150m': dataclasses.replace(ETTIN_SIZES['150m'], model=modernbert.ettin_decoder_150m)}
+
+
+ETTIN_DECODER = RecipeFamily(
+    'ettin_decoder', ETTIN_DECODER_DESCRIPTION, ETTIN_DECODER_SIZES, make_ettin_decoder_run)
 
 
 MMBERT_DESCRIPTION = """\

@@ -5,6 +5,7 @@ import math
 from typing import Any, TypeVar
 
 from plm_jax import validation
+from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config.run import (
   Phase,
   PretrainRun,
@@ -57,11 +58,14 @@ def make_laptop_run(paper: PretrainRun) -> PretrainRun:
   # Size of the model, steps and learning rate, by objective.
   text = dataclasses.replace(paper.data.prepare, sample=10_000_000)
   task = getattr(paper.objective, 'task', paper.objective)  # of a student
-  if isinstance(task, CausalLM):
+  is_bidirectional = isinstance(paper.model, DecoderConfig) and not paper.model.causal
+  if isinstance(task, CausalLM) or is_bidirectional:
     # Large enough to predict a text better than a compressor that has all of the training text at
     # hand.
     small = resize_run(paper, layers=4, width=256, heads=4, vocab=4096, max_length=256)
     optim, phase = dict(peak=2e-3, warmup=200, b2=0.98), Phase(6000, 256, 8)
+    if is_bidirectional:  # it starts from a trained decoder
+      phase = Phase(1000, 256, 8)
     init_std = 0.04
   elif isinstance(paper.objective, SequenceToSequence):
     # Little of a sequence is predicted: many sequences, of a small model.

@@ -1,9 +1,11 @@
-"""Sentence embeddings, as published: SBERT on NLI and STS, SimCSE, and ColBERT's token vectors.
+"""Sentence embeddings, as published: SBERT on NLI and STS, SimCSE, LLM2Vec, and ColBERT's token
+vectors.
 
 SPLADE (sparse vectors) has no data here: it learns as the kind `embedding` does, from your own.
 
     python -m plm_jax finetune --task=sbert_nli --init=FOLDER
     python -m plm_jax finetune --task=simcse --init=FOLDER --train=sentences.txt --dev=stsb_dev.tsv
+    python -m plm_jax finetune --task=llm2vec --init=RUN --train=sentences.txt --dev=stsb_dev.tsv
     python -m plm_jax finetune --task=embedding --loss=in_batch --init=FOLDER \\
         --train=pairs.jsonl --dev=stsb_dev.tsv
     python -m plm_jax finetune --task=colbert --init=FOLDER --train=triples.jsonl --dev=pairs.jsonl
@@ -13,6 +15,7 @@ import dataclasses
 
 from plm_jax.layers.pooling import VectorConfig
 from plm_jax.layers.splade import SpladeConfig
+from plm_jax.optim.adapters import AdapterConfig
 from plm_jax.tasks.embedding_losses import (
   CosineRegression,
   InBatch,
@@ -34,15 +37,23 @@ TASKS: Mapping[str, EmbeddingTask] = {
         vector_loss=InBatch(), vector=dataclasses.replace(SIMCSE, dense_used='always'),
         entailment='entailment', contradiction='contradiction'),
     # Formal et al. 2021b; regularizers of naver/splade 8dcd33a, conf/config_splade++_max.yaml.
+    # BehnamGhader et al. 2024: SimCSE with bidirectional attention and mean pooling.
+    'llm2vec': EmbeddingTask(vector_loss=InBatch()),
     'splade': EmbeddingTask(vector=SpladeConfig(), vector_loss=InBatchProducts()),
     'colbert': LateInteractionTask(),
     'colbertv2': LateInteractionTask(vector_loss=ScoreDistributionInBatch())}
+LLM2VEC_ADAPTER = AdapterConfig(
+    'lora', rank=16, alpha=32.0, dropout=0.05,
+    targets=('query', 'key', 'value', 'out', 'up', 'gate', 'down'))
+"""of both steps of LLM2Vec (lines 51 to 77 and 357 to 364 of run_simcse.py, 102 to 120 and 711 to
+716 of run_mntp.py, experiments of McGill-NLP/llm2vec@312adcfb)"""
 KIND_OF = {'splade': 'embedding'}
 """tasks without data -> their kind, whose data and hyperparameters they have"""
 # Default training data at the scales below the paper's.
 BUILTIN_SOURCES = {
     'sbert_nli': 'embedded:similarity', 'sbert_sts': 'embedded:similarity',
-    'simcse': 'embedded:sentences', 'simcse_nli': 'embedded:similarity'}
+    'simcse': 'embedded:sentences', 'simcse_nli': 'embedded:similarity',
+    'llm2vec': 'embedded:sentences'}
 
 
 def make_task(name: str, family: str, width: int) -> EmbeddingTask:

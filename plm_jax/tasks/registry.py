@@ -193,6 +193,7 @@ VECTORS = {
                           dev_sources=STS_DEV),
     'sbert_sts': TaskSpec('embedding', measures=('spearman',), data=('tfds:glue/stsb',)),
     'simcse': TaskSpec('embedding', measures=('spearman',), dev_sources=STS_DEV),
+    'llm2vec': TaskSpec('embedding', measures=('spearman',), dev_sources=STS_DEV),
     'simcse_nli': TaskSpec('embedding', Columns(label=LABEL), RELATIONS, ('spearman',), data=SNLI,
                            dev_sources=STS_DEV),
     'colbert': TaskSpec('embedding', measures=RETRIEVAL_METRICS),

@@ -5,14 +5,18 @@ import math
 from flax.linen import unbox
 import jax
 import pytest
+import small_decoders
 
-from plm_jax import recipes
+from plm_jax import conversion, recipes, validation
 from plm_jax.cli.run import parse
+from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import count_parameters
+from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.denoising import SentencePermutation, WordMasking
 from plm_jax.objectives.masking import Smoothed, Windowed
 from plm_jax.objectives.row_builders import Consecutive, FullSentences, Single
 from plm_jax.optim.optimizers import make_schedule
+from plm_jax.recipes import finetune
 from plm_jax.training.learner import make_learner, placeholder_vocab
 
 # Of a recipe: parameters, millions of them as the paper rounds them (0: it names none), peak, rows,
@@ -187,6 +191,11 @@ PAPERS = {
     'llama3_70b': (70_553_706_496, 70_600, 1.5e-4, 2048, 8192),
     'llama3_405b': (405_853_388_800, 405_000, 8e-5, 2048, 8192),
     # EleutherAI/pythia, README.md and models/*/pythia-*.yml; GPTNeoXForCausalLM.
+    # Parameters of transformers' ModernBertDecoderForCausalLM, which are those of the encoders.
+    'ettin_decoder_17m': (16_913_600, 17, 3e-3, 4608, 1024),
+    'ettin_decoder_150m': (149_655_232, 150, 8e-4, 4608, 1024),
+    # McGill-NLP/llm2vec, train_configs/mntp/Sheared-Llama.json; the peak is transformers' default.
+    'llm2vec': (1_345_423_360, 1300, 5e-5, 32, 512),
     'pythia_14m': (14_067_712, 14, 1e-3, 1024, 2048),
     'pythia_160m': (162_322_944, 160, 6e-4, 1024, 2048),
     'pythia_410m': (405_334_016, 410, 3e-4, 1024, 2048),
@@ -455,20 +464,63 @@ def test_ettins_batches_are_constant_and_not_packed():
 
 
 def test_ettins_printed_commands():
-  """de_decay and prolong_decay of the same files: the commands in the description."""
-  text = (recipes.FAMILIES['ettin'].description or '').replace('\\\n', ' ').splitlines()
-  commands = [line.split('ettin_150m ')[1].split()
+  """de_decay and prolong_decay of the same files, and cross-train: the commands in the
+  descriptions."""
+  found = []
+  for family in 'ettin', 'ettin_decoder':
+    text = (recipes.FAMILIES[family].description or '').replace('\\\n', ' ').splitlines()
+    found += [parse(recipes.find_recipe(f'{family}_150m'), line.split(f'{family}_150m ')[1].split())
               for line in text if '--train.phases.0.length=7999' in line]
-  second, third = (parse(recipes.find_recipe('ettin_150m'), command) for command in commands)
-  for config, steps, peak, floor, rate in ((second, 6782, 8e-4, 0.5, 0.3),
-                                           (third, 1356, 4e-4, 0.04, 0.15)):
+  second, third, *crossed = found
+  for config, steps, peak, floor, warmup in (
+      (second, 6782, 8e-4, 0.5, 0), (third, 1356, 4e-4, 0.04, 0),
+      *((config, 1356, 4e-4, 0.02, 3e9) for config in crossed)):
     phase, = config.train.phases
-    assert (phase.steps, phase.length, phase.batch,
-            config.objective.mask_rate) == (steps, 7999, 4608, rate)
-    assert (config.optim.peak, config.optim.floor, config.optim.warmup) == (peak, floor, 0)
+    assert (phase.steps, phase.length, phase.batch) == (steps, 7999, 4608)
+    assert (config.optim.peak, config.optim.floor, config.optim.warmup) == (peak, floor, warmup)
     assert config.optim.peak * config.optim.weight_decay == pytest.approx(1e-5)
     position = config.model.block.attention.position
     assert (position.whole.theta, position.band.theta) == (160_000, 160_000)
+  rates = [config.objective.mask_rate for config in (second, third, crossed[0])]
+  assert rates == [0.3, 0.15, 0.15] and isinstance(crossed[1].objective, CausalLM)
+  for config in crossed:  # 50 billion tokens, the last 10 of which decay along a line
+    assert (config.optim.schedule, config.optim.cooldown) == ('trapezoid', 10e9)
+    (steps, tokens), = config.train.steps_and_tokens
+    assert steps * tokens == pytest.approx(50e9, rel=1e-3)
+
+
+def test_llm2vec():
+  """McGill-NLP/llm2vec@312adcfb, train_configs of Sheared-LLaMA for mntp and simcse."""
+  config = recipes.find_recipe('llm2vec')()
+  objective, optim = config.objective, config.optim
+  assert not config.model.causal and objective.terms == {'mntp': 1.0}
+  assert (objective.mask_rate, objective.final_mask_rate, objective.lengths,
+          objective.mask_token) == (0.2, None, (1.0,), '_')
+  assert (config.train.steps, optim.schedule, optim.warmup, optim.weight_decay) == (
+      1000, 'constant', 0, 0)
+  adapter = config.tuning.adapter
+  assert (adapter.kind, adapter.rank, adapter.alpha, adapter.dropout) == ('lora', 16, 32, 0.05)
+  assert len(adapter.targets) == 7
+  decoder = finetune.InitialModel('run', 'llama', recipes.find_recipe('llama_7b')().model)
+  second = finetune.recipe('llm2vec', decoder, train=('sentences.txt',), dev=('dev.tsv',))
+  phase, = second.train.phases
+  assert (phase.steps, phase.length, phase.batch, second.optim.peak) == (1000, 128, 128, 3e-5)
+  assert (second.optim.schedule, second.tuning.adapter) == ('constant', adapter)
+  assert (second.model.causal, second.model.block.attention.dropout) == (False, 0.3)
+  assert second.objective.vector.pooling == ('mean',)
+  assert second.objective.vector_loss.temperature == pytest.approx(1 / 20)
+
+
+def test_llm2vec_has_the_model_that_it_starts_from():
+  folder = small_decoders.GOLDEN / 'qwen3' / 'generate'
+  model = conversion.load(folder).config
+  config = parse(recipes.find_recipe('llm2vec'), ['--scale=test', f'--warm-start={folder}'])
+  assert config.family == 'qwen3'
+  assert config.model == validation.with_paths(
+      model, {'causal': False, 'stack.remat': config.model.stack.remat})
+  other = small_decoders.GOLDEN / 'bert' / 'base_no_token_types'
+  with pytest.raises(ConfigError, match='is a bert: LLM2Vec starts from a decoder'):
+    parse(recipes.find_recipe('llm2vec'), [f'--warm-start={other}'])
 
 
 def test_runs_of_mmbert():
