@@ -73,19 +73,28 @@ def print_continuations(
   """Print texts with their prompts, streamed if asked for, and warn of texts without a stop."""
   continues = generate.continues_prompts(trained)
   ended = []  # reasons, one per text
+
+  def text_around(prompt):
+    if settings.hole:
+      before, _, after = prompt.partition(settings.hole)
+      return before, after
+    return prompt if continues else '', ''
+
   if stream:
     if len(prompts) * settings.number > 1:
       raise ConfigError('--stream prints one text: give one prompt, and no --number')
-    print(prompts[0] if continues else '', end='', flush=True)
+    before, after = text_around(prompts[0])
+    print(before, end='', flush=True)
     for delta in models.stream(trained, prompts[0], settings, seed):
       print(delta.text, end='', flush=True)
       ended = [delta.ended]
-    print()
+    print(after)
   else:
     every = models.generate(trained, prompts, settings, seed)
     for prompt, found in zip(prompts, every, strict=True):
       for continuation in found:
-        print(f'{prompt if continues else ""}{continuation.text}\n')
+        before, after = text_around(prompt)
+        print(f'{before}{continuation.text}{after}\n')
         ended.append(continuation.ended)
   without = len(ended) - ended.count('stop')
   if settings.stop and without:

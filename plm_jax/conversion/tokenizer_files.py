@@ -204,7 +204,6 @@ def write_byte_bpe(path: pathlib.Path, tokenizer: ByteBPE) -> None:
   none, as GPT-2's.
   """
   fast = add_special_tokens(tokenizer.assemble(), tokenizer)
-  fast.decoder = decoders.ByteLevel()
   vocab = tokenizer.vocab
   cls, sep = tokenizer.names.get('cls'), tokenizer.names.get('sep')
   start = tokenizer.names.get('bos')

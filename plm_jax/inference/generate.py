@@ -18,6 +18,7 @@ from plm_jax.inference.encoder_steps import EncoderSteps
 from plm_jax.inference.prompts import (
   Prompt,
   check_text_prompts,
+  encode_hole,
   encode_prompt,
   pad_rows,
   prompt_ids,
@@ -255,6 +256,11 @@ def prepare_prompts(trained: LoadedModel, prompts: Sequence[Prompt], config: Gen
   if max(config.forced_first, config.forced_last) >= model.vocab:
     raise ConfigError(f'forced_first and forced_last are ids below {model.vocab:,}, got '
                       f'{config.forced_first} and {config.forced_last}')
+  if config.hole:
+    if model.kind != 'decoder':
+      raise ConfigError(f'{name_field("hole")} is for decoders that fill in the middle, and this '
+                        'model is none: GLM and masked language models fill blanks (fill_mask)')
+    prompts = [encode_hole(tokenizer, prompt, config) for prompt in prompts]
   if model.kind == 'infilling':  # a GLM continues a text in a blank at its end
     whole = [prompt if isinstance(prompt, str) else tokenizer.decode(prompt_ids(tokenizer, prompt))
              for prompt in prompts]
@@ -316,14 +322,15 @@ def output_vocab(trained: LoadedModel, vocab: Vocab) -> OutputVocab:
   The generation settings of a checkpoint take precedence over the tokenizer.
   """
   stated = trained.generation
-  end = stated.end_ids or end_ids(vocab)
+  ends = stated.end_ids or end_ids(vocab)
+  end = (*ends, vocab.fim_end) if vocab.fim_end >= 0 else ends
   pad = max(vocab.pad, *end, 0)
   return OutputVocab(min(vocab.size, trained.model.vocab), end, pad, stated.suppressed_ids)
 
 
 def drop_text_options(config: GenerationConfig) -> GenerationConfig:
   """Reset the options that only the host reads, so that they do not cause another compilation."""
-  return dataclasses.replace(config, stop=(), start=True)
+  return dataclasses.replace(config, stop=(), start=True, hole='', hole_order='psm')
 
 
 def end_ids(vocab: Vocab) -> tuple[int, ...]:

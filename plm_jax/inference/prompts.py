@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 
 from plm_jax.checkpoints.checkpoint import CheckpointError
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, name_field
+from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.preparation.encode import encode_parts
+from plm_jax.preparation.fill_middle import TextPart, arrange
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.tokenizers.contract import Vocab, boundary_ids
 from plm_jax.validation import find_text_problem, short_repr
@@ -115,6 +118,24 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, start: bool) -> list[int
     raise ConfigError('the prompt is empty, and the tokenizer has no token that begins a text: '
                       'give a prompt')
   return first + ids if start or not ids else ids
+
+
+def encode_hole(tokenizer: Tokenizer, prompt: Prompt, config: GenerationConfig) -> list[int]:
+  """Encode the text around a hole, as in training (`preparation.fill_middle`).
+
+  Raises:
+    ConfigError: the tokenizer has no tokens for it, or the prompt has no hole, or several.
+  """
+  if not tokenizer.vocab.fills_middle:
+    raise ConfigError('the tokenizer has no tokens for filling in the middle: expected a model '
+                      f'that was trained with {name_field("data.prepare.fim_rate")}')
+  texts = prompt.split(config.hole) if isinstance(prompt, str) else []
+  if len(texts) != 2:
+    raise ConfigError(f'expected a text with one hole {short_repr(config.hole)} in it, got '
+                      f'{short_repr(prompt, 40)}')
+  before, after = texts
+  parts = arrange(TextPart(before), after, config.hole_order == 'spm', tokenizer.vocab)
+  return encode_parts(parts, tokenizer)[0].tolist()
 
 
 def pad_rows(

@@ -40,8 +40,8 @@ from plm_jax.loading.loaded_model import LoadedModel
 
 Order = Literal['random', 'confidence']
 LEFT_TO_RIGHT_OPTIONS = (
-    'min_new', 'beams', 'repetition_penalty', 'no_repeat_ngram', 'forced_first', 'forced_last',
-    'start', 'length_penalty', 'early_stopping')
+    'hole', 'min_new', 'beams', 'repetition_penalty', 'no_repeat_ngram', 'forced_first',
+    'forced_last', 'start', 'length_penalty', 'early_stopping')
 """options of generation from left to right, which unmasking does not have"""
 
 

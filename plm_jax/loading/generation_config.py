@@ -49,6 +49,7 @@ class GenerationConfig(ValidatedConfig):
       length_penalty='[-100, 100]', number='[1, 65536]', repetition_penalty='(0, inf)',
       forced_first='[-1, inf)', forced_last='[-1, inf)', steps='[0, 1048576]')
   counts_with = dict.fromkeys(('length_penalty', 'early_stopping'), ('beams', range(2, 4097)))
+  counts_with |= dict(hole_order=('hole', None))
 
   max_new: int = 64
   """Maximum number of new tokens."""
@@ -88,6 +89,12 @@ class GenerationConfig(ValidatedConfig):
   """Id of the token at the last position, --max-new (BART). -1: not forced."""
   stop: tuple[str, ...] = ()
   """Stop sequences: the text ends before the first occurrence of any of these strings."""
+  hole: str = ''
+  """Fill in the middle: mark of the hole in each prompt, such as <FILL>, which generated text
+  replaces. For decoders trained with --data.prepare.fim-rate, and released ones with such tokens.
+  """
+  hole_order: Literal['psm', 'spm'] = 'psm'
+  """Order of the text around the hole for the model. psm: prefix, suffix; spm: suffix, prefix."""
   start: bool = True
   """Prepend the start token to each prompt, as in training. transformers does not prepend one for
   GPT-2 and GPT-Neo, whose training sequences began anywhere in a text."""

@@ -139,7 +139,8 @@ def find_bounds(config: PrepareConfig, tokenizer: tokenizers.Tokenizer) -> Split
     return bounds
   documents = text_sources.read_documents(config.source, config.read_config)
   for unit in encode.batch_documents(documents):
-    encoded = encode.encode_documents(unit, tokenizer, config.sentence_rule, config.segmenter)
+    encoded = encode.encode_documents(
+        unit, tokenizer, config.sentence_rule, config.segmenter, config.holes)
     bounds = encode.update_bounds(bounds, encoded, config.min_sentences)
     if bounds.lowest >= 0:
       break
@@ -156,7 +157,8 @@ def encode_piece(job: PrepareJob, item: TextPiece | PartSummary
   if not parallel_stages.is_written(counts_path):
     tokenizer = load_job_tokenizer(job.pieces)
     unit = encode.encode_documents(
-        item.documents, tokenizer, job.config.sentence_rule, job.config.segmenter)
+        item.documents, tokenizer, job.config.sentence_rule, job.config.segmenter,
+        job.config.holes)
     counts = np.zeros((len(unit.hashes), len(SPLITS)), '<u4')
     documents = encode.iterate_documents(unit)
     for row, (text_hash, lengths, tokens, _) in zip(counts, documents, strict=True):

@@ -36,7 +36,7 @@ from plm_jax.preparation import (
 from plm_jax.preparation import journal as journal_lib
 from plm_jax.preparation.journal import PendingShard, PrepareJournal
 from plm_jax.preparation.parallel_stages import RunStages
-from plm_jax.preparation.prepare_config import PrepareConfig
+from plm_jax.preparation.prepare_config import PrepareConfig, TextConfig
 from plm_jax.progress import is_terminal
 from plm_jax.sources import lines, text_sources
 from plm_jax.sources.document_formats import Document
@@ -45,6 +45,7 @@ from plm_jax.sources.source_files import EXPECTED_SOURCE
 from plm_jax.storage import lock
 from plm_jax.storage.digests import digest_json
 from plm_jax.tokenizers import sentencepiece_training, wordpiece
+from plm_jax.tokenizers.contract import FIM_TOKENS
 
 
 def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[WindowRule] = (),
@@ -70,7 +71,7 @@ def prepare(config: PrepareConfig, folder: epath.PathLike, rules: Sequence[Windo
   folder = check_folder(folder, config.texts)
   # Now, not in a worker, because it may not be installed:
   word_segmentation.load_segmenter(config.segmenter)
-  tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
+  tokenizer = load_tokenizer(config)
   source = fingerprint(config, tokenizer)
   counted = ('examples', 'pairs') if config.has_pairs else ('document', 'sentences')
   rules = [rule for rule in rules if rule.assembly in counted]
@@ -156,8 +157,40 @@ def load_existing(folder: epath.Path, source: str) -> records.RecordsMeta | None
 
 def records_folder(config: PrepareConfig) -> epath.Path:
   """Return the default folder for the records of this configuration, below the cache folder."""
-  tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
+  tokenizer = load_tokenizer(config)
   return epath.Path(storage.cache_folder()) / 'records' / fingerprint(config, tokenizer)[:16]
+
+
+def load_tokenizer(config: TextConfig) -> tokenizers.Tokenizer | None:
+  """Load the tokenizer that the configuration names, with the special tokens that it needs.
+
+  Raises:
+    TokenizerError: it cannot be loaded, or gives other text back than it was given, which filling
+      in the middle needs.
+  """
+  tokenizer = tokenizers.load(config.tokenizer) if config.tokenizer else None
+  return tokenizer and add_fill_middle_tokens(config, tokenizer)
+
+
+def add_fill_middle_tokens(
+    config: TextConfig, tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+  """Add the special tokens for filling in the middle to a tokenizer, where they are needed.
+
+  Raises:
+    TokenizerError: they cannot be added, or the tokenizer changes texts.
+  """
+  if not config.holes:
+    return tokenizer
+  if not tokenizer.vocab.fills_middle:
+    tokenizer = tokenizers.add_special_tokens(tokenizer, list(FIM_TOKENS))
+  (ids, _), content = encode.encode_exactly(
+      [HARD_TEXT], np.array([True]), tokenizer), tokenizer.token_bytes
+  if b''.join(content[i] for i in ids) != HARD_TEXT.encode():
+    raise tokenizers.TokenizerError(
+        'the middle of texts is moved to their end, but this tokenizer does not keep all '
+        'characters of a text: expected byte-level BPE, bytes, or SentencePiece with bytes and '
+        f'without normalization. Without {name_field("fim_rate")}, it can be used')
+  return tokenizer
 
 
 def open_journal(
@@ -216,7 +249,7 @@ def write_records(
 
   encode_unit = functools.partial(
       encode.encode_documents, tokenizer=tokenizer, sentence_rule=config.sentence_rule,
-      segmenter=config.segmenter)
+      segmenter=config.segmenter, holes=config.holes)
   encoded = worker_pool.map_ordered(encode_unit, read_units(), workers)
   progress = tqdm.tqdm(
       total=total, unit='B', unit_scale=True, desc='prepare', disable=not is_terminal())
@@ -263,7 +296,7 @@ def read_splits(config: PrepareConfig, stats: lines.ReadStats
 def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   """Train a tokenizer on a fixed sample from the whole source. Raises TokenizerError."""
   if config.kind == 'bytes':
-    return tokenizers.ByteTokenizer()
+    return add_fill_middle_tokens(config, tokenizers.ByteTokenizer())
   start_time = time.monotonic()
   # jieba's words do not change the text, so it is not needed here.
   texts = sample_paragraphs(config)
@@ -274,6 +307,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   if config.exact and config.kind.startswith('sentencepiece'):  # its pieces have no line breaks
     texts = itertools.chain.from_iterable(text.split('\n') for text in texts)
   coverage = config.coverage or sentencepiece_training.COVERAGE
+  size = config.vocab - len(FIM_TOKENS) if config.holes else config.vocab
   if config.kind == 'wordpiece':
     accents = None if config.strip_accents else False
     normalization = tokenizers.BertNormalization(config.lowercase, accents)
@@ -282,7 +316,7 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
         texts, config.vocab, normalization, coverage, blanks=config.layout == 'glm')
   elif config.kind == 'byte-bpe':
     layout = 'gpt2' if config.layout == 'gpt2' else 'bert'
-    tokenizer = tokenizers.train_byte_bpe(texts, config.vocab, layout=layout)
+    tokenizer = tokenizers.train_byte_bpe(texts, size, layout=layout)
   elif config.kind == 'word-bpe':
     tokenizer = tokenizers.train_word_bpe(texts, config.vocab)
   elif config.kind in ('words', 'words-and-signs'):
@@ -297,8 +331,9 @@ def train_tokenizer(config: PrepareConfig) -> tokenizers.Tokenizer:
   else:
     algorithm = 'bpe' if config.kind == 'sentencepiece-bpe' else 'unigram'
     tokenizer = tokenizers.train_sentencepiece(
-        texts, config.vocab, algorithm, config.lowercase, coverage, layout=config.layout,
+        texts, size, algorithm, config.lowercase, coverage, layout=config.layout,
         sentinels=config.sentinels, strip_accents=config.strip_accents)
+  tokenizer = add_fill_middle_tokens(config, tokenizer)
   fewer = ''
   if tokenizer.vocab.size < config.vocab:
     fewer = f' (fewer than {config.vocab:,}, because the text is small)'
@@ -353,7 +388,8 @@ def fingerprint(config: PrepareConfig, tokenizer: tokenizers.Tokenizer | None) -
     settings['segmenter'] = word_segmentation.segmenter_identity(config.segmenter)
   # Options of later versions count only if they are not at their default.
   defaults = {'sentinels': 100, 'text_field': 'text', 'documents': 'auto', 'strip_accents': True,
-              'coverage': 0.0, 'encoding': 'utf-8'}
+              'coverage': 0.0, 'encoding': 'utf-8', 'fim_rate': 0.0, 'fim_spm_rate': 0.5,
+              'fim_context': 0, 'fim_seed': 0}
   for field, default in defaults.items():
     if settings[field] == default:
       del settings[field]
@@ -380,3 +416,4 @@ def check_fingerprint(folder: epath.Path, found: str, expected: str) -> None:
 ALL_CHARACTERS = 10 ** 12  # a sample of this size is all of any text
 MAX_EXPANSION = 25  # a compressed file has at most so many times the estimate of `text_sources`
 SAMPLE_PART = 10_000  # characters of a paragraph that are sampled together
+HARD_TEXT = '\n\n  x\r\n\t\u00e9e\u0301\u3000\u4e2d\ufb01\U0001f600 '  # a tokenizer must keep it

@@ -4,7 +4,8 @@ from typing import Literal, get_args
 
 from plm_jax import tokenizers
 from plm_jax.errors import name_field
-from plm_jax.preparation import encode, word_segmentation
+from plm_jax.preparation import encode, fill_middle, word_segmentation
+from plm_jax.preparation.fill_middle import FillMiddle
 from plm_jax.sources import charsets, document_formats, lines
 from plm_jax.sources.text_to_text_tasks import TASK_PREFIX
 from plm_jax.validation import ValidatedConfig, intervals
@@ -20,7 +21,8 @@ class TextConfig(ValidatedConfig):
 
   limits = intervals(
       sentinels='[1, 100000]', coverage='[0, 1]', sample='[1, 1e15]', heldout='[0, 1)',
-      shard_tokens='[1, inf)', workers='[0, 4096]')
+      shard_tokens='[1, inf)', workers='[0, 4096]', fim_rate='[0, 1]', fim_spm_rate='[0, 1]',
+      fim_context='[0, 16777216]')
   counts_with = dict.fromkeys(TOKENIZER_OPTIONS, ('tokenizer', ('',)))
 
   tokenizer: str = ''
@@ -74,6 +76,18 @@ class TextConfig(ValidatedConfig):
   document; files: each file is a document. auto, with sentences none: files. auto, with others:
   blank lines, if the first MiB of a file has any, and otherwise lines; if there are several files,
   a file of less than 1 MiB without blank lines is one document."""
+  fim_rate: float = 0.0
+  """Fill in the middle (FIM): share of the documents whose middle is moved to their end, between
+  special tokens; 0.5 to 0.9 in the paper. Decoders learn from it to fill a hole in a text
+  (generate --hole)."""
+  fim_spm_rate: float = 0.5
+  """Share of these documents in the order suffix, prefix, middle (SPM). The others have prefix,
+  suffix, middle (PSM)."""
+  fim_context: int = 0
+  """Context-level FIM: divide documents into texts of at most this many tokens first, which is the
+  sequence length of a run with --data.assembly=sentences. 0: a document is one text."""
+  fim_seed: int = 0
+  """Random seed of fill in the middle."""
   shard_tokens: int = 1 << 22
   """Number of tokens per shard."""
   workers: int = 0
@@ -87,6 +101,15 @@ class TextConfig(ValidatedConfig):
     if self.exact and self.segmenter != 'none':
       return (f'{option("sentences")}=none keeps the text as it is, and {option("segmenter")} '
               'divides it into words: give one of them')
+    if not self.holes and (self.fim_spm_rate, self.fim_context, self.fim_seed) != (0.5, 0, 0):
+      return (f'{option("fim_spm_rate")}, {option("fim_context")} and {option("fim_seed")} would '
+              f'change nothing: {option("fim_rate")} is 0')
+    if self.holes and not self.exact:
+      return (f'{option("fim_rate")} is for text that is kept as it is: give '
+              f'{option("sentences")}=none, or a recipe of a decoder')
+    if 0 < self.fim_context < 2 * fill_middle.CONTEXT_ROOM:
+      return (f'{option("fim_context")} is 0, or {2 * fill_middle.CONTEXT_ROOM} tokens or more, '
+              f'got {self.fim_context}')
     if self.tokenizer:  # the rest is about a tokenizer to train
       return None
     if self.kind == 'word-bpe' and not self.strip_accents:
@@ -100,6 +123,13 @@ class TextConfig(ValidatedConfig):
       return (f'{option("layout")} is {" or ".join(layouts)} with {option("kind")}={self.kind}, '
               f'got {self.layout}: it is the layout of other tokenizers')
     return None
+
+  @property
+  def holes(self) -> FillMiddle | None:
+    """How the middle of texts is moved to their end; None: it is not."""
+    if not self.fim_rate:
+      return None
+    return FillMiddle(self.fim_rate, self.fim_spm_rate, self.fim_context, self.fim_seed)
 
   @property
   def exact(self) -> bool:
@@ -162,6 +192,8 @@ class PrepareConfig(TextConfig):
     """Return the message for a held-out text that does not go with the other options."""
     if problem := heldout_problem(self.source, self.heldout_path, self.heldout):
       return f'{option("heldout_path")} {problem}'
+    if self.has_pairs and self.holes:
+      return f'{option("fim_rate")} is for text, not for examples of a task: {self.source}'
     return super().conflict(option)
 
   @property

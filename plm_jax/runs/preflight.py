@@ -23,6 +23,7 @@ from plm_jax.inference import fill_mask
 from plm_jax.loading.loaded_model import find_tokenizer, read_config
 from plm_jax.objectives import CARRY
 from plm_jax.objectives.row_builders import NextSentence, SentenceOrder
+from plm_jax.preparation.prepare import load_tokenizer
 from plm_jax.preparation.prepare_config import TOKENIZER_OPTIONS
 from plm_jax.recipes.scale_presets import count_flops
 from plm_jax.sharding import check_batch, make_mesh
@@ -75,7 +76,7 @@ def check_tokenizer_kind(config: PretrainRun, folder: epath.Path, tokenizer: Tok
   A run that names its own tokenizer accepts any kind, but not records of another tokenizer.
   """
   text, kind = config.data.prepare, tokenizer.kind.replace('_', '-')
-  if text.tokenizer and load(text.tokenizer).pieces != tokenizer.pieces:
+  if (named := load_tokenizer(text)) and named.pieces != tokenizer.pieces:
     raise ConfigError(f'{folder} holds records of another tokenizer than '
                       f'{name_field("data.prepare.tokenizer")}={text.tokenizer}: leave that option '
                       'out, or give the text itself')

@@ -19,13 +19,14 @@ from typing import Any, Literal
 from etils import epath
 import numpy as np
 import tokenizers
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from plm_jax import storage, unicode_words
 from plm_jax.errors import name_field, parse_errors_as
 from plm_jax.tokenizers import long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
+    FIM_NAMES,
     GLM_TOKENS,
     TokenizerError,
     Vocab,
@@ -51,7 +52,9 @@ SPECIAL_NAMES = {
     'unk': ('<unk>', '[UNK]', END_OF_TEXT),
     'bos': ('<s>', '[CLS]', END_OF_TEXT, '<|begin_of_text|>'),
     'eos': ('</s>', '[SEP]', END_OF_TEXT, '<|end_of_text|>'),
-    **{role: (name,) for name, role in GLM_TOKENS.items()}}
+    **{role: (name,) for name, role in GLM_TOKENS.items()},
+    **{role: tuple(name for name in FIM_NAMES if FIM_NAMES[name] == role)
+       for role in FIM_NAMES.values()}}
 SPECIAL_PATTERN = re.compile(r'<.*>|\[.*\]|_.*_', re.DOTALL)  # special tokens, which no merge makes
 MAX_UNMERGED = 16  # tokens without a merge that a vocabulary of any size may have
 # RoBERTa's vocabulary has four special tokens at the beginning and the mask at the end.
@@ -305,6 +308,7 @@ def assemble(
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, byte_level])
   else:
     tokenizer.pre_tokenizer = byte_level
+  tokenizer.decoder = decoders.ByteLevel()
   return tokenizer
 
 

@@ -23,6 +23,15 @@ CONFIG_FILE = 'tokenizer_config.json'
 # GLM's special tokens other than [MASK], in their order at the end of released vocabularies.
 GLM_TOKENS = {
     '<|startofpiece|>': 'sop', '<|endofpiece|>': 'eop', '[gMASK]': 'gmask', '[sMASK]': 'smask'}
+# Tokens for filling in the middle that are added to a tokenizer, and other names of the first three
+# in released ones: StarCoder's, Code Llama's and DeepSeek's.
+FIM_TOKENS = {'<|fim_prefix|>': 'fim_prefix', '<|fim_suffix|>': 'fim_suffix',
+              '<|fim_middle|>': 'fim_middle', '<|fim_end|>': 'fim_end'}
+FIM_NAMES = {
+    **FIM_TOKENS, '<fim_prefix>': 'fim_prefix', '<fim_suffix>': 'fim_suffix',
+    '<fim_middle>': 'fim_middle', '▁<PRE>': 'fim_prefix', '▁<SUF>': 'fim_suffix',
+    '▁<MID>': 'fim_middle', '▁<EOT>': 'fim_end', '<｜fim▁begin｜>': 'fim_prefix',
+    '<｜fim▁hole｜>': 'fim_suffix', '<｜fim▁end｜>': 'fim_middle'}
 
 
 SURROGATE = re.compile('[\ud800-\udfff]')
@@ -61,12 +70,21 @@ class Vocab:
   sentinel: int = -1  # the first sentinel of span corruption; the next ones have lower ids (T5)
   sentinels: int = 100  # number of sentinels, where `sentinel` exists
   language: int = -1  # the first language token of mBART's list; the others follow it
+  fim_prefix: int = -1  # before the text before a hole (fill in the middle)
+  fim_suffix: int = -1  # before the text after it
+  fim_middle: int = -1  # before the text that fills it
+  fim_end: int = -1  # after that
 
   @property
   def specials(self) -> tuple[int, ...]:
     """The special ids that exist, ascending."""
     roles = {f.name for f in dataclasses.fields(self)} - {'size', 'sentinels'}
     return tuple(sorted({getattr(self, role) for role in roles} - {-1}))
+
+  @property
+  def fills_middle(self) -> bool:
+    """Whether there are tokens for filling in the middle."""
+    return min(self.fim_prefix, self.fim_suffix, self.fim_middle) >= 0
 
 
 def add_encoder_roles(roles: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from plm_jax.tokenizers import byte_bpe, wordpiece
 from plm_jax.tokenizers.byte_bpe import ByteBPE
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
+    FIM_TOKENS,
     Tokenizer,
     TokenizerError,
     abbreviate,
@@ -445,6 +446,12 @@ def add_special_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
     return tokenizer
   if isinstance(tokenizer, WordPiece):
     return WordPiece(tokenizer.pieces + missing, tokenizer.text)
+  if isinstance(tokenizer, SentencePiece):
+    return tokenizer.add_special_tokens(missing)
+  if isinstance(tokenizer, ByteBPE) and FIM_TOKENS.keys() >= set(missing):  # it knows their roles
+    ids = {**tokenizer.ids, **{name: tokenizer.vocab.size + n for n, name in enumerate(missing)}}
+    return ByteBPE(ids, tokenizer.merges, tokenizer.prefix, tokenizer.split,
+                   tokenizer.ignore_merges, tokenizer.mask_lstrip)
   if not isinstance(tokenizer, ByteBPE | WordBPE | TokenizerJson):
     raise TokenizerError(f'the tokenizer lacks the tokens {abbreviate(missing)}, and none can be '
                          f'added to a tokenizer of the kind {tokenizer.kind}')

@@ -8,6 +8,7 @@ import numpy as np
 from plm_jax.errors import parse_errors_as
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
+    FIM_TOKENS,
     MAX_EXTRA_TOKENS,
     Tokenizer,
     TokenizerError,
@@ -28,7 +29,8 @@ class ByteTokenizer(Tokenizer):
   """Tokenizer of UTF-8 bytes: byte b has the id 3 + b, and <extra_id_0>, <extra_id_1>, ... follow.
 
   The sentinels of pre-training are the last bytes, from 0xFF downwards, the first of which no text
-  has: the paper found no need for ids of their own. No released model has seen <extra_id_0>.
+  has: the paper found no need for ids of their own. No released model has seen <extra_id_0>, so the
+  first of them mark the hole of a decoder that fills in the middle.
   """
 
   kind = 'bytes'
@@ -38,7 +40,9 @@ class ByteTokenizer(Tokenizer):
     """Build the tokenizer; extra: tokens after the bytes, 125 for a table of 384 rows."""
     self.extra = extra
     first = len(SPECIALS)
-    self.vocab = Vocab(first + 256 + extra, pad=0, eos=1, unk=2, sentinel=first + 255)
+    roles = FIM_TOKENS.values() if extra >= len(FIM_TOKENS) else ()
+    holes = {role: first + 256 + n for n, role in enumerate(roles)}
+    self.vocab = Vocab(first + 256 + extra, pad=0, eos=1, unk=2, sentinel=first + 255, **holes)
     byte_tokens = [chr(b) if 32 < b < 127 else f'<0x{b:02X}>' for b in range(256)]
     extra_tokens = [f'<extra_id_{number}>' for number in range(extra)]
     special_tokens = list(SPECIALS.values())

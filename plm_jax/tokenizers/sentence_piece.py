@@ -19,6 +19,7 @@ from plm_jax.errors import parse_errors_as
 from plm_jax.tokenizers.byte_bpe import learn_merges
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
+    FIM_NAMES,
     GLM_TOKENS,
     MAX_EXTRA_TOKENS,
     Tokenizer,
@@ -246,6 +247,21 @@ class SentencePiece(Tokenizer):
     trainer.vocab_size = len(proto.pieces)
     return SentencePiece(proto.SerializeToString(), self.text, len(self.sentinels))
 
+  def add_special_tokens(self, names: Sequence[str]) -> 'SentencePiece':
+    """Return a tokenizer with special tokens at the end of the model.
+
+    Raises:
+      TokenizerError: the tokenizer has tokens after those of the model, whose ids would change.
+    """
+    if self.vocab.size != self._processor.vocab_size():
+      raise TokenizerError('special tokens cannot be added to a SentencePiece model with tokens '
+                           f'of its own after the model, such as {self.pieces[-1]}')
+    proto = self._proto()
+    for name in names:
+      proto.pieces.add(piece=name, score=0, type=proto.SentencePiece.CONTROL)
+    proto.trainer_spec.vocab_size = len(proto.pieces)
+    return SentencePiece(proto.SerializeToString(), self.text)
+
   def unigram_model(self) -> tuple[list[str], list[float], bytes]:
     """Return the model's tokens, scores and precompiled character map, for other libraries.
 
@@ -294,7 +310,7 @@ class SentencePiece(Tokenizer):
     def find(*names: str) -> int:
       return next((ids[name] for name in names if name in ids), -1)
 
-    blanks = {role: find(name) for name, role in GLM_TOKENS.items()}
+    blanks = {role: ids[name] for name, role in (GLM_TOKENS | FIM_NAMES).items() if name in ids}
     sentinels = len([token for token in self.pieces if SENTINEL_TOKEN.match(token)])
     return Vocab(
         size=len(ids), pad=find('<pad>', '[PAD]'), unk=self._processor.unk_id(),

@@ -18,6 +18,7 @@ from plm_jax import unicode_words
 from plm_jax.tokenizers import byte_bpe, long_text
 from plm_jax.tokenizers.contract import (
     CONFIG_FILE,
+    FIM_NAMES,
     GLM_TOKENS,
     TokenizerError,
     Vocab,
@@ -174,7 +175,8 @@ class TokenizerJson(LibraryTokenizer):
                 'language': ids[FIRST_LANGUAGES[0]]}
     else:
       roles = add_encoder_roles(roles)
-    roles |= {role: ids[name] for name, role in GLM_TOKENS.items() if name in ids}
+    named = GLM_TOKENS | FIM_NAMES
+    roles |= {role: ids[name] for name, role in named.items() if name in ids}
     for name in ('<extra_id_0>', '▁<extra_id_0>'):
       if name in ids:
         first = last = ids[name]

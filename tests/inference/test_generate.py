@@ -1,6 +1,7 @@
 """Text in, text out: prompts of any lengths, stop sequences, streaming, and errors."""
 import dataclasses
 import io
+import re
 import sys
 import types
 
@@ -13,14 +14,21 @@ import tiny
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.checkpoints.checkpoint import CheckpointError
 from plm_jax.cli import commands as command
+from plm_jax.cli import generation
 from plm_jax.config.run import ConfigError
-from plm_jax.inference import generate
+from plm_jax.inference import generate, prompts
 from plm_jax.layers.heads import NextTokenHead
 from plm_jax.layers.stack import StackConfig
 from plm_jax.loading import loaded_model
-from plm_jax.loading.generation_config import GenerationConfig
+from plm_jax.loading.generation_config import GenerationConfig, GenerationDefaults
 from plm_jax.loading.loaded_model import LoadedModel
+from plm_jax.preparation.encode import encode_holes
+from plm_jax.preparation.fill_middle import FillMiddle
+from plm_jax.preparation.prepare import add_fill_middle_tokens
+from plm_jax.preparation.prepare_config import TextConfig
+from plm_jax.tokenizers import add_special_tokens, train_sentencepiece
 from plm_jax.tokenizers.byte_bpe import train_byte_bpe
+from plm_jax.tokenizers.contract import FIM_TOKENS
 
 DRAWN = GenerationConfig(24, temperature=1.0)
 PROMPTS = ['An array of numbers', 'né à 北京', '']
@@ -117,6 +125,63 @@ def test_a_prompt_begins_with_the_start_token(tokenizer):
   assert generate.encode_prompt(tokenizer, 'An', start=True) == [vocab.bos, *tokenizer.encode('An')]
   assert generate.encode_prompt(tokenizer, 'An', start=False) == tokenizer.encode('An')
   assert generate.encode_prompt(tokenizer, '', start=False) == [vocab.bos]
+
+
+@pytest.fixture(scope='module')
+def filling(trained, tokenizer):
+  """The model with tokens for filling in the middle."""
+  config = TextConfig(kind='byte-bpe', sentences='none', fim_rate=0.5)
+  return dataclasses.replace(trained, tokenizer=add_fill_middle_tokens(config, tokenizer))
+
+
+@pytest.mark.parametrize('order', ['psm', 'spm'])
+@pytest.mark.parametrize('kind', ['byte-bpe', 'sentencepiece'])
+def test_a_prompt_with_a_hole_is_a_training_text_up_to_its_middle(filling, kind, order):
+  tokenizer = filling.tokenizer
+  if kind == 'sentencepiece':
+    tokenizer = train_sentencepiece(['def f(x): return x', 'né à'] * 9, 300, 'bpe', layout='llama')
+    tokenizer = add_special_tokens(tokenizer, list(FIM_TOKENS))
+  document, holes = 'def f(x):\n  return  x', FillMiddle(1.0, float(order == 'spm'), seed=3)
+  ids, _, _ = encode_holes([document], np.array([False]), tokenizer, holes)
+  first, second, _ = holes.sample_cut(document)
+  assert 0 < first < second < len(document)
+  config = GenerationConfig(hole='<?>', hole_order=order)
+  found = prompts.encode_hole(
+      tokenizer, f'{document[:first]}<?>{document[second:]}', config)
+  assert ids[:len(found)].tolist() == found
+  middle = ids[len(found):-1].tolist()
+  content = tokenizer.token_bytes
+  assert b''.join(content[i] for i in middle).decode() == document[first:second]
+  # The text is the middle alone, with its spaces, although special tokens are before it.
+  assert generate.decode_continuation(
+      tokenizer, found, middle, config, False).text == document[first:second]
+
+
+def test_a_hole_is_filled_up_to_its_end(filling, capsys):
+  vocab, letter = filling.tokenizer.vocab, filling.tokenizer.encode('z')[0]
+  barred = tuple(i for i in range(vocab.size) if i not in (vocab.fim_end, letter))
+  filling = dataclasses.replace(filling, generation=GenerationDefaults(suppressed_ids=barred))
+  config = GenerationConfig(8, temperature=1.0, hole='<?>', number=6)
+  found, = generate.generate(filling, ['An <?> of\nnumbers'], config)
+  assert {'end'} <= {row.ended for row in found} <= {'end', 'length'}
+  for row in found:
+    assert row.text == 'z' * (len(row.tokens) - (row.ended == 'end'))
+  assert len({row.text for row in found}) > 1
+  generation.print_continuations(filling, ('An <?> of\nnumbers',), False, 0, config)
+  printed = capsys.readouterr().out
+  assert printed == ''.join(f'An {row.text} of\nnumbers\n\n' for row in found)
+  streamed = dataclasses.replace(config, number=1)
+  generation.print_continuations(filling, ('An <?> of\nnumbers',), True, 0, streamed)
+  assert re.fullmatch('An z* of\nnumbers\n', capsys.readouterr().out)
+
+
+def test_prompts_without_one_hole_are_refused(trained, filling):
+  config = GenerationConfig(4, hole='<?>')
+  with pytest.raises(ConfigError, match='no tokens for filling in the middle'):
+    generate.generate(trained, ['An <?>'], config)
+  for prompt in ('An', 'a <?> b <?>', [5, 6]):
+    with pytest.raises(ConfigError, match="expected a text with one hole '<\\?>'"):
+      generate.generate(filling, [prompt], config)
 
 
 @pytest.mark.parametrize('ids', [[-1], [5, 10**6], [5.0], [True], ['5'], b'\x05'], ids=repr)

@@ -12,7 +12,9 @@ HARD = ['The cat', ' two  spaces ', 'line\nbreak\tand tab', '中文', '😀 é',
 
 
 def test_ids():
-  assert ByteTokenizer().vocab == tokenizers.Vocab(384, pad=0, eos=1, unk=2, sentinel=258)
+  assert ByteTokenizer().vocab == tokenizers.Vocab(
+      384, pad=0, eos=1, unk=2, sentinel=258, fim_prefix=259, fim_suffix=260, fim_middle=261,
+      fim_end=262)
   assert ByteTokenizer().encode('Hé 中\n') == [75, 198, 172, 35, 231, 187, 176, 13]
   ids, lengths = ByteTokenizer().encode_flat(['é', '', 'a'])
   assert (ids.tolist(), lengths.tolist()) == ([198, 172, 100], [2, 0, 1])
