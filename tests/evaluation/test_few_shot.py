@@ -1,15 +1,22 @@
 import dataclasses
 import json
 import math
+import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_decoders
+import tiny
 
+from plm_jax import conversion, tokenizers
+from plm_jax.cli import evaluation
 from plm_jax.config.run import ConfigError
 from plm_jax.evaluation import few_shot
 from plm_jax.evaluation.few_shot import TASKS, FewShotExample
 from plm_jax.evaluation.scoring import ContinuationScore, Scorer
+from plm_jax.models import gemma3, gpt_neox, qwen3, smollm3
 from plm_jax.sources.labeled_files import LabeledRow, to_json_value
 from plm_jax.sources.lines import SourceError
 from plm_jax.tokenizers.contract import Vocab
@@ -265,3 +272,46 @@ def test_tfds(tmp_path):
   assert TASKS['qasc'].examples(f'tfds:{folder}:validation') == [
       FewShotExample('Question: What flies?\nAnswer:', ('stones', 'birds'), 1,
                      f'tfds:{folder}:validation[0]')]
+
+
+DECODERS = {
+    'qwen3': ('qwen3', qwen3.qwen3_0_6b), 'gemma3': ('gemma3_text', gemma3.gemma3_270m),
+    'smollm2': ('llama', smollm3.smollm2_135m), 'smollm3': ('smollm3', smollm3.smollm3_3b),
+    'pythia': ('gpt_neox', gpt_neox.pythia_14m)}
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_small_decoders_score_as_in_transformers(name, tmp_path, capsys):
+  """The command, on a folder with a random model, next to log-likelihoods by transformers."""
+  torch = pytest.importorskip('torch')
+  transformers = pytest.importorskip('transformers')
+  family, size = DECODERS[name]
+  rows = [{'question': f'What is {n} and {n}?', 'choices': [f'It is {n + n}.', f'né {n}!'],
+           'label': n % 2} for n in range(12)]
+  tokenizer = tokenizers.train_byte_bpe(
+      [f"{row['question']} {' '.join(row['choices'])}" for row in rows] * 3, 290, layout='gpt2')
+  config = small_decoders.shrink(size(), vocab=300, max_length=128)
+  params = jax.tree.map(
+      np.asarray, tiny.random_params(small_decoders.parameters(family, config)))
+  conversion.save(tmp_path / 'model', config, params, tokenizer, like=family)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'model').eval()
+  encode = transformers.AutoTokenizer.from_pretrained(tmp_path / 'model').encode
+
+  source = write(tmp_path / 'questions.jsonl', *rows)
+  evaluation.few_shot_command(
+      str(tmp_path / 'model'), 'piqa', str(tmp_path / 'predictions.jsonl'),
+      settings=few_shot.FewShotConfig(data=source, shots=2, limit=6))
+  assert 'piqa, 2 shots, 6 questions' in capsys.readouterr().out
+  lines = (tmp_path / 'predictions.jsonl').read_text().splitlines()
+  assert len(lines) == 6
+  for line in map(json.loads, lines):
+    for choice, logprob in zip(line['choices'], line['logprobs'], strict=True):
+      context = [tokenizer.vocab.bos, *encode(line['prompt'], add_special_tokens=False)]
+      answer = encode(f' {choice}', add_special_tokens=False)
+      with torch.no_grad():
+        logits = theirs(torch.tensor([context + answer])).logits[0, len(context) - 1:-1]
+      found = torch.log_softmax(logits.double(), -1)[range(len(answer)), answer].sum()
+      assert logprob == pytest.approx(float(found), abs=1e-4)
+      assert len(context) > max(config.windows, default=0)
