@@ -5,12 +5,13 @@ A text is cut at two characters, sampled uniformly, into prefix, middle and suff
     PSM  <PRE> prefix <SUF> suffix <MID> middle <EOT>
     SPM  <PRE> <SUF> suffix <MID> prefix middle <EOT>
 
-SPM is the second variant of the paper's appendix on its encoding: the form that PSM has where the
-prefix is empty. A cut may be inside a word, where a prompt may end, too. Each part is tokenized on
-its own, so this is done with the text, before training.
+SPM is the second variant of appendix D: the form that PSM has where the prefix is empty. A cut may
+be inside a word, where a prompt may end, too. Each part is tokenized on its own, so this is done
+with the text, before training.
 
 Document level: a whole document is cut. Context level (section 3.2): a document is divided into
-texts that fit into a sequence, and each of these is cut, so that no sequence has a part of one.
+texts that fit into a sequence, and each of these is cut, so that no sequence has a part of one. The
+paper divides after packing, and trims what the cuts make longer; here there is room for it.
 """
 from collections.abc import Iterator
 import dataclasses
