@@ -14,6 +14,7 @@ import numpy as np
 from plm_jax.errors import ConfigError
 from plm_jax.objectives import corruption
 from plm_jax.objectives.seq2seq import SequenceToSequence, append_token, build_pair_row
+from plm_jax.tokenizers.contract import delimiters
 from plm_jax.validation import ValidatedConfig, intervals
 
 SentinelMode = Literal['unique', 'single', 'none']
@@ -156,7 +157,7 @@ class PrefixLM(ValidatedConfig):
   2020, 3.3.1).
 
   The target's length is uniform, from one token to twice its mean or to all but one (Tay et al.
-  2023, section 3.1).
+  2023, section 3.1), or fixed (Zhang et al. 2025: half of the text).
   """
 
   limits = intervals(share='(0, 0.5]')
@@ -168,19 +169,27 @@ class PrefixLM(ValidatedConfig):
   nothing."""
   task_token: int = 0
   """Task token in front of the text: the n-th sentinel from the end (UL2). 0: none."""
+  fixed: bool = False
+  """Every target has the mean fraction of its text; False: the length is random."""
 
   def max_spans(self, size: int) -> int:
     """Return 1: the rest of the text."""
     return 1
 
   def longest(self, size, xp: Any = jnp):
-    """Compute the maximum number of tokens of the rest, twice their mean; xp: jnp or numpy."""
-    number = xp.round(xp.asarray(size, np.float32) * np.float32(2 * self.share))
+    """Compute the maximum number of tokens of the rest; xp: jnp or numpy."""
+    share = self.share if self.fixed else 2 * self.share
+    number = xp.round(xp.asarray(size, np.float32) * np.float32(share))
     return xp.clip(number, 1, size - 1).astype(np.int32)
 
   def text_length(self, length: int) -> int:
-    """Return `length` without the sentinel and the task token."""
-    return length - (self.sentinels != 'none') - (self.task_token > 0)
+    """Return the longest text whose inputs fit `length` tokens, without the end token if random."""
+    room = length - (self.sentinels != 'none') - (self.task_token > 0)
+    if not self.fixed:
+      return room
+    sizes = range(room - 1, 2 * room + 1)  # with the end token
+    return sizes[bisect.bisect_right(
+        sizes, room - 1, key=lambda size: size - int(self.longest(size, np))) - 1]
 
   def target_length(self, length: int) -> int:
     """Return the length of the longest target, with its sentinel if any, and the end token."""
@@ -189,7 +198,9 @@ class PrefixLM(ValidatedConfig):
 
   def split(self, key, tokens, size, sentinel):
     """Split a text into inputs and target as `SpanCorruption.split` does."""
-    number = jax.random.randint(key, (), 1, self.longest(jnp.maximum(size, 2)) + 1)
+    number = self.longest(jnp.maximum(size, 2))
+    if not self.fixed:
+      number = jax.random.randint(key, (), 1, number + 1)
     at = jnp.arange(tokens.shape[0])
     # Of one token nothing is left out.
     left_out = (at >= size - number) & (at < size) & (size > 1)
@@ -241,8 +252,9 @@ class MixtureOfDenoisers(SequenceToSequence):
 
   In a mixture each sequence has a random denoiser, which reads as much of the window as fills the
   sequence, from a random token on. Sentinels are the ids from the tokenizer's first one
-  downwards, in the order of the text. Both sides end with the end token, and the decoder starts
-  with padding, as released. Documents of a sequence are one text.
+  downwards, in the order of the text. Both sides end with the end token. The decoder starts with
+  padding, as released, or, without sentinels in the tokenizer, as `delimiters` tells. Documents of
+  a sequence are one text.
   """
 
   limits = intervals(sentinels='[1, inf)')
@@ -264,7 +276,13 @@ class MixtureOfDenoisers(SequenceToSequence):
 
   @property
   def special_tokens(self) -> tuple[str, ...]:
-    return 'pad', 'eos', 'sentinel'
+    return ('pad', 'eos', 'sentinel') if self.marking_denoisers else ('eos',)
+
+  @property
+  def marking_denoisers(self) -> list[Denoiser]:
+    """Denoisers with sentinels or a task token."""
+    return [one for one in self.denoisers
+            if one.task_token or getattr(one, 'sentinels', 'none') != 'none']
 
   def text_length(self, length: int) -> int:
     """Return the text tokens of a sequence.
@@ -296,12 +314,14 @@ class MixtureOfDenoisers(SequenceToSequence):
     """
     keys = corruption.example_keys(key, windows)
     length = self.row_length(windows['tokens'].shape[1])
-    spans = max(denoiser.max_spans(denoiser.text_length(length)) for denoiser in self.denoisers)
-    needed = spans + 1 + max(denoiser.task_token for denoiser in self.denoisers)
+    needed, marking = 0, self.marking_denoisers
+    if marking:
+      spans = max(denoiser.max_spans(denoiser.text_length(length)) for denoiser in marking)
+      needed = spans + 1 + max(denoiser.task_token for denoiser in marking)
     if needed > self.sentinels:
       raise ConfigError(
           f'rows of {length} tokens need {needed} sentinels, and there are {self.sentinels}')
-    if vocab.sentinels < self.sentinels:
+    if needed and vocab.sentinels < self.sentinels:
       raise ConfigError(f'the tokenizer has {vocab.sentinels} sentinels, and the objective expects '
                        f'{self.sentinels}')
     def build(key, tokens, segments):
@@ -333,8 +353,8 @@ class MixtureOfDenoisers(SequenceToSequence):
       inputs, count = jnp.concatenate([jnp.full(1, task_token), inputs]), count + 1
     count = jnp.where(size > 0, count, 0)
     return build_pair_row(
-        (inputs, count), targets, length, self.max_predictions(length), vocab.pad, (vocab.eos,),
-        vocab.pad)
+        (inputs, count), targets, length, self.max_predictions(length), delimiters(vocab)[2],
+        (vocab.eos,), max(vocab.pad, 0))
 
 
 def span_mask(breaks, text_breaks, number, text):

@@ -330,8 +330,10 @@ def delimiters(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int
   T5 and Marian, whose vocabularies have sentinels or no start token: the end token after the text;
   the decoder starts with padding.
   mBART, whose vocabulary has languages: the end token and the text's language after the text; the
-  decoder starts with the language of the target. Others as BART: start and end tokens around the
-  text; the decoder starts with the end token.
+  decoder starts with the language of the target. Vocabularies of decoders (Gemma, LLaMA), with
+  neither [CLS], [SEP] nor a mask: the end token after the text; the decoder starts with the start
+  token (T5Gemma). Others as BART: start and end tokens around the text; the decoder starts with the
+  end token.
 
   Args:
     vocab: the tokenizer's `Vocab`.
@@ -349,6 +351,8 @@ def delimiters(vocab, written: bool = False) -> tuple[tuple[int, ...], tuple[int
   starts = vocab.bos >= 0 or vocab.cls >= 0
   if vocab.sentinel >= 0 or (vocab.pad >= 0 and not starts):
     return (), (end,), vocab.pad
+  if vocab.bos >= 0 and max(vocab.cls, vocab.sep, vocab.mask) < 0:
+    return (), (end,), vocab.bos
   return (first,), (end,), end
 
 

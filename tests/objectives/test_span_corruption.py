@@ -217,3 +217,29 @@ def test_rows_of_the_paper_s_length():
   assert set(modes) == {1, 2, 3} and (batch['segments'].sum(1) <= 512).all()
   used = [1999 - row[row > 1842].min() + 1 for row in batch['tokens']]
   assert max(used) == 127 and batch['tokens'].shape == (16, 512)
+
+
+def test_a_fixed_prefix_is_half_of_the_text_without_sentinels():
+  """T5Gemma: a decoder's vocabulary, whose start token the decoder begins with."""
+  objective = MixtureOfDenoisers((PrefixLM(fixed=True),))
+  vocab = Vocab(size=60, pad=0, eos=1, bos=2)
+  assert objective.special_tokens == ('eos',)
+  assert (objective.text_length(9), objective.max_predictions(9)) == (16, 9)
+  assert [objective.row_length(objective.text_length(length)) for length in (8, 9, 64)] == [8, 9, 64]
+  windows = {'tokens': jnp.arange(16)[None].repeat(2, 0) + 10,
+             'segments': jnp.array([[1] * 16, [1] * 5 + [0] * 11]),
+             'index': jnp.arange(2), 'epoch': jnp.zeros(2, int), 'corpus': jnp.zeros(2, int)}
+  batch = jax.device_get(objective.corrupt(jax.random.key(0), windows, vocab))
+  assert batch['tokens'].tolist() == [[*range(10, 18), 1], [10, 11, 12, 1] + [0] * 5]
+  assert batch['labels'].tolist() == [[*range(18, 26), 1], [13, 14, 1] + [0] * 6]
+  assert batch['decoder_tokens'][0].tolist() == [2, *range(18, 26)]
+  assert batch['weights'].sum(1).tolist() == [9, 3]
+
+
+def test_fixed_targets_fill_the_decoder_whatever_their_share():
+  for share in (0.5, 0.25, 0.1):
+    denoiser = PrefixLM(share, 'unique', 1, fixed=True)
+    for length in (8, 33, 128):
+      size = denoiser.text_length(length)
+      kept = size - int(denoiser.longest(size, np))
+      assert kept + 3 <= length < kept + 5, 'sentinel, task token and end token are in the row'
