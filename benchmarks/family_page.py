@@ -32,8 +32,8 @@ KINDS = (
     ('spanbert', 'neobert', 'mosaicbert', 'jina-bert', 'crammedBERT', 'ltgbert', 'gptbert',
      'elmo'),
     ('openai-gpt', 'gpt2', 'gpt_neo', 'gpt_neox', 'gpt3', 'llama', 'qwen3', 'smollm3',
-     'gemma3_text', 'cohere', 'glm', 'modernbert-decoder'),
-    ('t5', 'mt5', 'umt5', 'bart', 'mbart', 'marian', 'cpt'))
+     'gemma2', 'gemma3_text', 'cohere', 'glm', 'modernbert-decoder'),
+    ('t5', 'mt5', 'umt5', 't5gemma', 'bart', 'mbart', 'marian', 'cpt'))
 """model_types in the order of the page: encoders, encoders with code of their own, decoders,
 encoder-decoders"""
 EXAMPLES = {
@@ -73,12 +73,14 @@ EXAMPLES = {
     'llama': ('meta-llama/Llama-2-7b-hf', 'meta-llama/Llama-3.2-1B', 'HuggingFaceTB/SmolLM2-135M'),
     'qwen3': ('Qwen/Qwen3-0.6B-Base', 'Qwen/Qwen3-1.7B-Base'),
     'smollm3': ('HuggingFaceTB/SmolLM3-3B-Base',),
+    'gemma2': ('google/gemma-2-2b', 'google/gemma-2-9b'),
     'gemma3_text': ('google/gemma-3-270m', 'google/gemma-3-1b-pt'),
     'modernbert-decoder': ('jhu-clsp/ettin-decoder-150m',),
     't5': ('google-t5/t5-small', 'google/t5-v1_1-base', 'google/flan-t5-base',
            'google/byt5-small'),
     'mt5': ('google/mt5-small',),
     'umt5': ('google/umt5-small',),
+    't5gemma': ('google/t5gemma-2b-2b-prefixlm', 'google/t5gemma-9b-2b-ul2'),
     'bart': ('facebook/bart-base', 'fnlp/bart-base-chinese'),
     'mbart': ('facebook/mbart-large-cc25', 'facebook/mbart-large-50')}
 """model_type -> names on the Hugging Face hub; the others are files of their authors' own"""

@@ -3,7 +3,7 @@ ModernBERT's decoders.
 
 A token attends to preceding tokens, or to those of no larger rank.
 """
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any, ClassVar, Literal
 
@@ -40,7 +40,7 @@ Cache = dict[str, Any]
 class DecoderConfig(ValidatedConfig):
   """Configuration of a decoder; `models` has the published ones."""
 
-  limits = intervals(vocab='[1, inf)')
+  limits = intervals(vocab='[1, inf)', logit_cap='(0, inf)')
 
   cls_last: ClassVar[bool] = True  # the last token of a row represents it
   padding: ClassVar[int] = -1  # positions do not depend on padding
@@ -72,6 +72,8 @@ class DecoderConfig(ValidatedConfig):
   causal: bool = True
   """A token attends only to itself and the tokens before it. False: bidirectional attention, a
   decoder as an encoder (LLM2Vec: BehnamGhader et al. 2024)."""
+  logit_cap: float | None = None
+  """Soft cap on output logits, cap * tanh(logits / cap) (Gemma 2: 30); None: no cap."""
   windows: tuple[int, ...] = ()
   """Sliding window of each layer, in tokens including the token itself, repeated over the layers;
   0: global attention (GPT-3 alternates). With bidirectional attention, in tokens on each side."""
@@ -105,12 +107,8 @@ class DecoderConfig(ValidatedConfig):
 
   def resize(
       self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'DecoderConfig':
-    """Make the same architecture in another size; windows scale with `max_length`.
-
-    A window has two tokens at least: with one, a token attends to nothing but itself.
-    """
-    windows = tuple(size and max(2, -(-size * max_length // self.max_length))
-                    for size in self.windows)
+    """Make the same architecture in another size; windows scale with `max_length`."""
+    windows = sliding_window.resize_windows(self.windows, self.max_length, max_length)
     return resize_config(
         self, block, layers, vocab, max_length, types=min(self.types, max_length), windows=windows,
         logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
@@ -198,7 +196,7 @@ class Decoder(nn.Module):
     states: RememberedStates = 'keys' if remember else ''
     if within:
       states = 'inside'
-    stack = Stack(cfg.block, cfg.stack, windows=make_windows(cfg), name='stack')
+    stack = Stack(cfg.block, cfg.stack, windows=make_windows(cfg.windows, cfg.causal), name='stack')
     x, remembered = stack(
         x, AttentionMask(mask, causal=cfg.causal and not reordered), place, row_ids=row_ids,
         past_positions=past_positions, inputs=layer_inputs(cfg, cache), distance=distance,
@@ -217,13 +215,14 @@ def sequential_places(batch, tokens):
   return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape[:2])
 
 
-def make_windows(cfg: DecoderConfig) -> tuple[SlidingWindow | None, ...]:
-  """Make the sliding windows of the layers; None: global attention."""
-  windows = []
-  for size in cfg.windows:
-    window = SlidingWindow(size - 1, 0) if cfg.causal else SlidingWindow(size, size)
-    windows.append(window if size else None)
-  return tuple(windows)
+def make_windows(sizes: Sequence[int], causal: bool = True) -> tuple[SlidingWindow | None, ...]:
+  """Make the sliding windows of layers; None: global attention.
+
+  sizes: of causal attention with the token itself, otherwise on each side; 0: global attention.
+  """
+  return tuple(
+      None if not size else SlidingWindow(size - 1, 0) if causal else SlidingWindow(size, size)
+      for size in sizes)
 
 
 def layer_inputs(cfg: DecoderConfig, cache: Cache | None = None) -> LayerInputs | None:

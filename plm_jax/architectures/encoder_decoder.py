@@ -1,4 +1,4 @@
-"""The encoder-decoder: the original Transformer, T5, BART.
+"""The encoder-decoder: the original Transformer, T5, BART, T5Gemma.
 
 A decoder attends to preceding tokens of its own row, and to the encoder's output by
 cross-attention.
@@ -16,6 +16,7 @@ import numpy as np
 from plm_jax import validation
 from plm_jax.architectures import Kind, Output, check_length, decoder, mlp_flops, resize_config
 from plm_jax.architectures.decoder import Cache
+from plm_jax.layers import sliding_window
 from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import BlockConfig, CrossAttentionInput
 from plm_jax.layers.dense import Dropout, with_logical_axes
@@ -30,7 +31,10 @@ from plm_jax.validation import ValidatedConfig, intervals
 class EncoderDecoderConfig(ValidatedConfig):
   """Configuration of an encoder-decoder; `models` has the published ones."""
 
-  limits = intervals(vocab='[1, inf)', decoder_heads='[1, inf)', decoder_mlp_dim='[1, inf)')
+  limits = intervals(
+      vocab='[1, inf)', logit_cap='(0, inf)', **dict.fromkeys(
+          ('decoder_width', 'decoder_heads', 'decoder_kv_heads', 'decoder_head_size',
+           'decoder_mlp_dim'), '[1, inf)'))
 
   kind: ClassVar[Kind] = 'encoder-decoder'
   cls_last: ClassVar[bool] = True  # the last token of a row represents it
@@ -45,8 +49,15 @@ class EncoderDecoderConfig(ValidatedConfig):
   decoder: StackConfig = StackConfig(6)
   """Number of layers of the decoder; with 0 layers there is only the encoder, whose output heads
   read."""
+  decoder_width: int | None = None
+  """Hidden size of the decoder, which then has token embeddings of its own (T5Gemma 9B-2B); None:
+  that of the encoder."""
   decoder_heads: int | None = None
   """Attention heads of the decoder; None: as many as of the encoder."""
+  decoder_kv_heads: int | None = None
+  """Key and value heads of the decoder; None: as many as of the encoder."""
+  decoder_head_size: int | None = None
+  """Size of an attention head of the decoder; None: that of the encoder's."""
   decoder_mlp_dim: int | None = None
   """Hidden size of the decoder's MLP; None: that of the encoder's."""
   source: StackConfig = StackConfig(0)
@@ -74,6 +85,12 @@ class EncoderDecoderConfig(ValidatedConfig):
   share one table."""
   logit_factor: float = 1.0
   """Factor on output logits (T5 v1.0: 1 / sqrt(hidden size))."""
+  logit_cap: float | None = None
+  """Soft cap on output logits, cap * tanh(logits / cap) (T5Gemma: 30); None: no cap."""
+  windows: tuple[int, ...] = ()
+  """Sliding window of each layer of either side, repeated over the layers; 0: global attention. A
+  token of the decoder attends to so many tokens, itself included, one of the encoder to so many on
+  each side (T5Gemma). Cross-attention is always global."""
   logit_bias: bool = False
   """Output logits have a bias, which is not trained (BART's released checkpoints)."""
   head: ClassifierConfig = ClassifierConfig()
@@ -82,9 +99,17 @@ class EncoderDecoderConfig(ValidatedConfig):
   def conflict(self, option):
     if self.absolute != 'none' and not self.max_length:
       return f'a table of positions needs {option("max_length")}, its number of rows'
-    if self.decoder_heads and not self.block.head_size and self.block.width % self.decoder_heads:
-      return (f'{option("decoder_heads")} {self.decoder_heads} does not divide a width of '
-              f'{self.block.width}')
+    width = self.decoder_width or self.block.width
+    sized = self.decoder_head_size or self.block.head_size
+    heads = self.decoder_heads or self.block.heads
+    if not sized and width % heads:
+      return f'{option("decoder_heads")} {heads} does not divide a width of {width}'
+    groups = self.decoder_kv_heads or self.block.kv_heads
+    if groups and heads % groups:
+      return f'{option("decoder_kv_heads")} {groups} does not divide {heads} heads'
+    if width != self.block.width and not self.separate_embeddings:
+      return (f'{option("decoder_width")} {width} needs {option("separate_embeddings")}: the '
+              f'encoder has embeddings of {self.block.width}')
     return None
 
   @property
@@ -93,8 +118,17 @@ class EncoderDecoderConfig(ValidatedConfig):
     block = self.block
     return validation.with_paths(block, {
         'cross': True, 'attention.position': block.attention.position.decoder_scheme(),
-        'heads': self.decoder_heads or block.heads,
+        'width': self.decoder_width or block.width, 'heads': self.decoder_heads or block.heads,
+        'kv_heads': self.decoder_kv_heads or block.kv_heads,
+        'head_size': self.decoder_head_size or block.head_size,
         'mlp_dim': self.decoder_mlp_dim or block.mlp_dim})
+
+  @property
+  def decoder_embed_factor(self) -> float:
+    """Factor on the decoder's token vectors."""
+    if self.embed_factor == 1 or not self.decoder_width:
+      return self.embed_factor
+    return self.decoder_width ** 0.5
 
   @property
   def new_parts(self) -> tuple[str, ...]:
@@ -107,36 +141,53 @@ class EncoderDecoderConfig(ValidatedConfig):
 
   def resize(
       self, block: BlockConfig, layers: int, vocab: int, max_length: int) -> 'EncoderDecoderConfig':
-    """Make the same architecture in another size, with `layers` on each side that has layers."""
-    sides = {name: dataclasses.replace(side, layers=layers, remat='none')
-             for name, side in (('decoder', self.decoder), ('source', self.source)) if side.layers}
+    """Make the same architecture in another size, with `layers` on each side that has layers.
+
+    A decoder of another width gets half of the encoder's; windows scale with `max_length`.
+    """
+    changes: dict[str, Any] = {
+        name: dataclasses.replace(side, layers=layers, remat='none')
+        for name, side in (('decoder', self.decoder), ('source', self.source)) if side.layers}
+    if self.decoder_width:
+      changes |= dict(
+          decoder_width=block.width // 2, decoder_heads=block.heads // 2,
+          decoder_kv_heads=block.kv_heads and max(1, block.kv_heads // 2),
+          decoder_head_size=block.head_size, decoder_mlp_dim=block.mlp_dim // 2)
+    if self.windows:
+      changes['windows'] = sliding_window.resize_windows(
+          self.windows, self.max_length, max_length)
     return resize_config(
-        self, block, layers, vocab, max_length, **sides,
+        self, block, layers, vocab, max_length, **changes,
         logit_factor=1.0 if self.logit_factor == 1 else block.width ** -0.5,
         embed_factor=1.0 if self.embed_factor == 1 else block.width ** 0.5)
 
   def forward_flops(self, length: int, predicted: int) -> int:
     """Count the FLOPs of the matrix products for one row.
 
-    All pairs of tokens count, masked or not, as they are computed.
+    All pairs of tokens count, masked or not, as they are computed; in a layer with a sliding
+    window, as many per token as the decoder's window has.
 
     Args:
       length: tokens of the encoder.
       predicted: tokens of the decoder, all of which it predicts.
     """
-    def attention(block, queries, keys):
-      projected = 2 * block.heads * queries + 2 * block.key_heads * keys
-      return (block.width * block.head_dim * projected
-              + 2 * queries * keys * block.heads * block.head_dim)
+    def project(block, queries, keys, key_width):
+      return 2 * block.head_dim * (
+          block.width * block.heads * queries + key_width * block.key_heads * keys)
 
-    encoder_block, decoder_block = self.block, self.decoder_block
-    encoder_layer = attention(encoder_block, length, length) + length * mlp_flops(encoder_block)
-    decoder_layer = (
-        attention(decoder_block, predicted, predicted) + attention(decoder_block, predicted, length)
-        + predicted * mlp_flops(decoder_block))
-    encoder_layers = self.source.blocks + self.stack.blocks
-    layers = encoder_layers * encoder_layer + self.decoder.blocks * decoder_layer
-    return 2 * (layers + predicted * encoder_block.width * self.vocab)
+    encoder, decoder = self.block, self.decoder_block
+    encoder_layers, decoder_layers = self.source.blocks + self.stack.blocks, self.decoder.blocks
+    layers = encoder_layers * (
+        project(encoder, length, length, encoder.width) + length * mlp_flops(encoder))
+    layers += decoder_layers * (
+        project(decoder, predicted, predicted, decoder.width)
+        + project(decoder, predicted, length, encoder.width) + predicted * mlp_flops(decoder))
+    pairs = sliding_window.count_pairs(self.windows, encoder_layers, length)
+    layers += 2 * pairs * encoder.heads * encoder.head_dim
+    pairs = sliding_window.count_pairs(self.windows, decoder_layers, predicted)
+    pairs += decoder_layers * predicted * length  # cross-attention
+    layers += 2 * pairs * decoder.heads * decoder.head_dim
+    return 2 * (layers + predicted * decoder.width * self.vocab)
 
 
 class EncoderDecoder(nn.Module):
@@ -239,9 +290,10 @@ class Side(nn.Module):
     """
     cfg = self.cfg
     check_length(tokens, cfg.max_length)
-    block, stack = cfg.block, cfg.stack
+    block, stack, factor = cfg.block, cfg.stack, cfg.embed_factor
+    windows = decoder.make_windows(cfg.windows, causal=self.cross)
     if self.cross:
-      block, stack = cfg.decoder_block, cfg.decoder
+      block, stack, factor = cfg.decoder_block, cfg.decoder, cfg.decoder_embed_factor
 
     # Embeddings.
     position_rows, tables = 0, {}
@@ -252,20 +304,23 @@ class Side(nn.Module):
     if cfg.absolute == 'sinusoidal':
       tables['positions'] = sinusoids(position_rows, block.width)
     embeddings = Embeddings(
-        block, cfg.vocab, 0, position_rows, 0, cfg.embed_norm, cfg.embed_factor, name='embeddings')
+        block, cfg.vocab, 0, position_rows, 0, cfg.embed_norm, factor, name='embeddings')
     x, token_table = embeddings(tokens, None, place + cfg.first_position, row_ids, tables, batch)
     self.sow('intermediates', 'embedded', x)
 
     # Layers.
-    past_positions = inputs = None
+    past_positions = inputs = distance = None
     if cache is not None:
       past_positions = cache['place'][:len(place)]
+      if cfg.windows:  # slots of a cache are no places of the text
+        keys = jnp.concatenate([past_positions, place], 1)
+        distance = keys[:, None, None, :] - place[:, None, :, None]
       inputs = LayerInputs(
           key=cache['key'], value=cache['value'], memory_key=cache['memory']['key'],
           memory_value=cache['memory']['value'])
-    y, keys = Stack(block, stack, name='stack')(
+    y, keys = Stack(block, stack, windows=tuple(windows), name='stack')(
         x, mask, place, memory, row_ids, past_positions=past_positions, inputs=inputs,
-        remember='keys' if remember else '')
+        distance=distance, remember='keys' if remember else '')
     if cfg.last_dropout:
       y = Dropout(block.dropout, name='dropout')(y, row_ids)
     return y, keys, token_table

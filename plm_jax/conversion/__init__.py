@@ -439,6 +439,9 @@ def build_hf_config(
       number = getattr(tokenizer.vocab, role)
       hf_config.setdefault(f'{role}_token_id', number if number >= 0 else None)
   hf_config.setdefault('pad_token_id', 0)
+  ids = {name: value for name, value in hf_config.items() if name.endswith('_token_id')}
+  for name in family.nested_configs:
+    hf_config[name] = {**ids, **hf_config[name]}
 
   # Labels.
   counts = [np.shape(params[f'heads_{name}']['dense']['kernel'])[-1]

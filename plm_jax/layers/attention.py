@@ -19,6 +19,8 @@ the products.
     decoding  plain, with a KV cache that is read in place: one query at a time does not need a
               kernel. The prompt takes the TPU or cuDNN form
 
+Logits with a soft cap (Gemma 2, T5Gemma) take the plain form everywhere.
+
 Parameters are initialized in the plain form: initialization is vmapped over layers, which cuDNN's
 kernel does not support.
 """
@@ -51,12 +53,16 @@ HEAD_AXES = 'batch', None, 'heads', None  # logical axes of queries, keys and va
 class AttentionConfig(ValidatedConfig):
   """Attention; the block has the number and size of its heads."""
 
-  limits = intervals(scale='(0, inf)', dropout='[0, 1)', out_dropout='[0, 1)')
+  limits = intervals(
+      scale='(0, inf)', logit_cap='(0, inf)', dropout='[0, 1)', out_dropout='[0, 1)')
 
   bias: tuple[Projection, ...] = ('query', 'key', 'value', 'out')
   """Projections that have biases. Softmax does not depend on the bias of keys."""
   scale: float | None = None
   """Factor on logits; None: 1 / sqrt(head size)."""
+  logit_cap: float | None = None
+  """Soft cap on logits, cap * tanh(logits / cap), before the attention mask (Gemma 2); None: no
+  cap."""
   dropout: float = 0.1
   """Dropout rate of attention probabilities."""
   out_dropout: float = 0.0
@@ -168,7 +174,8 @@ class Attention(nn.Module):
     q, k, bias = cfg.position.interact(self, common, q, k, mask.context, query, key)
     needs_bias = self.is_mutable_collection('inside') or mask.factor is not None
     if isinstance(bias, RelativeLogits | TransformerXLLogits) and (
-        needs_bias or not self.kernels_allowed(past) or not use_tpu_kernel(q, k, bias)):
+        needs_bias or not self.kernels_allowed(past) or self.cfg.logit_cap
+        or not use_tpu_kernel(q, k, bias)):
       q, bias = bias.to_bias(q, k, self.scale)
     q, k, v = constrain(q, *HEAD_AXES), constrain(k, *HEAD_AXES), constrain(v, *HEAD_AXES)
     if not cached:
@@ -218,7 +225,8 @@ class Attention(nn.Module):
       [batch, queries, heads, head_size].
     """
     allowed = self.kernels_allowed(past)
-    on_tpu = allowed and use_tpu_kernel(q, k, bias)
+    cap = self.cfg.logit_cap
+    on_tpu = allowed and not cap and use_tpu_kernel(q, k, bias)
     window = mask.window
     # The kernel visits only the keys in the window, unless it computes the row part by part.
     skips_keys = on_tpu and not tpu_attention.needs_parts(
@@ -233,10 +241,11 @@ class Attention(nn.Module):
       return tpu_attention.attend(arrays, self.scale, noise, window, causal=mask.causal)
 
     visible = window.restrict(mask.mask, q.shape[1]) if window else mask.mask
-    if allowed and use_cudnn(q, k, bias=bias is not None, dropout=row_ids is not None):
+    if allowed and not cap and use_cudnn(
+        q, k, bias=bias is not None, dropout=row_ids is not None):
       return cudnn_attention(q, k, v, visible, self.scale, mask.causal)
     keep = dropout.draw_keep_mask((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), row_ids)
-    probs = probabilities(q, k, visible, self.scale, bias, past)
+    probs = probabilities(q, k, visible, self.scale, bias, past, cap)
     self.sow('intermediates', 'probs', probs)
     return mix_values(probs, v, lambda probs: dropout.drop(probs, keep), past)
 
@@ -316,7 +325,9 @@ def cudnn_attention(q, k, v, mask, scale: float, causal: bool = False):
   return attend(q, k, v, implementation='cudnn')
 
 
-def probabilities(q, k, mask, scale: float, bias=None, past: KVCache | None = None) -> Any:
+def probabilities(
+    q, k, mask, scale: float, bias=None, past: KVCache | None = None, cap: float | None = None,
+) -> Any:
   """Compute attention probabilities.
 
   Args:
@@ -326,6 +337,7 @@ def probabilities(q, k, mask, scale: float, bias=None, past: KVCache | None = No
     scale: factor on the products.
     bias: added to the scaled logits; broadcasts to the result; or None.
     past: KV cache.
+    cap: soft cap on the scaled logits; None: no cap.
 
   Returns:
     [batch, heads, queries, cached + keys] in the dtype of q.
@@ -336,6 +348,8 @@ def probabilities(q, k, mask, scale: float, bias=None, past: KVCache | None = No
     products.append(multiply_query_key(q, past.key, 'bgka'))
   products.append(multiply_query_key(q, k))
   logits = jnp.concatenate(products, -1) * scale
+  if cap:
+    logits = cap * jnp.tanh(logits / cap)
   if bias is not None:
     logits += bias
   if mask is not None:

@@ -4,6 +4,7 @@ time.
 The logits are never all in memory; the backward pass computes them again.
 """
 import functools
+from typing import NamedTuple
 
 import flax.struct
 import jax
@@ -14,6 +15,21 @@ from plm_jax.layers.kernels import cpu, gpu
 # Logit of ids that only pad a chunk. It is finite, so that the difference of two such logits is a
 # number.
 MIN_LOGIT = -1e30
+
+
+class LogitScale(NamedTuple):
+  """What is applied to the products of the output matrix."""
+
+  factor: float = 1.0
+  """Factor on the products."""
+  cap: float | None = None
+  """Soft cap, cap * tanh(logits / cap); None: no cap."""
+
+  def apply(self, products, bias):
+    """Compute logits [..., vocab] from the products and a bias [vocab], or None."""
+    logits = products * self.factor
+    logits = logits if bias is None else logits + bias
+    return self.cap * jnp.tanh(logits / self.cap) if self.cap else logits
 
 
 class LogitStats(flax.struct.PyTreeNode):
@@ -47,8 +63,8 @@ class LogitStats(flax.struct.PyTreeNode):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def chunked_logit_stats(h, table, bias, labels, factor: float, chunks: int) -> LogitStats:
-  """Compute the statistics of h @ table.T * factor + bias, chunk by chunk.
+def chunked_logit_stats(h, table, bias, labels, scale: LogitScale, chunks: int) -> LogitStats:
+  """Compute the statistics of the logits scale.apply(h @ table.T, bias), chunk by chunk.
 
   At most [batch, predicted, vocab / chunks] logits are in memory, in the backward pass, too. That
   one computes the product again: a quarter more FLOPs of the head. Products are float32.
@@ -58,16 +74,16 @@ def chunked_logit_stats(h, table, bias, labels, factor: float, chunks: int) -> L
     table: [vocab, hidden].
     bias: [vocab] float32.
     labels: [batch, predicted].
-    factor: factor on the products.
+    scale: factor on the products, and soft cap on the logits.
     chunks: number of chunks of the vocabulary.
   """
-  return accumulate_logit_stats(h, table, bias, labels, factor, chunks)
+  return accumulate_logit_stats(h, table, bias, labels, scale, chunks)
 
 
-def accumulate_logit_stats(h, table, bias, labels, factor: float, chunks: int) -> LogitStats:
+def accumulate_logit_stats(h, table, bias, labels, scale: LogitScale, chunks: int) -> LogitStats:
   """Accumulate the statistics over chunks, with the denominator relative to the largest logit."""
   def add_chunk(stats: LogitStats, chunk):
-    logits, real, is_label = block_logits(h, chunk, labels, factor)
+    logits, real, is_label = block_logits(h, chunk, labels, scale)
     logits = jnp.where(real, logits, MIN_LOGIT)
     max_logit = jnp.maximum(stats.max_logit, logits.max(-1))
     rescaled = stats.log_total * jnp.exp(stats.max_logit - max_logit)
@@ -83,13 +99,13 @@ def accumulate_logit_stats(h, table, bias, labels, factor: float, chunks: int) -
   return stats.replace(log_total=log_total, mean=stats.mean / table.shape[0])
 
 
-def forward(h, table, bias, labels, factor: float, chunks: int):
+def forward(h, table, bias, labels, scale: LogitScale, chunks: int):
   """Compute the statistics and the residuals of their gradient."""
-  stats = accumulate_logit_stats(h, table, bias, labels, factor, chunks)
+  stats = accumulate_logit_stats(h, table, bias, labels, scale, chunks)
   return stats, (h, table, bias, labels, stats.log_total)
 
 
-def backward(factor: float, chunks: int, residuals, grads: LogitStats):
+def backward(scale: LogitScale, chunks: int, residuals, grads: LogitStats):
   """Compute the gradients of h, table and bias.
 
   The gradient of a logit is its probability's share, and what its label and the mean add.
@@ -98,11 +114,13 @@ def backward(factor: float, chunks: int, residuals, grads: LogitStats):
   size = len(table)
 
   def add_chunk(h_grad, chunk):
-    logits, real, is_label = block_logits(h, chunk, labels, factor)
+    logits, real, is_label = block_logits(h, chunk, labels, scale)
     probs = jnp.exp(logits - log_total[..., None])
     slope = probs * grads.log_total[..., None] + grads.mean[..., None] / size
     slope = jnp.where(real, slope + jnp.where(is_label, grads.label[..., None], 0), 0)
-    scaled = (slope * factor).astype(h.dtype)
+    if scale.cap:
+      slope *= 1 - jnp.square(logits / scale.cap)  # derivative of the cap
+    scaled = (slope * scale.factor).astype(h.dtype)
     h_grad += jnp.einsum('bmv,vd->bmd', scaled, chunk[0], preferred_element_type=jnp.float32)
     table_grad = jnp.einsum('bmv,bmd->vd', scaled, h, preferred_element_type=jnp.float32)
     return h_grad, (table_grad.astype(table.dtype), slope.sum((0, 1)))
@@ -133,7 +151,7 @@ def split_table(table, bias, chunks: int):
   return split(table), split(bias), ids, ids < len(table)
 
 
-def block_logits(h, chunk, labels, factor: float):
+def block_logits(h, chunk, labels, scale: LogitScale):
   """Compute the logits [batch, predicted, vocab / chunks] of one chunk, float32.
 
   Returns:
@@ -141,4 +159,4 @@ def block_logits(h, chunk, labels, factor: float):
   """
   table, bias, ids, real = chunk
   products = jnp.einsum('bmd,vd->bmv', h, table, preferred_element_type=jnp.float32)
-  return products * factor + bias, real, ids == labels[..., None]
+  return scale.apply(products, bias), real, ids == labels[..., None]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers import chunked_cross_entropy
 from plm_jax.layers.block import BlockConfig
+from plm_jax.layers.chunked_cross_entropy import LogitScale
 from plm_jax.layers.dense import Dense, Dropout, with_logical_axes
 from plm_jax.layers.kernels import cpu, gpu
 from plm_jax.layers.mlp import Activation, activation
@@ -184,6 +185,7 @@ class NextTokenHead(nn.Module):
   bias: bool = False  # constant of the logits that came with a checkpoint, not trained (BART)
   blocks: int = 1  # chunks of the vocabulary for chunked cross-entropy, where there are labels
   head: NextTokenConfig = NextTokenConfig()
+  cap: float | None = None  # soft cap on the logits (Gemma 2)
 
   @nn.compact
   def __call__(self, output, batch, row_ids=None):
@@ -206,7 +208,7 @@ class NextTokenHead(nn.Module):
       init = with_logical_axes(init, ('width', 'vocab'))
       matrix = self.param('kernel', init, (h.shape[-1], self.vocab))
     matrix = gather_parameter(matrix.astype(h.dtype), 'width', 'pieces')
-    bias = None
+    bias, scale = None, LogitScale(self.factor, self.cap)
     if self.bias or self.head.output_bias:
       init = with_logical_axes(nn.initializers.zeros, ('vocab',))
       bias = self.param('bias', init, (self.vocab,))
@@ -215,10 +217,9 @@ class NextTokenHead(nn.Module):
     if self.blocks > 1 and 'labels' in batch and gpu.has_whole_vocabulary():
       bias = jnp.zeros(self.vocab) if bias is None else bias
       return chunked_cross_entropy.chunked_logit_stats(
-          h, matrix.T, bias, batch['labels'], self.factor, self.blocks)
+          h, matrix.T, bias, batch['labels'], scale, self.blocks)
     logits = cpu.vocabulary_product('bld,dv->blv', h, matrix)
-    logits = constrain(logits * self.factor, 'batch', None, 'pieces')
-    return logits if bias is None else logits + bias
+    return constrain(scale.apply(logits, bias), 'batch', None, 'pieces')
 
 
 class TiedLMHead(nn.Module):

@@ -54,6 +54,14 @@ class SlidingWindow:
     return (distance >= -self.before) & (distance <= self.after)
 
 
+def resize_windows(windows: Sequence[int], length: int, new: int) -> tuple[int, ...]:
+  """Scale window sizes from a model of `length` tokens to one of `new` tokens; 0 stays 0.
+
+  A window has two tokens at least: with one, a token attends to nothing but itself.
+  """
+  return tuple(size and max(2, -(-size * new // length)) for size in windows)
+
+
 def round_to_tiles(length: int) -> int:
   """Round a length up to whole tiles of 128 lanes."""
   return -(-length // LANES) * LANES

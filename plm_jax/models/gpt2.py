@@ -159,7 +159,8 @@ BLOCK_RULES = join_rules(
 )
 LM_HEAD = HeadSpec(
     lambda config, classes: NextTokenHead(
-        config.block, config.vocab, config.tied, config.logit_factor, head=config.lm_head),
+        config.block, config.vocab, config.tied, config.logit_factor, head=config.lm_head,
+        cap=config.logit_cap),
     (
         Rule('heads_lm/kernel', 'lm_head.weight', Linear(),
              applies_to=lambda config: not config.tied),

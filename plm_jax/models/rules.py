@@ -135,6 +135,8 @@ class Family:
   """heads that files may hold though no class of theirs has them"""
   token_roles: tuple[str, ...] = ('pad', 'bos', 'eos')
   """special tokens whose ids their configuration states"""
+  nested_configs: tuple[str, ...] = ()
+  """configurations inside theirs that state ids of special tokens, too (T5Gemma's two sides)"""
   export_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   """further attributes of a new export's config.json"""
   normalize_hf_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = (

@@ -119,7 +119,7 @@ class CausalLM(TokenPrediction):
   def heads(self, model) -> dict[str, nn.Module]:
     head = NextTokenHead(
         model.block, model.vocab, model.tied, model.logit_factor, blocks=self.loss_blocks,
-        head=model.lm_head)
+        head=model.lm_head, cap=model.logit_cap)
     return {'lm': head}
 
   def loss(self, outputs, batch):

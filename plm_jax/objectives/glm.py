@@ -187,7 +187,9 @@ class BlankInfilling(TokenPrediction):
     return '[MASK]', '[sMASK]', '[gMASK]'
 
   def heads(self, model) -> dict[str, nn.Module]:
-    return {'lm': NextTokenHead(model.block, model.vocab, model.tied, model.logit_factor)}
+    head = NextTokenHead(
+        model.block, model.vocab, model.tied, model.logit_factor, cap=model.logit_cap)
+    return {'lm': head}
 
 
 class BlankSpans(NamedTuple):

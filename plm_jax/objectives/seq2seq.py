@@ -51,8 +51,8 @@ class SequenceToSequence(Objective):
 
   def heads(self, model) -> dict[str, nn.Module]:
     head = NextTokenHead(
-        model.block, model.vocab, model.tied, model.logit_factor, model.logit_bias,
-        self.loss_blocks)
+        model.decoder_block, model.vocab, model.tied, model.logit_factor, model.logit_bias,
+        self.loss_blocks, cap=model.logit_cap)
     return {'lm': head}
 
   def build(self, model, packed: bool) -> nn.Module:

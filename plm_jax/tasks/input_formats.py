@@ -355,10 +355,12 @@ INPUT_FORMATS = {
     'openai-gpt': GptFormat(),
     **dict.fromkeys(('gpt2', 'gpt3', 'gpt_neo'), DecoderFormat()),
     **dict.fromkeys(
-        ('gpt_neox', 'llama', 'qwen3', 'smollm3', 'gemma3_text', 'cohere', 'modernbert-decoder'),
+        ('gpt_neox', 'llama', 'qwen3', 'smollm3', 'gemma2', 'gemma3_text', 'cohere',
+         'modernbert-decoder'),
         DecoderFormat(absolute_positions=False)),
     'glm': GlmFormat(),
-    **dict.fromkeys(('t5', 'mt5', 'umt5'), EncoderDecoderFormat(absolute_positions=False)),
+    **dict.fromkeys(
+        ('t5', 'mt5', 'umt5', 't5gemma'), EncoderDecoderFormat(absolute_positions=False)),
     **dict.fromkeys(('bart', 'mbart', 'marian'), EncoderDecoderFormat()),
     'elmo': ElmoFormat(absolute_positions=False),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from plm_jax import validation
 from plm_jax.layers import chunked_cross_entropy
-from plm_jax.layers.chunked_cross_entropy import LogitStats
+from plm_jax.layers.chunked_cross_entropy import LogitScale, LogitStats
 from plm_jax.models import gpt2, t5
 from plm_jax.objectives.clm import CausalLM
 from plm_jax.objectives.text_to_text import TextToText
@@ -26,20 +26,24 @@ def arrays(dtype=jnp.float32):
       labels)
 
 
-def read(h, table, bias, labels, blocks):
+def read(h, table, bias, labels, blocks, cap):
   if blocks > 1:
-    return chunked_cross_entropy.chunked_logit_stats(h, table, bias, labels, FACTOR, blocks)
+    return chunked_cross_entropy.chunked_logit_stats(
+        h, table, bias, labels, LogitScale(FACTOR, cap), blocks)
   logits = jnp.einsum('bmd,vd->bmv', h, table, preferred_element_type=jnp.float32) * FACTOR + bias
+  if cap:
+    logits = cap * jnp.tanh(logits / cap)
   return LogitStats.from_logits(logits, labels)
 
 
 @pytest.mark.parametrize('blocks', [2, 4, SIZE])
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
-def test_chunks_give_the_losses_and_gradients_of_full_logits(blocks, dtype):
+@pytest.mark.parametrize(('dtype', 'cap'), [
+    (jnp.float32, None), (jnp.bfloat16, None), (jnp.float32, 3.0)])
+def test_chunks_give_the_losses_and_gradients_of_full_logits(blocks, dtype, cap):
   *inputs, labels = arrays(dtype)
   def total(blocks):
     def loss(h, table, bias):
-      found = read(h, table, bias, labels, blocks)
+      found = read(h, table, bias, labels, blocks, cap)
       return (found.log_total - found.label + 0.1 * found.log_total ** 2 + 0.3
               * found.mean).sum(), found
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*inputs)
@@ -50,6 +54,8 @@ def test_chunks_give_the_losses_and_gradients_of_full_logits(blocks, dtype):
       a.astype(np.float32), b.astype(np.float32), **close), (found, gradients), (expected, right))
   logits = jnp.einsum('bmd,vd->bmv', *inputs[:2],
                       preferred_element_type=jnp.float32) * FACTOR + inputs[2]
+  if cap:
+    logits = cap * jnp.tanh(logits / cap)
   np.testing.assert_allclose(found.log_total - found.label,
                              optax.softmax_cross_entropy_with_integer_labels(logits, labels),
                              **close)
@@ -61,7 +67,7 @@ def test_logits_are_never_whole():
             for shape in ((1, rows, width), (size, width), (size,))]
   def temporaries(blocks):
     def loss(h, table, bias):
-      return read(h, table, bias, jnp.zeros((1, rows), int), blocks).log_total.sum()
+      return read(h, table, bias, jnp.zeros((1, rows), int), blocks, None).log_total.sum()
     return jax.jit(jax.grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis(
         ).temp_size_in_bytes
   assert temporaries(16) < rows * size * 4 < temporaries(1)

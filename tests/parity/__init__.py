@@ -67,10 +67,10 @@ CLASSES = {
     'XLNetModel': xlnet.run(xlnet.backbone), 'XLNetLMHeadModel': xlnet.run(encoder.masked_lm),
     **{f'XLNet{rest}': xlnet.run(kind) for rest, kind in fine_tuning.KINDS.items()},
     **{name + rest: decoder.run(reading) for rest, reading in DECODERS.items() for name in (
-        'OpenAIGPT', 'GPT2', 'GPTNeo', 'GPTNeoX', 'Llama', 'Qwen3', 'SmolLM3', 'Gemma3',
-        'Gemma3Text', 'ModernBertDecoder')},
+        'OpenAIGPT', 'GPT2', 'GPTNeo', 'GPTNeoX', 'Llama', 'Qwen3', 'SmolLM3', 'Gemma2',
+        'Gemma3', 'Gemma3Text', 'ModernBertDecoder')},
     **{name + rest: encoder_decoder.run(reading) for rest, reading in BOTH.items() for name in (
-        'T5', 'MT5', 'UMT5', 'Bart', 'MBart', 'Marian')},
+        'T5', 'MT5', 'UMT5', 'T5Gemma', 'Bart', 'MBart', 'Marian')},
 }
 GENERATING = {
     **dict.fromkeys(('GPT2LMHeadModel', 'OpenAIGPTLMHeadModel', 'GPTNeoForCausalLM',
@@ -78,7 +78,7 @@ GENERATING = {
                      'SmolLM3ForCausalLM', 'Gemma3ForCausalLM'),
                     generation.decoder),
     **dict.fromkeys(('T5ForConditionalGeneration', 'MT5ForConditionalGeneration',
-                     'UMT5ForConditionalGeneration',
+                     'UMT5ForConditionalGeneration', 'T5GemmaForConditionalGeneration',
                      'BartForConditionalGeneration',
                      'MBartForConditionalGeneration', 'MarianMTModel'), generation.encoder_decoder),
 }
