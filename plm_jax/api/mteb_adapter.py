@@ -10,17 +10,19 @@ import os
 from typing import Any
 
 import jax
+from mteb._create_dataloaders import create_dataloader  # pyright: ignore[reportMissingImports]
 from mteb.models.abs_encoder import get_prompt_name  # pyright: ignore[reportMissingImports]
 from mteb.models.model_meta import (  # pyright: ignore[reportMissingImports]
   ModelMeta,
   ScoringFunction,
 )
+from mteb.types import PromptType  # pyright: ignore[reportMissingImports]
 import numpy as np
 from sentence_transformers import SimilarityFunction  # pyright: ignore[reportMissingImports]
 
 from plm_jax.api import model_identity, retrieval, similarity, transfer
 from plm_jax.errors import ConfigError
-from plm_jax.metrics.nearest import to_dense
+from plm_jax.metrics.nearest import find_nearest, is_sparse, take_vectors, to_dense
 from plm_jax.storage.digests import digest_json
 
 
@@ -49,11 +51,74 @@ class MtebEncoder:
     Raises:
       ConfigError: `precision` asks for other than float32.
     """
-    if options.get('precision', 'float32') != 'float32':
-      raise ConfigError(f'vectors are float32, got the precision {options["precision"]}')
+    check_precision(options)
     prompts = dict(getattr(self.trained, 'prompts', {}))
     name = get_prompt_name(prompts, task_metadata, prompt_type) or prompt_type or 'own'
     return to_dense(retrieval.encode_texts(self.trained, list_texts(inputs), str(name)))
+
+
+class MtebSearch:
+  """A model that searches by itself, as mteb calls it (its `SearchProtocol`).
+
+  Late interaction (ColBERT) compares token vectors by MaxSim.
+  """
+
+  def __init__(self, trained: Any, meta: ModelMeta):
+    self.trained, self.mteb_model_meta = trained, meta
+    self.names, self.vectors = [], None
+
+  def index(self, corpus: Any, *, task_metadata: Any, **options: Any) -> None:
+    """Encode a corpus; arguments as in mteb. Raises ConfigError as `MtebEncoder.encode`."""
+    self.names = list(corpus['id'])
+    self.vectors = self.encode_side(corpus, task_metadata, PromptType.document, options)
+
+  def search(
+      self, queries: Any, *, task_metadata: Any, top_k: int, top_ranked: Any = None,
+      **options: Any) -> dict[str, dict[str, float]]:
+    """Find the best documents of each query, or score those of `top_ranked`.
+
+    Args:
+      queries: data set with columns 'id' and 'text'.
+      task_metadata: the task.
+      top_k: documents per query.
+      top_ranked: query id -> ids of documents; None: all documents.
+      **options: options of mteb. All but `precision` are ignored.
+
+    Returns:
+      {query id: {document id: similarity}}.
+    """
+    vectors = self.encode_side(queries, task_metadata, PromptType.query, options)
+    if top_ranked is None:
+      found = self.rank(vectors, self.names, self.vectors, top_k)
+      return dict(zip(queries['id'], found, strict=True))
+    places = {name: place for place, name in enumerate(self.names)}
+    ranked: dict[str, dict[str, float]] = {query: {} for query in queries['id']}
+    for number, query in enumerate(ranked):
+      if names := top_ranked.get(query):
+        candidates = take_vectors(self.vectors, [places[name] for name in names])
+        ranked[query], = self.rank(take_vectors(vectors, [number]), names, candidates, top_k)
+    return ranked
+
+  def rank(
+      self, queries: Any, names: list[str], vectors: Any, top_k: int) -> list[dict[str, float]]:
+    """Find the best documents of each query -> {id: similarity} of each."""
+    scores, numbers = find_nearest(queries, vectors, top_k, similarity=self.trained.similarity)
+    rows = zip(numbers.tolist(), scores.tolist(), strict=True)
+    return [{names[number]: score for number, score in zip(*row, strict=True)} for row in rows]
+
+  def encode_side(
+      self, texts: Any, task_metadata: Any, prompt_type: PromptType, options: Any) -> Any:
+    """Encode the texts of a data set as queries or as documents."""
+    check_precision(options.get('encode_kwargs', {}))
+    batches = create_dataloader(texts, task_metadata=task_metadata, prompt_type=prompt_type)
+    return retrieval.encode_texts(self.trained, list_texts(batches), str(prompt_type))
+
+
+class MtebSparseEncoder(MtebSearch, MtebEncoder):
+  """Sparse vectors (SPLADE): an inverted index searches them; other tasks get dense arrays."""
+
+  def __init__(self, trained: Any, meta: ModelMeta):
+    MtebEncoder.__init__(self, trained, meta)
 
 
 class MtebCrossEncoder:
@@ -70,14 +135,24 @@ class MtebCrossEncoder:
     return np.array([one.scores[0] for one in found])
 
 
+def check_precision(options: Any) -> None:
+  """Raise ConfigError for options of mteb that ask for vectors other than float32."""
+  if options.get('precision', 'float32') != 'float32':
+    raise ConfigError(f'vectors are float32, got the precision {options["precision"]}')
+
+
 def list_texts(batches: Any) -> list[str]:
   """List the texts of mteb's batches."""
   return [*itertools.chain.from_iterable(batch['text'] for batch in batches)]
 
 
 def load_for_mteb(
-    model: similarity.Model, name: str = '', **metadata: Any) -> MtebEncoder | MtebCrossEncoder:
+    model: similarity.Model, name: str = '', **metadata: Any
+) -> MtebEncoder | MtebSearch | MtebCrossEncoder:
   """Load a model for `mteb.evaluate`: an encoder, or a cross-encoder that has learned reranking.
+
+  Sparse encoders search by an inverted index. Late interaction searches by MaxSim, and takes part
+  in tasks of retrieval and reranking only.
 
   Args:
     model: a model from `load` or `finetune`, or the folder of a run, of a checkpoint, or of
@@ -91,23 +166,26 @@ def load_for_mteb(
     ConfigError: the model has no tokenizer, or scores pairs but has not learned reranking.
   """
   trained: Any = similarity.load_encoder(model)
-  if trained.similarity == 'maxsim':
-    raise ConfigError(f'{trained.source or "the model"} has a vector per token, which this adapter '
-                      'does not give to mteb: evaluate-retrieval takes it')
   task, prompts = (getattr(trained, field, None) for field in ('task', 'prompts'))
   # Rerankers of other libraries are regression of pairs; `load_for_task` tells which are rerankers.
-  scores_pairs = task and task.head == 'label' and task.example_kind in ('rerank', 'regression')
-  if scores_pairs:
+  if task and task.head == 'label' and task.example_kind in ('rerank', 'regression'):
     trained = transfer.load_for_task(trained, 'rerank', 'rerank')
-    known: dict[str, Any] = {'model_type': ['cross-encoder']}
+    adapter, kind, known = MtebCrossEncoder, 'cross-encoder', {}
   else:
-    known = {'embed_dim': retrieval.encode_texts(trained, ['a'], 'none').shape[1],
-             'similarity_fn_name': ScoringFunction(trained.similarity)}
+    vectors, measure = retrieval.encode_texts(trained, ['a'], 'none'), trained.similarity
+    adapter, kind = MtebEncoder, 'dense'
+    if measure == 'maxsim':
+      adapter, kind, measure = MtebSearch, 'late-interaction', ScoringFunction.MAX_SIM
+    elif is_sparse(vectors):
+      adapter, kind = MtebSparseEncoder, 'sparse'
+    known = {'embed_dim': vectors[0].shape[-1], 'similarity_fn_name': ScoringFunction(measure)}
   source = model if isinstance(model, str | os.PathLike) else getattr(trained, 'source', '')
   leaves = jax.tree.leaves(getattr(trained, 'params', None) or trained.table)
   meta = ModelMeta.create_empty({
       'name': name or f'plm_jax/{os.path.basename(os.path.abspath(source or "model"))}',
       'revision': digest_json(model_identity.identify_model(trained))[:16], 'framework': ['JAX'],
-      'n_parameters': sum(leaf.size for leaf in leaves), 'use_instructions': bool(prompts),
-      'max_tokens': getattr(trained, 'length', 0) or None, **known, **metadata})
-  return (MtebCrossEncoder if scores_pairs else MtebEncoder)(trained, meta)
+      'n_parameters': sum(leaf.size for leaf in leaves), 'model_type': [kind],
+      'memory_usage_mb': sum(leaf.nbytes for leaf in leaves) / 2**20,
+      'use_instructions': bool(prompts), 'max_tokens': getattr(trained, 'length', 0) or None,
+      **known, **metadata})
+  return adapter(trained, meta)

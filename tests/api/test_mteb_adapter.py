@@ -1,6 +1,7 @@
 """mteb's own scores through the adapter, next to those of sentence-transformers; skipped without
 them."""
 import logging
+import pathlib
 from typing import Any
 
 import library_folders
@@ -12,14 +13,18 @@ from datasets import Dataset, DatasetDict
 import mteb
 from mteb.models.sentence_transformer_wrapper import (  # pyright: ignore
   CrossEncoderWrapper,
+  MultiVectorWrapper,
   SentenceTransformerEncoderWrapper,
+  SparseEncoderWrapper,
 )
 import sentence_transformers
 
 import plm_jax
 from plm_jax.api.mteb_adapter import load_for_mteb
+from plm_jax.api.retrieval import retrieve, score_retrieval
 from plm_jax.cli import commands
 from plm_jax.errors import ConfigError
+from plm_jax.evaluation.retrieval import RetrievalData
 
 QUERIES = ['a b', 'c', 'x y z', 'k l m']
 DOCUMENTS = ['a b c', 'c d e', 'x y', 'l m n', 'z z', 'p q', 'b a', 'm', 'q r s t', 'e f']
@@ -94,6 +99,51 @@ def test_cross_encoders_have_the_scores_of_sentence_transformers(tmp_path):
   expected = evaluate(reference, task)
   assert evaluate(ours, task) == pytest.approx(expected, abs=1e-6, nan_ok=True)
   assert 0 < expected['main_score'] < 1
+
+
+def check_search(ours, reference):
+  """Compare scores of retrieval and reranking with the library's, and with our own evaluation."""
+  documents = [f'd{i}' for i in range(len(DOCUMENTS))]
+  ranked = {'q0': documents[::-1], 'q1': documents[:4], 'q2': documents[1::2], 'q3': documents}
+  for task in (retrieval(), retrieval('SciDocsRR', ranked)):
+    expected = evaluate(reference, task)
+    assert evaluate(ours, task) == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    assert 0 < expected['main_score'] < 1
+  queries = {f'q{i}': query for i, query in enumerate(QUERIES)}
+  relevance = retrieval().dataset['default']['test']['relevant_docs']
+  data = RetrievalData(dict(zip(documents, DOCUMENTS, strict=True)), queries, relevance)
+  own = score_retrieval(data, retrieve(ours.trained, data))
+  rounded = round(own['ndcg_10'] / 100, 5)  # as mteb does
+  assert evaluate(ours, retrieval())['ndcg_at_10'] == pytest.approx(rounded, abs=1e-6)
+
+
+def test_sparse_encoders_search_by_themselves(tmp_path):
+  library = library_folders.write_sparse_encoder(tmp_path / 'model', 'bert', 'max', 'relu')
+  reference: Any = SparseEncoderWrapper(library)
+  ours: Any = load_for_mteb(tmp_path / 'model')
+  assert isinstance(ours, mteb.SearchProtocol)
+  check_search(ours, reference)
+  expected = evaluate(reference, sick_r())
+  assert evaluate(ours, sick_r()) == pytest.approx(expected, abs=1e-6, nan_ok=True)
+  meta: Any = ours.mteb_model_meta
+  assert (meta.model_type, meta.similarity_fn_name.value) == (['sparse'], 'dot')
+  assert (meta.embed_dim, meta.max_tokens) == (31, 10)
+  assert meta.n_parameters == sum(x.numel() for x in library.parameters())
+  assert meta.memory_usage_mb == pytest.approx(4 * meta.n_parameters / 2**20)
+  with pytest.raises(ConfigError, match='vectors are float32, got the precision int8'):
+    mteb.evaluate(ours, retrieval(), cache=None, encode_kwargs={'precision': 'int8'})
+
+
+@pytest.mark.parametrize('case', ['bert_without_expansion', 'roberta_attends'])
+def test_late_interaction_searches_by_itself(case):
+  folder = pathlib.Path(__file__).parents[1] / 'fixtures' / 'pylate' / case / 'model'
+  library = sentence_transformers.MultiVectorEncoder(str(folder), device='cpu')
+  ours: Any = load_for_mteb(folder)
+  assert not isinstance(ours, mteb.EncoderProtocol)
+  check_search(ours, MultiVectorWrapper(library))
+  meta = ours.mteb_model_meta
+  assert (meta.model_type, meta.similarity_fn_name.value) == (['late-interaction'], 'MaxSim')
+  assert (meta.embed_dim, meta.max_tokens) == (8, 20)
 
 
 def test_the_revision_is_that_of_the_weights_and_prompts(tmp_path):
