@@ -129,6 +129,8 @@ def mteb_command(
   except KeyError as error:
     raise errors.ConfigError(f'mteb has no such task or benchmark: {error.args[0]}') from error
   model: Any = load_for_mteb(run, name)
+  for task in chosen:
+    if not (hasattr(model, 'encode') or task._support_search):
+      raise errors.ConfigError(f'{run} has no vector per text, which {task.metadata.name} needs')
   for one in mteb.evaluate(model, chosen, cache=mteb.ResultCache(results or None)).task_results:
-    metric = one.task.metadata.main_score
-    print(f'{one.task_name:32} {metric:24} {100 * one.get_score():6.2f}')
+    print(f'{one.task_name:32} {one.task.metadata.main_score:24} {100 * one.get_score():6.2f}')

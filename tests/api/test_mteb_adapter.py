@@ -26,6 +26,7 @@ from plm_jax.cli import commands
 from plm_jax.errors import ConfigError
 from plm_jax.evaluation.retrieval import RetrievalData
 
+PYLATE = pathlib.Path(__file__).parents[1] / 'fixtures' / 'pylate'
 QUERIES = ['a b', 'c', 'x y z', 'k l m']
 DOCUMENTS = ['a b c', 'c d e', 'x y', 'l m n', 'z z', 'p q', 'b a', 'm', 'q r s t', 'e f']
 
@@ -136,7 +137,7 @@ def test_sparse_encoders_search_by_themselves(tmp_path):
 
 @pytest.mark.parametrize('case', ['bert_without_expansion', 'roberta_attends'])
 def test_late_interaction_searches_by_itself(case):
-  folder = pathlib.Path(__file__).parents[1] / 'fixtures' / 'pylate' / case / 'model'
+  folder = PYLATE / case / 'model'
   library = sentence_transformers.MultiVectorEncoder(str(folder), device='cpu')
   ours: Any = load_for_mteb(folder)
   assert not isinstance(ours, mteb.EncoderProtocol)
@@ -179,3 +180,8 @@ def test_the_command_prints_the_main_scores(tmp_path, capsys, monkeypatch):
   line = capsys.readouterr().out.splitlines()[-1].split()
   assert line == ['SICK-R', 'cosine_spearman', f'{100 * score:.2f}']
   assert len([*results.rglob('SICK-R.json')]) == 1
+  library_folders.write_cross_encoder(tmp_path / 'pairs', 'Identity')
+  for folder in (tmp_path / 'pairs', PYLATE / 'roberta_attends' / 'model'):
+    monkeypatch.setattr('sys.argv', ['plm_jax', 'mteb', str(folder), 'SICK-R'])
+    with pytest.raises(SystemExit, match=f'{folder} has no vector per text, which SICK-R needs'):
+      commands.main()
