@@ -12,6 +12,8 @@ class TuningConfig(ValidatedConfig):
   """Strategies of fine-tuning that do not belong to the optimizer."""
 
   limits = intervals(top='[-1, inf)')
+  counts_with = dict.fromkeys(
+      ('source_vectors', 'target_vectors', 'dictionary'), ('vocabulary', ('wechsel',)))
 
   top: int = -1
   """Number of layers below the head, from the top, that are trained. 0: none, the backbone is
@@ -24,11 +26,21 @@ class TuningConfig(ValidatedConfig):
   each weight along its axes from the middle, and layer i of N starts from layer round(i n / N) of
   the n layers of the smaller model (ModernBERT large: Warner et al. 2024, section 2.2). Models of
   the same size are copied either way."""
-  vocabulary: Literal['mean', 'focus'] = 'mean'
+  vocabulary: Literal['mean', 'focus', 'wechsel'] = 'mean'
   """How pre-training that starts from a model with another tokenizer initializes token embeddings
   and output weights. Tokens of both vocabularies are copied. Others start from the mean of the
   tokens of their text (`mean`), or from a mixture of copied tokens by the similarity of fastText
-  vectors, which are trained on the text first (`focus`: FOCUS, Dobler and de Melo 2023)."""
+  vectors, which are trained on the text first (`focus`: FOCUS, Dobler and de Melo 2023). `wechsel`
+  is for another language: all tokens but special ones start from the ten old tokens that are
+  nearest by word vectors of both languages (Minixhofer et al. 2022)."""
+  source_vectors: str = ''
+  """word vectors of the old language, for `wechsel`: a run, or a file of fastText, word2vec or
+  GloVe"""
+  target_vectors: str = ''
+  """word vectors of the new language"""
+  dictionary: str = ''
+  """Bilingual dictionary that aligns them: lines with a word of the old language, a tab and its
+  translation. Default: the vectors are aligned already."""
   moments: bool = False
   """Whether a warm start also takes over the moments of Adam and the number of its updates: from a
   run, or from a checkpoint of Composer (a file .pt next to the config.json and the tokenizer of the
@@ -37,6 +49,9 @@ class TuningConfig(ValidatedConfig):
   """Adapters that are trained with the head, while the pre-trained weights stay frozen."""
 
   def conflict(self, option):
+    if self.vocabulary == 'wechsel' and not (self.source_vectors and self.target_vectors):
+      return (f'{option("vocabulary")}=wechsel needs {option("source_vectors")} and '
+              f'{option("target_vectors")}')
     if self.reinitialize and (self.adapter.kind != 'none' or 0 <= self.top < self.reinitialize):
       return (f'{option("reinitialize")} makes {self.reinitialize} layers start at random, but '
               'they are not all trained')

@@ -114,6 +114,9 @@ def check_warm_start(config: RunConfig) -> None:
     return
   if not conversion.is_checkpoint(config.warm_start):
     read_config(config.warm_start)
+  for name in ('source_vectors', 'target_vectors', 'dictionary'):
+    if (path := getattr(config.tuning, name)) and not storage.resolve_path(path).exists():
+      raise ConfigError(f'{name_field(f"tuning.{name}")}={path} does not exist')
 
 
 def check_text_options(config: PretrainRun, given: Collection[str]) -> None:

@@ -65,9 +65,11 @@ def prepare_pretraining(
     notes.append(f'the recipe has a mesh of {config.mesh.fsdp} fsdp x {config.mesh.tensor} '
                  f'tensor, for its pod; here it is {shape}')
 
-  def token_vectors():
-    from plm_jax.word_vectors.token_vectors import train_token_vectors  # most runs need none
-    return train_token_vectors(folders, tokenizer)
+  def token_vectors(old):
+    from plm_jax.word_vectors import aligned_vectors, token_vectors  # most runs need none
+    if config.tuning.vocabulary == 'wechsel':
+      return aligned_vectors.load_aligned_vectors(config.tuning, old, tokenizer)
+    return token_vectors.train_token_vectors(folders, tokenizer)
   def open_feed(mesh):
     feed = TextFeed(config, folders, tokenizer, mesh, name_steps, token_vectors)
     if config.scale != 'test' and (

@@ -39,9 +39,10 @@ class Feed(abc.ABC):
 
   named_steps: Mapping[int, Sequence[str]] = types.MappingProxyType({})
   """number of steps -> names of the checkpoints to keep then"""
-  token_vectors: Callable[[], np.ndarray] | None = None
-  """trains vectors of the tokens [V, D] on the text, for a run that starts from a model with
-  another tokenizer; None: there is no text"""
+  token_vectors: Callable[[Tokenizer], Any] | None = None
+  """makes auxiliary vectors of the tokens, for a run that starts from a model with another
+  tokenizer, which it gets: of FOCUS [V, D], of WECHSEL those of both tokenizers; None: there is no
+  text"""
 
   @abc.abstractmethod
   def first_window(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class TextFeed(Feed):
 
   def __init__(self, config: PretrainRun, records: Sequence[epath.Path], tokenizer: Tokenizer,
                mesh, name_steps: NameSteps | None = None,
-               token_vectors: Callable[[], np.ndarray] | None = None):
+               token_vectors: Callable[[Tokenizer], Any] | None = None):
     """Open the records.
 
     Raises:

@@ -4,7 +4,8 @@ model.
 Every new row is a weighted mean of old rows (`Mixture`). Tokens that both vocabularies have are
 copied, whatever marks their word boundaries (`##`, `▁`, `Ġ`). The others start as the mean of the
 tokens that their text was, or by FOCUS (Dobler and de Melo 2023, "FOCUS: Effective Embedding
-Initialization for Monolingual Specialization of Multilingual Models").
+Initialization for Monolingual Specialization of Multilingual Models"). WECHSEL (Minixhofer et al.
+2022) finds similar old tokens for all new ones, by vectors of both languages.
 """
 from collections.abc import Callable, Sequence
 import dataclasses
@@ -25,6 +26,7 @@ CONTEXTS = '(xqa1'
 """Characters after which the text of a token is encoded. A word continues after a letter, and in
 most tokenizers after a bracket, with which fewer tokens merge."""
 CHUNK = 256  # tokens whose similarities are computed at once
+NEIGHBORS, TEMPERATURE = 10, 0.1  # of WECHSEL
 
 
 class Mixture(NamedTuple):
@@ -212,13 +214,60 @@ def apply_focus(found: Replacement, vectors: np.ndarray) -> Replacement:
   others = [n for n in np.flatnonzero(norms).tolist() if n not in copied]
   if not anchors:
     return found
-  mixtures, sources = list(found.mixtures), np.array([found.mixtures[n].ids[0] for n in anchors])
-  for first in range(0, len(others), CHUNK):
-    chunk = others[first:first + CHUNK]
-    weights = sparsemax(unit[chunk] @ unit[anchors].T)  # [chunk, anchors]
-    for n, row in zip(chunk, weights, strict=True):
-      mixtures[n] = Mixture(sources[row > 0], row[row > 0].astype(np.float32))
-  return dataclasses.replace(found, mixtures=mixtures)
+  sources = np.array([found.mixtures[n].ids[0] for n in anchors])
+  mixtures = mix_similar(unit, others, unit[anchors], sources, sparsemax)
+  return dataclasses.replace(found, mixtures=[
+      mixtures.get(n, mixture) for n, mixture in enumerate(found.mixtures)])
+
+
+def apply_wechsel(found: Replacement, old: np.ndarray, new: np.ndarray) -> Replacement:
+  """Replace mixtures by those of WECHSEL (Minixhofer et al. 2022, section 3).
+
+  A new token is a mixture of the ten nearest old tokens, by the softmax of their cosine
+  similarities. As CPJKU/wechsel at 395e3d4, wechsel/__init__.py, lines 214 to 310, except for
+  tokens without a vector that are not special: they keep their mixture, and are random there.
+
+  Args:
+    found: of both vocabularies.
+    old: vectors [V, D] of the old tokens, zeros for tokens without one.
+    new: vectors [W, D] of the new tokens in the same space.
+  """
+  units = [x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-8) for x in (old, new)]
+  others = np.flatnonzero(new.any(1)).tolist()
+  mixtures = mix_similar(units[1], others, units[0], np.arange(len(old)), nearest_softmax)
+  return Replacement(
+      found.old, [mixtures.get(n, mixture) for n, mixture in enumerate(found.mixtures)],
+      [n for n in found.copied if n not in mixtures])
+
+
+def mix_similar(
+    targets: np.ndarray, numbers: Sequence[int], sources: np.ndarray, ids: np.ndarray,
+    weigh: Callable[[np.ndarray], np.ndarray]) -> dict[int, Mixture]:
+  """Mix old tokens by the similarities of vectors of length 1.
+
+  Args:
+    targets: vectors [W, D] of the new tokens.
+    numbers: new tokens to mix.
+    sources: vectors [K, D] of old tokens.
+    ids: their ids [K].
+    weigh: similarities [chunk, K] -> weights.
+  """
+  mixtures = {}
+  for first in range(0, len(numbers), CHUNK):
+    chunk = numbers[first:first + CHUNK]
+    for n, row in zip(chunk, weigh(targets[chunk] @ sources.T), strict=True):
+      mixtures[n] = Mixture(ids[row > 0], row[row > 0].astype(np.float32))
+  return mixtures
+
+
+def nearest_softmax(scores: np.ndarray) -> np.ndarray:
+  """Compute the softmax of the largest scores of each row [N, K]; the others are zeros."""
+  count = min(NEIGHBORS, scores.shape[1])
+  nearest = np.argpartition(scores, -count, axis=1)[:, -count:]
+  weights = np.exp(np.take_along_axis(scores, nearest, 1) / TEMPERATURE)
+  found = np.zeros_like(scores)
+  np.put_along_axis(found, nearest, weights / weights.sum(1, keepdims=True), 1)
+  return found
 
 
 def sparsemax(scores: np.ndarray) -> np.ndarray:

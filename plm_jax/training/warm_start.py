@@ -57,7 +57,7 @@ def resolve_teacher(config: RunConfig) -> RunConfig:
 
 def initialize_params(
     config: RunConfig, learner: Learner, tokenizer: Tokenizer, params, layout,
-    token_vectors: Callable[[], np.ndarray] | None = None):
+    token_vectors: Callable[[Tokenizer], Any] | None = None):
   """Turn fresh parameters into those with which a run begins.
 
   A warm start gives all that this run has too; then the objective changes what it needs, such as a
@@ -69,7 +69,7 @@ def initialize_params(
     tokenizer: its tokenizer.
     params: fresh parameters.
     layout: their shardings, which the result has too.
-    token_vectors: trains vectors of the tokens (`Feed.token_vectors`).
+    token_vectors: makes auxiliary vectors of the tokens (`Feed.token_vectors`).
 
   Returns:
     (parameters, names of the parts that are initialized at random).
@@ -184,14 +184,14 @@ def reinitialize_top(params, fresh, layers: int) -> Any:
 
 
 def make_replacement(
-    config: RunConfig, tokenizer: Tokenizer, token_vectors: Callable[[], np.ndarray] | None
+    config: RunConfig, tokenizer: Tokenizer, token_vectors: Callable[[Tokenizer], Any] | None
 ) -> Replacement | None:
   """Compute how the token embeddings of a warm start become those of another tokenizer.
 
   Args:
     config: the run.
     tokenizer: its tokenizer.
-    token_vectors: trains vectors of its tokens, for FOCUS.
+    token_vectors: makes auxiliary vectors of its tokens, given the earlier tokenizer.
 
   Returns:
     None if the warm start has the same tokenizer, or none, or no parameters per token.
@@ -209,9 +209,11 @@ def make_replacement(
   if config.tuning.moments:
     raise ConfigError(f'{name_field("tuning.moments")} is for the same tokenizer as that of '
                       f'{folder}, and this run has another one')
-  means = vocabulary_replacement.match_vocabularies(before, tokenizer)
-  vectors = token_vectors() if config.tuning.vocabulary == 'focus' and token_vectors else None
-  found = means if vectors is None else vocabulary_replacement.apply_focus(means, vectors)
+  found = vocabulary_replacement.match_vocabularies(before, tokenizer)
+  if token_vectors and config.tuning.vocabulary == 'focus':
+    found = vocabulary_replacement.apply_focus(found, token_vectors(before))
+  elif token_vectors and config.tuning.vocabulary == 'wechsel':
+    found = vocabulary_replacement.apply_wechsel(found, *token_vectors(before))
   if jax.process_index() == 0:
     print_line(f'another tokenizer than that of {folder} ({name_field("tuning.vocabulary")}='
                f'{config.tuning.vocabulary}): {found.describe()}')

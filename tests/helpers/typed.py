@@ -96,6 +96,9 @@ class World:
     for name in ('train.conll', 'dev.conll'):
       pathlib.Path(name).write_text('Ana B-PER\ncame O\n\nRome B-LOC\nwaits O\n')
     pathlib.Path('glove.txt').write_text('ana 1 2 3\nrome 3 2 1\n')
+    for name in ('en', 'de', 'zh'):
+      pathlib.Path(f'{name}.vec').write_text('array 1 2\nvalue 2 1\n')
+      pathlib.Path(f'en-{name}.txt').write_text('array\tvalue\n')
     for name, kind in (('names', 'tagging'), ('answers', 'answers')):
       plm_jax.export(tuned.trained(kind), f'runs/{name}')
     for folder in ('train_10M', 'glue'):

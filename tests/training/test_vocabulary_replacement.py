@@ -125,3 +125,24 @@ def test_focus_mixes_similar_copied_tokens():
   np.testing.assert_allclose(after.mixtures[3].weights, [0.7, 0.3], rtol=1e-6)
   alone = dataclasses.replace(before, copied=[2])
   assert vocabulary_replacement.apply_focus(alone, vectors) is alone
+
+
+def test_wechsel_mixes_the_nearest_old_tokens():
+  """The loop of CPJKU/wechsel, wechsel/__init__.py, lines 265 to 293. Tokens without a vector keep
+  their mixture."""
+  random = np.random.default_rng(0)
+  old, new, rows = (random.normal(size=size) for size in ((30, 4), (300, 4), (30, 6)))
+  new[[1, 5]] = 0
+  kept = Mixture(np.array([3]), np.ones(1, np.float32))
+  found = vocabulary_replacement.apply_wechsel(Replacement(30, [kept] * 300, [1, 2]), old, new)
+  assert found.mixtures[1] is kept and found.mixtures[5] is kept and found.copied == [1]
+  expected = np.tile(rows[3], (300, 1))
+  for n, vector in enumerate(new):
+    if vector.any():
+      cosines = old @ vector / np.linalg.norm(old, axis=1) / np.linalg.norm(vector)
+      best = sorted(enumerate(cosines), key=lambda pair: -pair[1])[:10]
+      weights = np.exp(np.array([cosine for _, cosine in best]) / 0.1)
+      expected[n] = weights / weights.sum() @ rows[[i for i, _ in best]]
+  np.testing.assert_allclose(found.mix(rows, 300, 0), expected, atol=1e-5)
+  few = vocabulary_replacement.apply_wechsel(Replacement(3, [kept] * 2, []), old[:3], new[2:4])
+  assert [len(mixture.ids) for mixture in few.mixtures] == [3, 3]
