@@ -108,7 +108,7 @@ def recipe(
   name, known = find_task(task)
   wants_own_settings = scale != 'paper'  # not the published ones
   values, scale = choose_hyperparameters(name, start, scale)
-  if kind_name(task) in KINDS and start.model and scale != 'test' and wants_own_settings:
+  if task not in TASKS and start.model and scale != 'test' and wants_own_settings:
     values = {'epochs': 3.0, **values, **OWN_DATA}
     values.pop('steps', None)
 
@@ -171,25 +171,16 @@ def find_task(task: str) -> tuple[str, TaskSpec]:
   Raises:
     ConfigError: the task is unknown.
   """
-  name = kind_name(task)
-  if name in KINDS:
-    if f'embedded_{name}' in TASKS:
-      name = f'embedded_{name}'
-  elif task not in TASKS:
-    names = [*KINDS, *sentence_vectors.KIND_OF, *TASKS]
-    names = [name for name in names if not name.startswith('embedded_')]
+  name = f'embedded_{task}' if f'embedded_{task}' in TASKS else task
+  if name in TASKS:
+    return name, TASKS[name]
+  if task not in KINDS:
+    names = dict.fromkeys([*KINDS, *(name.removeprefix('embedded_') for name in TASKS)])
     other = OTHER_NAMES.get(task.lower().replace('_', '-'))
     near = [other] if other else difflib.get_close_matches(task, names, 3, 0.6)
     advice = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(names)}'
     raise ConfigError(f'there is no task {validation.short_repr(task)}: {advice}')
-  if name in TASKS:
-    return name, TASKS[name]
-  return name, TaskSpec(name, measures=KINDS[name].format.measures)  # without built-in examples
-
-
-def kind_name(task: str) -> str:
-  """Return the kind of a task that has no data of its own, or else its name."""
-  return sentence_vectors.KIND_OF.get(task, task)
+  return task, TaskSpec(task, measures=KINDS[task].format.measures)  # without built-in examples
 
 
 def choose_hyperparameters(

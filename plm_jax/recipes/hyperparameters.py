@@ -68,8 +68,6 @@ BERTS: Mapping[str, Hyperparameters] = {
     'chnsenticorp': {'batch': 64, 'length': 256},
     'cmrc2018': {'batch': 64, 'length': 512}, 'drcd': {'batch': 64, 'length': 512},
     'sbert_nli': {'batch': 16, 'epochs': 1.0}, 'sbert_sts': {'batch': 16, 'epochs': 4.0},
-    'embedded_classification': {'length': 128}, 'embedded_tagging': {'length': 128},
-    'embedded_choice': {'length': 128}, 'embedded_embedding': {'length': 128},
     'embedded_answers': {'length': 192, 'stride': 64},
 }
 

@@ -1,7 +1,7 @@
 """Sentence embeddings, as published: SBERT on NLI and STS, SimCSE, LLM2Vec, and ColBERT's token
 vectors.
 
-SPLADE (sparse vectors) has no data here: it learns as the kind `embedding` does, from your own.
+SPLADE (sparse vectors) has the built-in examples and the settings of the kind `embedding`.
 
     python -m plm_jax finetune --task=sbert_nli --init=FOLDER
     python -m plm_jax finetune --task=simcse --init=FOLDER --train=sentences.txt --dev=stsb_dev.tsv
@@ -47,8 +47,6 @@ LLM2VEC_ADAPTER = AdapterConfig(
     targets=('query', 'key', 'value', 'out', 'up', 'gate', 'down'))
 """of both steps of LLM2Vec (lines 51 to 77 and 357 to 364 of run_simcse.py, 102 to 120 and 711 to
 716 of run_mntp.py, experiments of McGill-NLP/llm2vec@312adcfb)"""
-KIND_OF = {'splade': 'embedding'}
-"""tasks without data -> their kind, whose data and hyperparameters they have"""
 # Default training data at the scales below the paper's.
 BUILTIN_SOURCES = {
     'sbert_nli': 'embedded:similarity', 'sbert_sts': 'embedded:similarity',

@@ -199,7 +199,10 @@ VECTORS = {
     'colbert': TaskSpec('embedding', measures=RETRIEVAL_METRICS),
     'colbertv2': TaskSpec('embedding', measures=RETRIEVAL_METRICS),
 }
-# Built-in tasks, for trials: `sources.builtin_tasks`.
+# Built-in examples of kinds of task and of SPLADE, for trials: `sources.builtin_tasks`.
+VECTOR_EXAMPLES = TaskSpec(
+    'embedding', measures=('spearman',), data=('embedded:embedding',),
+    dev_sources=('embedded:similarity:dev',))
 EMBEDDED = {
     'embedded_classification': TaskSpec(
         'classification', data=('embedded:classification',), splits=('dev',)),
@@ -210,9 +213,7 @@ EMBEDDED = {
     'embedded_answers': TaskSpec(
         'answers', measures=('f1', 'exact'), cut='second', data=('embedded:answers',),
         splits=('dev',)),
-    'embedded_embedding': TaskSpec(
-        'embedding', measures=('spearman',), data=('embedded:embedding',),
-        dev_sources=('embedded:similarity:dev',)),
+    'embedded_embedding': VECTOR_EXAMPLES, 'embedded_splade': VECTOR_EXAMPLES,
     'embedded_rerank': TaskSpec(
         'rerank', measures=RANKING_METRICS, cut='second', data=('embedded:rerank',),
         splits=('dev',)),
