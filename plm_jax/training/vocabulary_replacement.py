@@ -232,9 +232,16 @@ def apply_wechsel(found: Replacement, old: np.ndarray, new: np.ndarray) -> Repla
     old: vectors [V, D] of the old tokens, zeros for tokens without one.
     new: vectors [W, D] of the new tokens in the same space.
   """
+  def weigh(scores):  # [chunk, V] -> the same, zeros but for the nearest
+    count = min(NEIGHBORS, scores.shape[1])
+    nearest = np.argpartition(scores, -count, axis=1)[:, -count:]
+    weights = np.exp(np.take_along_axis(scores, nearest, 1) / TEMPERATURE)
+    sparse = np.zeros_like(scores)
+    np.put_along_axis(sparse, nearest, weights / weights.sum(1, keepdims=True), 1)
+    return sparse
   units = [x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-8) for x in (old, new)]
   others = np.flatnonzero(new.any(1)).tolist()
-  mixtures = mix_similar(units[1], others, units[0], np.arange(len(old)), nearest_softmax)
+  mixtures = mix_similar(units[1], others, units[0], np.arange(len(old)), weigh)
   return Replacement(
       found.old, [mixtures.get(n, mixture) for n, mixture in enumerate(found.mixtures)],
       [n for n in found.copied if n not in mixtures])
@@ -258,16 +265,6 @@ def mix_similar(
     for n, row in zip(chunk, weigh(targets[chunk] @ sources.T), strict=True):
       mixtures[n] = Mixture(ids[row > 0], row[row > 0].astype(np.float32))
   return mixtures
-
-
-def nearest_softmax(scores: np.ndarray) -> np.ndarray:
-  """Compute the softmax of the largest scores of each row [N, K]; the others are zeros."""
-  count = min(NEIGHBORS, scores.shape[1])
-  nearest = np.argpartition(scores, -count, axis=1)[:, -count:]
-  weights = np.exp(np.take_along_axis(scores, nearest, 1) / TEMPERATURE)
-  found = np.zeros_like(scores)
-  np.put_along_axis(found, nearest, weights / weights.sum(1, keepdims=True), 1)
-  return found
 
 
 def sparsemax(scores: np.ndarray) -> np.ndarray:

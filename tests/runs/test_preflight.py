@@ -188,6 +188,19 @@ def test_a_missing_warm_start_is_refused_before_text_is_prepared(records, tmp_pa
   preflight.check_warm_start(missing)  # it resumes, and needs no start
 
 
+def test_missing_word_vectors_are_refused_before_text_is_prepared(tmp_path):
+  (tmp_path / 'config.json').write_text('{"model_type": "bert"}')  # of transformers
+  (tmp_path / 'en.vec').write_text('word 1 2')
+  config = validation.with_paths(recipes.find_recipe('bert_base')('test'), {
+      'warm_start': str(tmp_path), 'output': str(tmp_path / 'run'), 'tuning.vocabulary': 'wechsel',
+      'tuning.source_vectors': str(tmp_path / 'en.vec'),
+      'tuning.target_vectors': str(tmp_path / 'de.vec')})
+  with pytest.raises(ConfigError, match=r'tuning.target_vectors.*de\.vec does not exist'):
+    preflight.check_warm_start(config)
+  (tmp_path / 'de.vec').write_text('Wort 1 2')
+  preflight.check_warm_start(config)
+
+
 def on_one_device(changes, **model):
   config = recipes.find_recipe('bert_base')('test')
   mesh, model = dataclasses.replace(config.mesh, data=1), dataclasses.replace(config.model, **model)
