@@ -1,6 +1,6 @@
 """Released models by language: the fields of their config.json, and the kind of their tokenizer files.
 
-`benchmarks/family_page.py` writes the table of them. Tests (tests/conversion/test_released_models.py) load a small folder for
+`benchmarks/family_page.py` writes the table of them. Tests (tests/benchmarks/test_family_page.py) load a small folder for
 every row: the same fields with smaller sizes, and a tokenizer in files of the same kind. They also count the parameters that
 the fields make.
 """
