@@ -214,7 +214,8 @@ def load(
   extra = {name: value for name, value in hf_config.items() if name in kept}
   # Names of another library than is written help no export.
   names = original.items() if family is get_family(family.name) else ()
-  origins = {name: (new, source.tensors[name][1]) for name, new in names}
+  origins = {name: (new, source.tensors[name][1]) for name, new in names
+             if not name.startswith(family.authors_prefixes)}
   tokenizer, settings = tokenizer_files.load(folder), generation.read_generation_config(folder)
   return ImportedCheckpoint(
       config, unflatten_dict(params, sep='/'), tokenizer, modules, missing, family.name, extra,

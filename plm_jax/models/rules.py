@@ -129,6 +129,9 @@ class Family:
   """heads whose class of theirs holds only the encoder of an encoder-decoder"""
   aliases: tuple[tuple[str, str], ...] = ()
   """(regular expression of old names of tensors, replacement) pairs"""
+  authors_prefixes: tuple[str, ...] = ()
+  """beginnings of names in files of the authors' own code, which transformers does not read: an
+  export of such an import has the names of transformers"""
   usage: str = 'transformers loads it with from_pretrained({folder!r})'
   """how an export is loaded, for people"""
   extra_heads: frozenset[str] = frozenset()

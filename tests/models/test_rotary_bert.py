@@ -1,8 +1,12 @@
 """RoFormer, NomicBERT, GTE, Jina Embeddings 2 and 3, and XLM-R XL: published sizes, released
 configurations, and exports. Values of the original code are in tests/golden."""
+import json
+import shutil
+
 import numpy as np
 import pytest
 import small_decoders
+import tiny
 
 from plm_jax import conversion, validation
 from plm_jax.conversion.source_formats import rename_alias, resolve_model_type
@@ -91,12 +95,16 @@ def test_released_configurations_have_published_sizes(family, released, size, mi
 
 
 def test_rope_of_released_configurations():
+  """NTK scaling as in vLLM's NTKScalingRotaryEmbedding: theta times the factor, and all angles
+  divided by factor^(2 / head size)."""
   def position(family, hf_config):
     return small_decoders.parse(family, hf_config).block.attention.position
   longer = {**NOMIC, 'rotary_scaling_factor': 2, 'n_positions': 8192}
   assert position('nomic_bert', longer) == Rope(1000.0, scaling=DynamicScaling(2.0, 2048))
-  # kexue.fm/archives/9706: theta times the factor, all angles divided by factor^(2 / head size)
-  assert position('gte', GTE) == Rope(160_000.0, scaling=LinearScaling(8 ** (1 / 32)))
+  scaled = position('gte', GTE)
+  assert scaled == Rope(160_000.0, scaling=LinearScaling(8 ** (1 / 32)))
+  angles = (20_000 * 8) ** -(np.arange(0, 64, 2) / 64) / 8 ** (2 / 64)
+  np.testing.assert_allclose(scaled.scaling.scaled_frequencies(scaled.theta, 64), angles, 1e-6)
   assert position('gte', {'model_type': 'gte'}) == Rope(160_000.0)
 
 
@@ -125,6 +133,43 @@ def test_an_export_is_read_as_the_same(tmp_path, row, head):
   config = small_decoders.shrink(size(), **changes)
   config = conversion.enable_required_parts(family, head, config)
   small_decoders.assert_there_and_back(tmp_path, family, config, head)
+
+
+def write_authors_gte(folder):
+  """Write a file of NewModel: the golden case of transformers' Gte with the authors' names."""
+  files = pytest.importorskip('safetensors.numpy')
+  shutil.copytree(small_decoders.GOLDEN / 'gte' / 'masked_lm', folder)
+  tensors = files.load_file(folder / 'model.safetensors')
+  files.save_file({name.replace('gte.', 'new.'): x for name, x in tensors.items()},
+                  folder / 'model.safetensors')
+  config = json.loads((folder / 'config.json').read_text())
+  del config['rope_parameters']
+  authors = {name: GTE[name] for name in (
+      'model_type', 'auto_map', 'layer_norm_type', 'pack_qkv', 'rope_scaling')}
+  config |= authors | {'architectures': ['NewForMaskedLM'], 'rope_theta': 125.0}
+  (folder / 'config.json').write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize('family', ['gte', 'nomic_bert'])
+def test_files_of_the_authors_are_exported_with_names_of_transformers(tmp_path, family):
+  files = pytest.importorskip('safetensors.numpy')
+  if family == 'gte':
+    write_authors_gte(tmp_path / 'a')
+  else:
+    shutil.copytree(small_decoders.GOLDEN / 'nomic_bert' / 'contrastors', tmp_path / 'a')
+  found = conversion.load(tmp_path / 'a')
+  assert found.family == family and list(found.heads) == ['mlm']
+  conversion.save(tmp_path / 'b', found.config, found.params, like=found)
+  again = conversion.load(tmp_path / 'b')
+  assert again.config == validation.with_paths(found.config, {
+      'max_length': again.config.max_length})
+  tiny.assert_same(again.params, found.params)
+  names = set(files.load_file(tmp_path / 'b' / 'model.safetensors'))
+  assert {name.partition('.')[0] for name in names} <= {family, 'cls', 'lm_head'}
+  if family == 'gte':
+    golden = conversion.load(small_decoders.GOLDEN / 'gte' / 'masked_lm')
+    assert again.config == golden.config
+    tiny.assert_same(again.params, golden.params)
 
 
 @pytest.mark.slow
