@@ -102,14 +102,14 @@ LLM2Vec's first step, masked next-token prediction (BehnamGhader et al. 2024, ar
         --tokenizer=princeton-nlp/Sheared-LLaMA-1.3B
     python -m plm_jax train llm2vec --warm-start=princeton-nlp/Sheared-LLaMA-1.3B \\
         --data.path=gs://BUCKET/records                                   # 8 TPU v5e chips
-    python -m plm_jax train llm2vec --warm-start=RUN --scale=laptop       # 2 CPU cores: 7 minutes
+    python -m plm_jax train llm2vec --warm-start=RUN --scale=laptop       # 2 CPU cores: minutes
     python -m plm_jax train llm2vec --scale=test                          # seconds
 
 A decoder becomes an encoder: its attention is made bidirectional (--model.causal=False), and it
 learns to predict masked tokens from the positions before them. The model is that of --warm-start, a
 decoder of any family: a RUN, such as that of `qwen3_0b6 --scale=laptop`, or a checkpoint. Without
-it, a Sheared-LLaMA is trained from scratch. The second step is SimCSE, on text with one sentence
-per line:
+it, the adapters are those of a random Sheared-LLaMA, which is of no use but for tests. The second
+step is SimCSE, on text with one sentence per line:
 
     python -m plm_jax finetune --task=llm2vec --init=RUN --train=sentences.txt --dev=stsb_dev.tsv
 
