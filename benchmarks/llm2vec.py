@@ -120,7 +120,7 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
            'speed': statistics.median(speeds)}
   if given['step'] == 'speed':
     return found
-  trained = plm_jax.load(config.folder)
+  trained: Any = plm_jax.load(config.folder)
   if trained.task is None:
     trained = as_encoder(trained)
   if given['step'] == 'decoder':
@@ -190,9 +190,9 @@ def make_run(given: dict[str, Any]) -> Any:
       'model.block.init.std': 0.04, 'model.stack.scan': False, 'warm_start': start, 'output': output, 'seed': seed}
   if is_encoder:
     changes['objective.mask_rate'] = 0.3
-  if given['step'] == 'mntp':
+  if given['step'] == 'mntp':  # a tokenizer of Wikipedia has no `_`, which LLM2Vec takes as mask
     changes |= {'model.causal': False, 'optim.peak': 1e-3, 'objective': MaskedNextToken(
-        causal=0.0, mask_rate=0.2, final_mask_rate=None, lengths=(1.0,), mask_token='_')}
+        causal=0.0, mask_rate=0.2, final_mask_rate=None, lengths=(1.0,), mask_token='<unk>')}
   return validation.with_paths(run, changes)
 
 
