@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from plm_jax import recipes, validation
-from plm_jax.config.run import ConfigError
+from plm_jax.config.run import ConfigError, Phase
 from plm_jax.loading.loaded_model import load_model, read_config
 from plm_jax.planning import fit
 from plm_jax.planning.devices import present_device
 from plm_jax.planning.timing import StepTimes
 from plm_jax.runs.run import run
+from plm_jax.tokenizers import train_byte_bpe
 from plm_jax.training import feed
 
 SMALL = {
@@ -112,3 +113,26 @@ def test_hours_that_are_over_before_the_first_step_are_an_error(layout, monkeypa
   give_times(monkeypatch, 1.0)
   with pytest.raises(ConfigError, match='over before the first step'):
     fit.finish_fit(layout, 200_000, 360.0)
+
+
+@pytest.mark.slow
+def test_a_decoder_continues_with_another_tokenizer_and_replay(text, tmp_path, monkeypatch):
+  """The fit keeps the peak and the vocabulary that are given, and both texts are read."""
+  give_times(monkeypatch, 10 * 3600 * fit.STEP_SHARE / 12)
+  small = {**SMALL, 'model.vocab': 400, 'hours': 10.0, 'data.prepare.documents': 'blank-lines',
+           'train.phases': (Phase(143_000, 64, 8),)}
+  base = validation.with_paths(recipes.find_recipe('pythia_14m')('gpu'), {
+      **small, 'data.path': (text,), 'output': str(tmp_path / 'base')})
+  assert run(base).step == 12
+  other = tmp_path / 'other.txt'
+  other.write_text('\n\n'.join(f'zzz{n} qqq{n % 7} yyy' for n in range(2000)))
+  train_byte_bpe(other.read_text().split('\n\n'), 300, layout='gpt2').save(tmp_path / 'tokenizer')
+  again = validation.with_paths(base, {
+      'data.path': (str(other), text), 'data.weights': (0.75, 0.25), 'model.vocab': 300,
+      'data.prepare.tokenizer': str(tmp_path / 'tokenizer'), 'warm_start': str(tmp_path / 'base'),
+      'optim.peak': 1e-4, 'output': str(tmp_path / 'continued')})
+  result = run(again)
+  fitted = read_config(str(tmp_path / 'continued'))
+  assert result.step == 12 and (fitted.optim.peak, fitted.model.vocab) == (1e-4, 300)
+  assert load_model(str(tmp_path / 'continued')).tokenizer.vocab.size == 300
+  assert {'bits_per_byte/other', 'bits_per_byte/text'} <= result.heldout.keys()
