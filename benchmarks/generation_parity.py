@@ -39,7 +39,8 @@ from plm_jax.tokenizers.sentence_piece import BYTE_TOKEN
 NAMES = ('gpt', 'gpt2_small', 'gpt2_chinese', 'gpt3_small', 'llama_7b', 'llama2_7b', 'llama3_8b', 'pythia_14m',
          'smollm2_135m', 'smollm3_3b', 'qwen3_0b6', 'gemma3_270m', 'palm_8b', 'glm_base',
          'glm_chinese', 'gpt_bert_strict_small', 't5_small', 't5_v1_1_small', 't5_lm_small',
-         't5_small_tasks', 'mt5_small', 'byt5_small', 'ul2_20b', 'bart_base', 'bart_chinese_base',
+         't5_small_tasks', 'mt5_small', 'byt5_small', 'ul2_20b', 't5gemma_2b_2b',
+         'bart_base', 'bart_chinese_base',
          'bart_translation', 'mbart_large', 'transformer_base')
 SUBJECTS = ('The old teacher', 'A small dog', 'My sister', 'The river', 'Every student', 'Our neighbor',
             'A young doctor', 'The first train', 'Her brother', 'This house')

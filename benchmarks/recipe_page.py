@@ -74,10 +74,10 @@ PAGES = {
         'encoder.',
         ('pythia', 'smollm2', 'smollm3', 'qwen3', 'gemma3', 'ettin_decoder', 'llm2vec')),
     'encoder_decoders': Page(
-        'Encoder-decoders: T5, BART, UL2, Transformer',
+        'Encoder-decoders: T5, BART, UL2, T5Gemma, Transformer',
         'These encoder-decoders are made for text-to-text tasks and translation.',
-        ('t5', 't5_v1_1', 't5_lm', 't5_tasks', 'mt5', 'byt5', 'ul2', 'bart', 'bart_chinese',
-         'bart_translation', 'mbart', 'transformer')),
+        ('t5', 't5_v1_1', 't5_lm', 't5_tasks', 'mt5', 'byt5', 'ul2', 't5gemma', 'bart',
+         'bart_chinese', 'bart_translation', 'mbart', 'transformer')),
     'word_vectors': Page(
         'Word vectors: word2vec, GloVe, fastText, C&W',
         'These models give each word one vector, whatever its context.', ()),

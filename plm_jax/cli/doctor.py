@@ -46,7 +46,7 @@ from plm_jax.storage import bucket_check, compilation_cache
 from plm_jax.tokenizers import Tokenizer
 from plm_jax.training import feed, train
 from plm_jax.training.learner import make_learner
-from plm_jax.training.warm_start import resolve_teacher
+from plm_jax.training.warm_start import resolve_models
 
 PATHS = validation.field_paths(PretrainRun)
 Level = Literal['ok', 'warning', 'fault']
@@ -226,7 +226,7 @@ def check_options(args: Sequence[str]) -> CheckResult:
   if config.mode != 'train':
     raise ConfigError('doctor checks a run that trains: leave out --mode')
   config_lib.check(config)
-  config = run.as_pretrain_run(resolve_teacher(config))
+  config = run.as_pretrain_run(resolve_models(config))
   return CheckResult(f'{config.name}, {config.train.steps:,} steps, output in {config.folder}',
                      value=DoctorRequest(recipe, config, step == 'True', topology))
 

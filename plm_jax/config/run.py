@@ -206,7 +206,7 @@ class RunConfig(ValidatedConfig):
 
   limits = intervals(seed='[0, 4294967295]')
   counts_with: ClassVar = {f'tuning.{name}': ('warm_start', None) for name in (
-      'expand', 'moments', 'reinitialize', 'vocabulary')}
+      'decoder', 'expand', 'moments', 'reinitialize', 'vocabulary')}
 
   name: str
   """name of the run"""

@@ -45,6 +45,12 @@ class TuningConfig(ValidatedConfig):
   """Whether a warm start also takes over the moments of Adam and the number of its updates: from a
   run, or from a checkpoint of Composer (a file .pt next to the config.json and the tokenizer of the
   released model). The learning-rate schedule begins anew. False: the optimizer begins anew, too."""
+  decoder: str = ''
+  """Adaptation of decoders to an encoder-decoder (T5Gemma: Zhang et al. 2025): the model from which
+  the decoder starts, while the encoder starts from that of the warm start, which may be the same.
+  Architecture and sizes of the run's model are then theirs. Cross-attention starts from
+  self-attention, and at random where the widths differ. Empty: a warm start from a model of the
+  same kind."""
   adapter: AdapterConfig = AdapterConfig()
   """Adapters that are trained with the head, while the pre-trained weights stay frozen."""
 
@@ -58,6 +64,9 @@ class TuningConfig(ValidatedConfig):
     changes = self.reinitialize or self.expand != 'none' or self.adapter.kind != 'none'
     if self.moments and changes:
       return (f'{option("moments")} is for parameters that are all taken over: leave out '
+              f'{option("reinitialize")}, {option("expand")} and {option("adapter.kind")}')
+    if self.decoder and (changes or self.moments):
+      return (f'{option("decoder")} is for parameters alone: leave out {option("moments")}, '
               f'{option("reinitialize")}, {option("expand")} and {option("adapter.kind")}')
     if self.top >= 0 and self.adapter.kind != 'none':
       return (f'{option("top")} says which layers are trained, {option("adapter.kind")} that none '

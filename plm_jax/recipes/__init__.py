@@ -40,6 +40,7 @@ from plm_jax.recipes import (
   roberta,
   smollm,
   t5,
+  t5gemma,
   transformer,
   word_vectors,
   xlm,
@@ -60,8 +61,8 @@ FAMILIES = {family.name: family for family in (
     ltg_bert.LTG_BERT, ltg_bert.GPT_BERT, ltg_bert.MDLM, gpt.GPT, gpt.GPT2, gpt.GPT3, llama.LLAMA,
     llama.LLAMA2, llama.LLAMA3, pythia.PYTHIA, smollm.SMOLLM2, smollm.SMOLLM3, continued.QWEN3,
     continued.GEMMA3, continued.LLM2VEC, modernbert.ETTIN_DECODER, palm.PALM, glm.GLM, t5.T5,
-    t5.T5_V1_1, t5.T5_LM, t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, bart.BART, bart.BART_CHINESE,
-    bart.BART_TRANSLATION, bart.MBART, transformer.TRANSFORMER)}
+    t5.T5_V1_1, t5.T5_LM, t5.T5_TASKS, t5.MT5, t5.BYT5, t5.UL2, t5gemma.T5GEMMA, bart.BART,
+    bart.BART_CHINESE, bart.BART_TRANSLATION, bart.MBART, transformer.TRANSFORMER)}
 COMMON_HELP = """\
 Every recipe has four scales: --scale=paper (the default), --scale=gpu --hours=8 (batch, memory and
 steps for the GPUs here and for that time), --scale=laptop (minutes on 2 CPU cores; 40 minutes for

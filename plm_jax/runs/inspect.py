@@ -25,7 +25,7 @@ from plm_jax.training.feed import TextFeed
 from plm_jax.training.learner import make_learner, phase_learner
 from plm_jax.training.step import Learner, corrupt_windows, make_sharded_init
 from plm_jax.training.train import phase_at
-from plm_jax.training.warm_start import resolve_teacher
+from plm_jax.training.warm_start import resolve_models
 
 
 class Inspection(NamedTuple):
@@ -41,7 +41,7 @@ def inspect_run(config: RunConfig, rows: int, step: int) -> Inspection:
   config_lib.check(config)
   bucket_check.check_reachable(preflight.bucket_uses(config, is_written=False))
   compilation_cache.use_compilation_cache()
-  config = resolve_teacher(dataclasses.replace(config, mesh=MeshConfig(1)))
+  config = resolve_models(dataclasses.replace(config, mesh=MeshConfig(1)))
   if isinstance(config, FinetuneRun):
     return inspect_finetuning(config, rows, step)
   return inspect_pretraining(runs.as_pretrain_run(config), rows, step)

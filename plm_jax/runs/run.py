@@ -33,12 +33,12 @@ from plm_jax.storage import bucket_check, compilation_cache, hub
 from plm_jax.storage.lock import Lock
 from plm_jax.training.feed import NameSteps
 from plm_jax.training.train import TrainingResult, evaluate_run, train
-from plm_jax.training.warm_start import resolve_teacher
+from plm_jax.training.warm_start import resolve_models
 from plm_jax.training.writers import check_wandb
 
 ALL_BATCHES = 1 << 20
 """more batches than any text for evaluation has"""
-HUB_FIELDS = ('warm_start', 'objective.teacher', 'objective.vector_loss.teacher',
+HUB_FIELDS = ('warm_start', 'tuning.decoder', 'objective.teacher', 'objective.vector_loss.teacher',
               'objective.vector_loss.guide', 'data.prepare.tokenizer', 'data.tokenizer')
 """options of a run that may name a model of the Hugging Face hub"""
 
@@ -81,7 +81,7 @@ def run(config: RunConfig, name_steps: NameSteps | None = None, caller: Caller =
     config = fit_to_devices(pin_hub_names(config))
   with hosts.barrier('checks before the run'):
     if computes:
-      config = resolve_teacher(config)
+      config = resolve_models(config)
     if config.mode == 'train':
       preflight.check_best_metric(config)
       preflight.check_warm_start(config)

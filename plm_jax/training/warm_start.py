@@ -6,6 +6,7 @@ from typing import Any
 
 from etils import epath
 import flax.linen as nn
+from flax.traverse_util import unflatten_dict
 import google_crc32c
 import jax
 import numpy as np
@@ -25,12 +26,13 @@ from plm_jax.loading.loaded_model import (
   read_model_config,
   read_run,
 )
+from plm_jax.models.families import flatten_tree
 from plm_jax.objectives.metric_names import term_name
 from plm_jax.optim import adapters
 from plm_jax.optim.trainable import depths_below_head
 from plm_jax.storage import hub
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import vocabulary_expansion, vocabulary_replacement
+from plm_jax.training import decoder_adaptation, vocabulary_expansion, vocabulary_replacement
 from plm_jax.training.step import Learner
 from plm_jax.training.vocabulary_replacement import Replacement
 from plm_jax.validation import differences, short_repr
@@ -47,12 +49,22 @@ VOCAB_AXES = {'embeddings/tokens': 0, 'kernel': 1, 'bias': 0}
 """Parameters with a row per token id, in the backbone and in heads, and the axis of these rows."""
 
 
-def resolve_teacher(config: RunConfig) -> RunConfig:
-  """Fill in the configuration of the teacher that the objective needs. Raises ConfigError."""
+def resolve_models(config: RunConfig) -> RunConfig:
+  """Fill in the configurations that other models determine. Raises ConfigError.
+
+  These are the teacher that the objective needs, and the model of an adaptation of decoders, which
+  a run that has started has in its folder.
+  """
   def describe(folder):
     return read_model_config(folder)[1]
   objective = config.training_objective.lifecycle.resolve_teacher(describe) or config.objective
-  return dataclasses.replace(config, objective=objective)
+  model = config.model
+  if config.tuning.decoder and (storage.resolve_path(config.folder) / 'config.json').exists():
+    model = read_config(config.folder).model
+  elif config.tuning.decoder:
+    model = decoder_adaptation.adapt_model(
+        model, describe(config.warm_start), describe(config.tuning.decoder))
+  return dataclasses.replace(config, objective=objective, model=model)
 
 
 def initialize_params(
@@ -131,7 +143,8 @@ def checkpoint_fingerprints(config: RunConfig) -> dict[str, str]:
   if jax.process_count() == 1:
     return {}
   found = {}
-  for name in (config.warm_start, getattr(config.objective, 'teacher', '')):
+  teacher = getattr(config.objective, 'teacher', '')
+  for name in (config.warm_start, config.tuning.decoder, teacher):
     root = pathlib.Path(name).expanduser()
     if not name or storage.is_remote(name) or not root.exists():
       continue
@@ -206,9 +219,10 @@ def make_replacement(
     return None
   if isinstance(config, FinetuneRun):
     check_same_tokenizer(folder, before, tokenizer)
-  if config.tuning.moments:
-    raise ConfigError(f'{name_field("tuning.moments")} is for the same tokenizer as that of '
-                      f'{folder}, and this run has another one')
+  for name in ('moments', 'decoder'):
+    if getattr(config.tuning, name):
+      raise ConfigError(f'{name_field(f"tuning.{name}")} is for the same tokenizer as that of '
+                        f'{folder}, and this run has another one')
   found = vocabulary_replacement.match_vocabularies(before, tokenizer)
   if token_vectors and config.tuning.vocabulary == 'focus':
     found = vocabulary_replacement.apply_focus(found, token_vectors(before))
@@ -234,8 +248,11 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
     CheckpointError: the parameters have other shapes, or nothing in common.
   """
   folder, first_process = config.warm_start, jax.process_index() == 0
-  mesh = jax.tree.leaves(layout)[0].mesh
-  imported, shapes = open_warm_start(config, mesh, replacement)
+  mesh, adapts = jax.tree.leaves(layout)[0].mesh, bool(config.tuning.decoder)
+  if adapts:
+    imported = shapes = open_decoders(config, mesh)
+  else:
+    imported, shapes = open_warm_start(config, folder, mesh, replacement)
   for name, other in (('heads_lm', 'heads_mlm'), ('heads_mlm', 'heads_lm')):
     is_equal = name in params and name not in shapes and other in shapes and (
         not shape_differences(params[name], shapes[other]))
@@ -251,9 +268,13 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
     raise CheckpointError(
         f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
   new = [part for part in config.model.new_parts if part not in shapes['backbone']]
+  if adapts and 'cross' not in shapes['backbone']['decoder']['stack']['layers']['block']:
+    new += [f'decoder/stack/layers/block/{part}' for part in decoder_adaptation.CROSS]
+  prefixes = tuple(f'backbone/{part}/' for part in new)
   def shared(tree):
-    backbone = {part: x for part, x in tree['backbone'].items() if part not in new}
-    return {name: dict(tree[name]) for name in names} | {'backbone': backbone}
+    flat = flatten_tree({name: tree[name] for name in names})
+    kept = {path: x for path, x in flat.items() if not f'{path}/'.startswith(prefixes)}
+    return unflatten_dict(kept, sep='/')
   own = shared(params)
   theirs = common_subtree(shapes, own)
 
@@ -293,7 +314,11 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
       print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
     for name, classes in foreign.items():
       print(f'{name}: in {folder} it is for {classes}, initialized at random', flush=True)
-    changed = changed_model_options(read_model_config(folder)[1], config.model)
+    before = read_model_config(folder)[1]
+    if adapts:
+      before = decoder_adaptation.adapt_config(
+          before, read_model_config(config.tuning.decoder)[1])
+    changed = changed_model_options(before, config.model)
     if changed:
       print(f'the model of this run computes otherwise than that in {folder}:', flush=True)
     for line in changed:
@@ -307,7 +332,8 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
     check_finite(found, folder)
   else:
     found = restore_params(find_run_checkpoints(folder, job=True), theirs, chosen, job=True)
-  return {**found, 'backbone': {**params['backbone'], **found['backbone']}}, [*fresh, *foreign]
+  whole = flatten_tree({name: params[name] for name in names}) | flatten_tree(found)
+  return unflatten_dict(whole, sep='/'), [*fresh, *foreign]
 
 
 def take_over_moments(config: RunConfig, opt_state, layout):
@@ -383,14 +409,31 @@ def changed_model_options(theirs: Any, ours: Any) -> list[str]:
   return found
 
 
+def open_decoders(config: RunConfig, mesh) -> Any:
+  """Open the decoders of an adaptation, arranged as an encoder-decoder.
+
+  Raises CheckpointError where their tokenizers differ.
+  """
+  folders = config.warm_start, config.tuning.decoder
+  first, second = (find_tokenizer(folder) for folder in folders)
+  if first and second and first.pieces != second.pieces:
+    raise CheckpointError(f'{folders[0]} and {folders[1]} have different tokenizers: both sides of '
+                          'an encoder-decoder read the same one')
+  trees = []
+  for folder in dict.fromkeys(folders):
+    arrays, _ = open_warm_start(config, folder, mesh)
+    trees.append(load_model(folder, mesh).params if arrays is None else arrays)
+  return decoder_adaptation.adapt_params(trees[0], trees[-1])
+
+
 def open_warm_start(
-    config: RunConfig, mesh, replacement: Replacement | None = None) -> tuple[Any, Any]:
-  """Find the parameters of the run or checkpoint that a run starts from.
+    config: RunConfig, folder: str, mesh, replacement: Replacement | None = None
+) -> tuple[Any, Any]:
+  """Find the parameters of the run or checkpoint in `folder`, from which a run starts.
 
   Returns:
     (arrays, or None where each host reads by itself what it needs; the arrays or their shapes).
   """
-  folder = config.warm_start
   is_checkpoint = conversion.is_checkpoint(folder)
   if is_checkpoint or replacement:
     loaded = conversion.load(folder, lazy=True) if is_checkpoint else load_model(folder, mesh)

@@ -249,6 +249,10 @@ PAPERS = {
     't5_lm_xl': (2_849_757_184, 0, 1e-3, 2048, 512),
     't5_lm_xxl': (11_135_332_352, 0, 1e-3, 2048, 512),
     'ul2_20b': (19_459_613_696, 19_500, 0.01, 1024, 512),
+    # Of these only the sizes are published: T5GemmaForConditionalGeneration.
+    't5gemma_2b_2b': (5_596_853_760, 0, 2e-5, 256, 4096),
+    't5gemma_9b_2b_cross': (12_292_375_296, 0, 1e-4, 256, 4096),
+    't5gemma_9b_2b': (12_292_375_296, 0, 2e-5, 256, 4096),
     # Lewis et al. 2020, section 5.1; fairseq: 139M and 406M, and its examples/roberta for the rate
     # of 256 rows.
     'bart_chinese_base': (116_256_768, 0, 1e-4, 256, 512),
