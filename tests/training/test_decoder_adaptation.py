@@ -17,6 +17,7 @@ from plm_jax.models import (
   gemma2,
   gemma3,
   glm,
+  gpt,
   gpt2,
   gpt_neox,
   llama,
@@ -60,7 +61,7 @@ def test_gemma_2_becomes_t5gemma():
 
 @pytest.mark.parametrize('config', [
     gemma2.gemma2_2b(), gemma3.gemma3_270m(), llama.llama32_1b(), qwen3.qwen3_0_6b(),
-    gpt2.small(), gpt2.gpt3_small(), gpt2.gpt_neo_125m()])
+    gpt.base(), gpt2.small(), gpt2.gpt3_small(), gpt2.gpt_neo_125m()])
 def test_parameters_have_the_names_and_shapes_of_an_encoder_decoder(config):
   config = shrink(config)
   model, params = adapt_config(config, config), parameters(config)
