@@ -78,6 +78,9 @@ def normalize_hf_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
   encoder, decoder = (
       gemma2.normalize_hf_config(hf_config.pop(side, None) or {}) for side in SIDES)
   decoder.pop('cross_attention_hidden_size', None)
+  # Their files do not state it, and transformers starts with the start token.
+  start = hf_config.get('bos_token_id', decoder.get('bos_token_id'))
+  hf_config.setdefault('decoder_start_token_id', start)
   for name in ('tie_word_embeddings', 'embed_factor'):  # the model's own, and one that follows
     decoder[name] = encoder.get(name)
   sizes = {}

@@ -14,6 +14,7 @@ from plm_jax import conversion, validation
 from plm_jax.errors import ConfigError
 from plm_jax.layers.dense import count_parameters
 from plm_jax.layers.heads import ModelWithHeads
+from plm_jax.loading.generation_config import read_generation_defaults
 from plm_jax.models import t5gemma
 from plm_jax.models.families import boxed_parameter_shapes
 from plm_jax.models.rules import ConvertError
@@ -69,6 +70,12 @@ def test_released_and_transformers_5_configurations_are_equal():
   side['rope_parameters'] = {'rope_theta': 10000.0, 'rope_type': 'default'}
   new = {**RELEASED, 'encoder': side, 'decoder': side, 'tie_word_embeddings': True}
   assert small_decoders.parse('t5gemma', new) == t5gemma.t5gemma_2b_2b()
+
+
+def test_generation_begins_with_the_start_token():
+  read = t5gemma.normalize_hf_config(RELEASED)['decoder_start_token_id']
+  imported = conversion.load(small_decoders.GOLDEN / 't5gemma' / 'generate')
+  assert (read, read_generation_defaults(imported).start_id) == (2, 50)
 
 
 @pytest.mark.parametrize(('name', 'value'), [
