@@ -220,9 +220,9 @@ def make_windows(sizes: Sequence[int], causal: bool = True) -> tuple[SlidingWind
 
   sizes: of causal attention with the token itself, otherwise on each side; 0: global attention.
   """
-  return tuple(
-      None if not size else SlidingWindow(size - 1, 0) if causal else SlidingWindow(size, size)
-      for size in sizes)
+  def make(size):
+    return SlidingWindow(size - 1, 0) if causal else SlidingWindow(size, size)
+  return tuple(make(size) if size else None for size in sizes)
 
 
 def layer_inputs(cfg: DecoderConfig, cache: Cache | None = None) -> LayerInputs | None:

@@ -1,11 +1,10 @@
 """Warm start: the parameters with which a run begins, fresh or from another run or checkpoint."""
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import pathlib
 from typing import Any
 
 from etils import epath
-import flax.linen as nn
 from flax.traverse_util import unflatten_dict
 import google_crc32c
 import jax
@@ -15,7 +14,6 @@ from plm_jax import conversion, storage
 from plm_jax.checkpoints.checkpoint import CheckpointError, check_finite
 from plm_jax.checkpoints.restore import find_run_checkpoints, restore_params
 from plm_jax.config.run import FinetuneRun, RunConfig
-from plm_jax.conversion import sentence_transformers
 from plm_jax.distributed import hosts
 from plm_jax.errors import ConfigError, name_field, print_line
 from plm_jax.loading.loaded_model import (
@@ -24,7 +22,6 @@ from plm_jax.loading.loaded_model import (
   place_on_mesh,
   read_config,
   read_model_config,
-  read_run,
 )
 from plm_jax.models.families import flatten_tree
 from plm_jax.objectives.metric_names import term_name
@@ -32,9 +29,15 @@ from plm_jax.optim import adapters
 from plm_jax.optim.trainable import depths_below_head
 from plm_jax.storage import hub
 from plm_jax.tokenizers import Tokenizer
-from plm_jax.training import decoder_adaptation, vocabulary_expansion, vocabulary_replacement
+from plm_jax.training import (
+  decoder_adaptation,
+  vocabulary_expansion,
+  vocabulary_replacement,
+  warm_sources,
+)
 from plm_jax.training.step import Learner
 from plm_jax.training.vocabulary_replacement import Replacement
+from plm_jax.training.warm_sources import shape_differences
 from plm_jax.validation import differences, short_repr
 
 FINGERPRINT_BYTES = 1 << 20
@@ -248,18 +251,8 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
     CheckpointError: the parameters have other shapes, or nothing in common.
   """
   folder, first_process = config.warm_start, jax.process_index() == 0
-  mesh, adapts = jax.tree.leaves(layout)[0].mesh, bool(config.tuning.decoder)
-  if adapts:
-    imported = shapes = open_decoders(config, mesh)
-  else:
-    imported, shapes = open_warm_start(config, folder, mesh, replacement)
-  for name, other in (('heads_lm', 'heads_mlm'), ('heads_mlm', 'heads_lm')):
-    is_equal = name in params and name not in shapes and other in shapes and (
-        not shape_differences(params[name], shapes[other]))
-    if is_equal and not isinstance(config, FinetuneRun):
-      # From decoder to encoder, or the reverse, the head stays (Ettin).
-      known = load_model(folder, mesh).params if imported is None else imported
-      imported = shapes = {**known, name: known[other]}
+  mesh = jax.tree.leaves(layout)[0].mesh
+  imported, shapes = warm_sources.open_parameters(config, params, mesh, replacement)
 
   # What both have. Parts that this run has not, such as a pooler, are left out.
   foreign = find_other_class_heads(config, params, shapes)
@@ -267,9 +260,7 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
   if 'backbone' not in names:
     raise CheckpointError(
         f'{folder} has {", ".join(shapes)}, of which this run could take over nothing')
-  new = [part for part in config.model.new_parts if part not in shapes['backbone']]
-  if adapts and 'cross' not in shapes['backbone']['decoder']['stack']['layers']['block']:
-    new += [f'decoder/stack/layers/block/{part}' for part in decoder_adaptation.CROSS]
+  new = warm_sources.find_new_parts(config, shapes['backbone'])
   prefixes = tuple(f'backbone/{part}/' for part in new)
   def shared(tree):
     flat = flatten_tree({name: tree[name] for name in names})
@@ -310,19 +301,7 @@ def load_warm_start(config: RunConfig, params, layout, replacement: Replacement 
         f'{folder} is of another model than this run:\n  ' + '\n  '.join(lines))
   fresh = [name for name in params if name not in shapes] + [f'backbone/{part}' for part in new]
   if first_process:
-    if fresh:
-      print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
-    for name, classes in foreign.items():
-      print(f'{name}: in {folder} it is for {classes}, initialized at random', flush=True)
-    before = read_model_config(folder)[1]
-    if adapts:
-      before = decoder_adaptation.adapt_config(
-          before, read_model_config(config.tuning.decoder)[1])
-    changed = changed_model_options(before, config.model)
-    if changed:
-      print(f'the model of this run computes otherwise than that in {folder}:', flush=True)
-    for line in changed:
-      print_line(f'  {line}')
+    report_differences(config, fresh, foreign)
 
   # Load it. The parameters that are replaced make room first.
   chosen = shared(layout)
@@ -387,6 +366,27 @@ def take_over_moments(config: RunConfig, opt_state, layout):
   return jax.tree.map(replace, opt_state, layout, is_leaf=is_adam)
 
 
+def report_differences(
+    config: RunConfig, fresh: Sequence[str], foreign: Mapping[str, str]) -> None:
+  """Print what a run does not take over from its warm start, and what its model computes otherwise.
+
+  Args:
+    config: the run.
+    fresh: parts that the warm start lacks.
+    foreign: heads that are there for other classes, and these.
+  """
+  folder = config.warm_start
+  if fresh:
+    print(f'{", ".join(fresh)}: not in {folder}, initialized at random', flush=True)
+  for name, classes in foreign.items():
+    print(f'{name}: in {folder} it is for {classes}, initialized at random', flush=True)
+  changed = changed_model_options(warm_sources.read_model(config), config.model)
+  if changed:
+    print(f'the model of this run computes otherwise than that in {folder}:', flush=True)
+  for line in changed:
+    print_line(f'  {line}')
+
+
 def changed_model_options(theirs: Any, ours: Any) -> list[str]:
   """List the options in which two models of the same shapes compute different outputs.
 
@@ -407,56 +407,6 @@ def changed_model_options(theirs: Any, ours: Any) -> list[str]:
     if not NOT_COMPUTED & set(path.split('.')):
       found.append(f'{name_field(f"model.{path}")}: {values}')
   return found
-
-
-def open_decoders(config: RunConfig, mesh) -> Any:
-  """Open the decoders of an adaptation, arranged as an encoder-decoder.
-
-  Raises CheckpointError where their tokenizers differ.
-  """
-  folders = config.warm_start, config.tuning.decoder
-  first, second = (find_tokenizer(folder) for folder in folders)
-  if first and second and first.pieces != second.pieces:
-    raise CheckpointError(f'{folders[0]} and {folders[1]} have different tokenizers: both sides of '
-                          'an encoder-decoder read the same one')
-  trees = []
-  for folder in dict.fromkeys(folders):
-    arrays, _ = open_warm_start(config, folder, mesh)
-    trees.append(load_model(folder, mesh).params if arrays is None else arrays)
-  return decoder_adaptation.adapt_params(trees[0], trees[-1])
-
-
-def open_warm_start(
-    config: RunConfig, folder: str, mesh, replacement: Replacement | None = None
-) -> tuple[Any, Any]:
-  """Find the parameters of the run or checkpoint in `folder`, from which a run starts.
-
-  Returns:
-    (arrays, or None where each host reads by itself what it needs; the arrays or their shapes).
-  """
-  is_checkpoint = conversion.is_checkpoint(folder)
-  if is_checkpoint or replacement:
-    loaded = conversion.load(folder, lazy=True) if is_checkpoint else load_model(folder, mesh)
-    imported = dict(loaded.params)
-    late = sentence_transformers.read_late_interaction(folder) if is_checkpoint else None
-    if late:
-      imported['heads_embedding'] = late.params
-    if replacement:
-      def mix(rows: np.ndarray) -> np.ndarray:
-        return replacement.mix(rows, config.model.vocab, config.seed)
-      size = read_model_config(folder)[1].vocab
-      imported = vocabulary_replacement.map_token_rows(imported, size, mix)
-    return imported, imported
-  other, _, boxed = read_run(folder)
-  shapes: Any = nn.unbox(boxed)
-  def export(params):
-    return adapters.merge(other.training_objective.lifecycle.exported(params))
-  exported = jax.eval_shape(export, shapes)
-  if not shape_differences(shapes['backbone'], exported['backbone']):
-    return None, shapes
-  # Some objectives keep tables elsewhere while they train.
-  imported = load_model(folder, mesh).params
-  return imported, imported
 
 
 def find_other_class_heads(config: RunConfig, params, shapes) -> dict[str, str]:
@@ -532,14 +482,3 @@ def common_subtree(tree, other):
       if isinstance(part, dict):
         common[name] = common_subtree(part, other[name])
   return common
-
-
-def shape_differences(own, theirs):
-  """List (path, our shape, their shape) where two trees of arrays differ; None: missing."""
-  def shapes(tree):
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator='/'): list(np.shape(x))
-            for path, x in leaves}
-  ours, others = shapes(own), shapes(theirs)
-  return [(path, ours.get(path), others.get(path))
-          for path in sorted(ours | others) if ours.get(path) != others.get(path)]

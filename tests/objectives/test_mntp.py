@@ -177,7 +177,8 @@ def test_targets_of_a_decoder_are_predicted_from_the_tokens_before_them(decoder)
       mask_token='_')
   tokenizer = types.SimpleNamespace(pieces=[*'abcdefg', '_'])
   zero = np.zeros(1, np.int32)
-  text = {'index': zero, 'epoch': zero, 'corpus': zero, 'tokens': np.array([[8, 9, 10, 11, 12, 13, 0, 0]], np.int32),
+  text = {'index': zero, 'epoch': zero, 'corpus': zero,
+          'tokens': np.array([[8, 9, 10, 11, 12, 13, 0, 0]], np.int32),
           'segments': np.array([[1, 1, 1, 1, 2, 2, 0, 0]], np.int32)}
   found = dict(objective.add_token_info(text, tokenizer))
   assert found['mask'].tolist() == [7]

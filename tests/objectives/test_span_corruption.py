@@ -225,7 +225,8 @@ def test_a_fixed_prefix_is_half_of_the_text_without_sentinels():
   vocab = Vocab(size=60, pad=0, eos=1, bos=2)
   assert objective.special_tokens == ('eos',)
   assert (objective.text_length(9), objective.max_predictions(9)) == (16, 9)
-  assert [objective.row_length(objective.text_length(length)) for length in (8, 9, 64)] == [8, 9, 64]
+  lengths = [objective.row_length(objective.text_length(length)) for length in (8, 9, 64)]
+  assert lengths == [8, 9, 64]
   windows = {'tokens': jnp.arange(16)[None].repeat(2, 0) + 10,
              'segments': jnp.array([[1] * 16, [1] * 5 + [0] * 11]),
              'index': jnp.arange(2), 'epoch': jnp.zeros(2, int), 'corpus': jnp.zeros(2, int)}
