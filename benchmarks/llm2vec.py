@@ -31,7 +31,7 @@ from benchmarks.small_data import show
 RESULTS = pathlib.Path(__file__).parent / 'figures' / 'llm2vec.jsonl'
 TEXT, DEV = 'enwiki2015_sample.txt.xz', 'stsb_dev.tsv.gz'
 TESTS = {'STS-B': ('stsb_test.tsv.gz', 'score'), 'SICK': ('sick_test.tsv.gz', 'relatedness')}
-LAYERS, WIDTH, HEADS, VOCAB, LENGTH, BATCH = 4, 128, 2, 4096, 128, 16
+LAYERS, WIDTH, HEADS, VOCAB, LENGTH, BATCH = 2, 128, 2, 4096, 128, 16
 SENTENCES = 12_000
 SPEED_UPDATES = 60
 """updates of the encoder that measure its speed"""
@@ -49,9 +49,9 @@ class Step(NamedTuple):
 
 
 CHAIN = {
-    'decoder': Step('causal LM', '', 1500),
+    'decoder': Step('causal LM', '', 1100),
     'decoder-simcse': Step('causal LM, SimCSE', 'decoder', -1),
-    'mntp': Step('causal LM, masked next tokens', 'decoder', 400),
+    'mntp': Step('causal LM, masked next tokens', 'decoder', 275),
     'mntp-simcse': Step('causal LM, masked next tokens, SimCSE (LLM2Vec)', 'mntp', -1),
     'speed': Step('', '', SPEED_UPDATES),
     'mlm': Step('masked LM', '', 0, ('decoder', 'mntp')),
