@@ -50,8 +50,8 @@ SIMCSES: Mapping[tuple[str, bool, bool], tuple[int, float, float]] = {
     ('simcse_nli', False, True): (512, 1e-5, 4.0), ('simcse_nli', True, True): (512, 1e-5, 4.0)}
 # McGill-NLP/llm2vec@312adcfb, train_configs/simcse/Sheared-Llama.json; the rate falls by 4%.
 LLM2VEC: Hyperparameters = {
-    **SIMCSE, 'peak': 3e-5, 'batch': 128, 'length': 128, 'steps': 1000, 'schedule': 'constant',
-    'evaluations': 8.0}
+    **{name: x for name, x in SIMCSE.items() if name != 'epochs'}, 'peak': 3e-5, 'batch': 128,
+    'length': 128, 'steps': 1000, 'schedule': 'constant', 'evaluations': 8.0}
 # Khattab and Zaharia 2020, section 4.1, and README of stanford-futuredata/ColBERT, whose optimizer
 # has no weight decay and clips at 2; the number of steps of ColBERTv2 is the code's default.
 COLBERTS: Mapping[str, Hyperparameters] = {
