@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def test_names():
   names = [*recipes.all_recipes()]
-  assert len(names) == 183 and {
+  assert len(names) == 186 and {
       'bert_base', 'gpt3_13b', 't5_v1_1_xxl', 't5_small_tasks', 'bart_translation',
       'bart_translation_source',
       'roberta_doc_sentences', 'deberta_v2_xxlarge', 'glm_410m', 'gpt2_chinese',
