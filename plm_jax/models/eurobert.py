@@ -112,7 +112,8 @@ FAMILY = Family(
     backbone=lambda config: Encoder(config),
     config=eurobert_210m(),
     attributes=(
-        *replace_defaults(llama.FAMILY.attributes, DEFAULTS),
+        *replace_defaults(
+            [one for one in llama.FAMILY.attributes if one.theirs != 'is_causal'], DEFAULTS),
         Attribute('head_bias', 'head.output_bias', False),
         Attribute('classifier_pooling', 'head.pooling', 'late', POOLINGS),
     ),

@@ -1,7 +1,9 @@
 """T5Gemma: Gemma 2 adapted to an encoder-decoder."""
 import dataclasses
 import functools
+from typing import Any
 
+from plm_jax import validation
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.models import t5gemma
 from plm_jax.objectives.span_corruption import MixtureOfDenoisers, PrefixLM
@@ -44,11 +46,13 @@ which Gemma's is not.
 Size = functools.partial(
     RecipeSize, peak=2e-5, steps=10_000, length=4096, batch=256, accumulate=4, remat='full',
     pod='v5e:8x8', mesh=MeshConfig(fsdp=64))
+HALVES: dict[str, Any] = dict(mesh=MeshConfig(fsdp=32, tensor=2), accumulate=8)
+"""two devices share the heads of a row: the attention of 9B does not fit one"""
 SIZES = {
     '2b_2b': Size(model=t5gemma.t5gemma_2b_2b, parameters=5_596_853_760),
     '9b_2b_cross': Size(
-        model=t5gemma.t5gemma_9b_2b, parameters=12_292_375_296, peak=1e-4, steps=1000),
-    '9b_2b': Size(model=t5gemma.t5gemma_9b_2b, parameters=12_292_375_296)}
+        model=t5gemma.t5gemma_9b_2b, parameters=12_292_375_296, peak=1e-4, steps=1000, **HALVES),
+    '9b_2b': Size(model=t5gemma.t5gemma_9b_2b, parameters=12_292_375_296, **HALVES)}
 CROSS_ATTENTION = 'backbone/decoder/stack/layers/block/cross*'
 
 
@@ -59,10 +63,11 @@ def make_run(row: RecipeSize) -> PretrainRun:
       bias_correction=True, weight_decay=0.1)
   if row.name.endswith('_cross'):
     optim = dataclasses.replace(optim, schedule='constant', only=(CROSS_ATTENTION,))
+  model = validation.with_paths(
+      row.make_model(dropout=0.0, attention_dropout=0.0), {'decoder.remat': row.remat})
   return PretrainRun(
-      row.name, family='t5gemma', optim=optim,
+      row.name, family='t5gemma', optim=optim, model=model,
       objective=MixtureOfDenoisers((PrefixLM(fixed=True),), loss_blocks=16),
-      model=row.make_model(dropout=0.0, attention_dropout=0.0),
       data=DataConfig(prepare=llama.TEXT, assembly='packed'), train=row.make_train_config())
 
 

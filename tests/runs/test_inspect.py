@@ -31,7 +31,7 @@ def reader(objective, kind: str = 'encoder', packed: bool = False) -> BatchReade
   model = tiny.config()
   return BatchReader(tokenizer, types.SimpleNamespace(  # pyright: ignore
       kind=kind, block=model.block, head=model.head, tied=True, vocab=10, logit_factor=1.0,
-      lm_head=None), objective, packed)
+      logit_cap=None, lm_head=None, causal=True), objective, packed)
 
 
 def arrays(**values) -> dict:
