@@ -106,23 +106,25 @@ LLM2Vec's first step, masked next-token prediction (BehnamGhader et al. 2024, ar
     python -m plm_jax train llm2vec --scale=test                          # seconds
 
 A decoder becomes an encoder: its attention is made bidirectional (--model.causal=False), and it
-learns to predict masked tokens from the positions before them. The model is that of --warm-start, a
-decoder of any family: a RUN, such as that of `qwen3_0b6 --scale=laptop`, or a checkpoint. Without
-it, the adapters are those of a random Sheared-LLaMA, which is of no use but for tests. The second
-step is SimCSE, on text with one sentence per line:
+learns to predict each masked token from the position before it. --warm-start is a decoder of any
+family: a run, such as RUN of `qwen3_0b6 --scale=laptop`, or a checkpoint. The model has its
+architecture and tokenizer. Without --warm-start, the adapters belong to a Sheared-LLaMA with random
+weights, which is only for tests. The second step is SimCSE, on text with one sentence per line;
+MNTP is the run of the first step:
 
-    python -m plm_jax finetune --task=llm2vec --init=RUN --train=sentences.txt --dev=stsb_dev.tsv
+    python -m plm_jax finetune --task=llm2vec --init=MNTP --train=sentences.txt --dev=stsb_dev.tsv
 
-Settings are those of train_configs/mntp/Sheared-Llama.json in McGill-NLP/llm2vec@312adcfb (lines 3
-to 20): 1,000 updates on Wikitext-103, 32 sequences of 512 tokens, 20% masked (80% by `_`, 10% by a
-random token), LoRA of rank 16. LoRA has alpha 32 and a dropout of 0.05 on all projections
-(experiments/run_mntp.py, lines 102 to 110 and 711 to 716), and `_` is the mask token of decoders
-(line 676). AdamW with peak 5e-5, without warmup and weight decay, has the defaults of transformers'
-Trainer; its learning rate falls by 4% in 1,000 updates and is constant here. The files of LLaMA 2
-and 3 have the same values, that of Mistral masks 80%, all by `_`.
+The settings are in train_configs/mntp/Sheared-Llama.json of McGill-NLP/llm2vec@312adcfb (lines 3 to
+20): 1,000 updates on Wikitext-103, 32 sequences of 512 tokens, 20% of the tokens masked (80% by
+`_`, 10% by a random token), LoRA of rank 16. LoRA has alpha 32 and a dropout of 0.05 on all
+projections (experiments/run_mntp.py, lines 102 to 110 and 711 to 716), and `_` is the mask token of
+decoders (line 676). AdamW with peak 5e-5, no warmup and no weight decay has the defaults of
+transformers' Trainer. There, the learning rate falls by 4% in 1,000 updates; here, it is constant.
+The files of LLaMA 2 and 3 have the same values. The file of Mistral masks 80% of the tokens, all by
+`_`.
 
 Differences: documents in one sequence do not attend to each other, the number of masked tokens of
-a sequence is not random, and nothing but the text is read (no special token but the start).
+a sequence is not random, and the start token is the only special token in a sequence.
 """
 # Parameters of princeton-nlp/Sheared-LLaMA-1.3B: transformers' LlamaForCausalLM.
 LLM2VEC_SIZES = {

@@ -253,12 +253,12 @@ is 50 billion tokens (1b: 16.7). The learning rate falls from half of the peak t
         --model.block.attention.position.whole.theta=160000 \\
         --model.block.attention.position.band.theta=160000
 
-A decoder becomes an encoder (cross-objective training) in 50 billion tokens of masked LM more (1b:
-16.7 billion, with a warmup of 1 and a decay of 3.3). DECODER is a run of `ettin_decoder_150m`,
-after its other parts. The learning rate warms up over 3 billion tokens to half of the peak, and
-falls along a line to 2% of that over the last 10 billion; 15% of the tokens are masked
+A decoder becomes an encoder (cross-objective training) by 50 billion more tokens of masked LM (1b:
+16.7 billion, with a warmup of 1 billion and a decay of 3.3 billion). DECODER is a run of
+`ettin_decoder_150m` after its last part. The learning rate warms up over 3 billion tokens to half
+of the peak, and falls linearly to 2% of that over the last 10 billion; 15% of the tokens are masked
 (pretraining/configs/cross-train/base/decoder_base.yaml, lines 4 to 6, 55, 56 and 87 to 107). The
-head is taken over with the backbone:
+language model head of the decoder is kept:
 
     python -m plm_jax train ettin_150m --warm-start=DECODER --output=ENCODER \\
         --train.phases.0.steps=1356 --train.phases.0.length=7999 --train.phases.0.batch=4608 \\
@@ -307,14 +307,14 @@ Ettin's decoders, as published (Weller et al. 2025).
     python -m plm_jax train ettin_decoder_17m --scale=laptop            # 2 CPU cores: 40 minutes
     python -m plm_jax train ettin_decoder_17m --scale=test              # seconds
 
-The same layers, text and settings as Ettin's encoders (`ettin`), with causal attention and the next
-token as the target: pretraining/configs/standard/SIZE/decoder_SIZE.yaml of
-JHU-CLSP/ettin-encoder-vs-decoder differs from encoder_SIZE.yaml in nothing else. The second and the
-third part have the commands of `ettin`, without the mask rate.
+Ettin's decoders have the layers, text and settings of its encoders (`ettin`), but causal attention
+and next-token prediction. pretraining/configs/standard/SIZE/decoder_SIZE.yaml of
+JHU-CLSP/ettin-encoder-vs-decoder has no other differences from encoder_SIZE.yaml. The commands of
+the second and the third part are those in `ettin`, without the mask rate.
 
-An encoder becomes a decoder (cross-objective training) in 50 billion tokens more, with the settings
-by which a decoder becomes an encoder (pretraining/configs/cross-train/base/encoder_base.yaml, lines
-4 to 6, 55, 56, 65 and 92 to 112). ENCODER is a run of `ettin_150m`, after its other parts:
+An encoder becomes a decoder (cross-objective training) by 50 billion more tokens, with the settings
+of the other direction (pretraining/configs/cross-train/base/encoder_base.yaml, lines 4 to 6, 55,
+56, 65 and 92 to 112). ENCODER is a run of `ettin_150m` after its last part:
 
     python -m plm_jax train ettin_decoder_150m --warm-start=ENCODER --output=DECODER \\
         --train.phases.0.steps=1356 --train.phases.0.length=7999 --train.phases.0.batch=4608 \\
@@ -323,8 +323,8 @@ by which a decoder becomes an encoder (pretraining/configs/cross-train/base/enco
         --model.block.attention.position.whole.theta=160000 \\
         --model.block.attention.position.band.theta=160000
 
-Differences: those of `ettin`; and sequences are packed documents that do not attend to each other,
-where the released ones are padded. The other sizes have the same layers as the encoders
+Differences: as in `ettin`; also, sequences are packed documents that do not attend to each other,
+while the released runs pad sequences. The other sizes have the layers of the encoders
 (plm_jax/models/modernbert.py), and no recipe.
 
 Documents keep their blank lines, indentation and line ends (--data.prepare.sentences=none). A file

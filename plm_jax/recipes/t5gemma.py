@@ -28,18 +28,18 @@ Adaptation of Gemma 2 to an encoder-decoder: T5Gemma (Zhang et al. 2025, arXiv:2
         --tuning.decoder=runs/llama_7b-laptop                             # 2 CPU cores
     python -m plm_jax train t5gemma_2b_2b --scale=test                    # seconds
 
-The encoder starts from a decoder, whose causal mask is removed. The decoder starts from the same
-decoder, and its cross-attention from its self-attention (section 3.1). With --tuning.decoder a
-model of any size is adapted: of GPT-2, LLaMA, Qwen3, Gemma 2 and 3, and other decoders without
-parallel blocks. Where encoder and decoder differ in width, as in 9B-2B, cross-attention is new. The
-paper then trains cross-attention alone for the first thousand steps: t5gemma_9b_2b_cross does that,
-and t5gemma_9b_2b continues with all parameters.
+The encoder starts from the decoder in --warm-start, without its causal mask. The decoder starts
+from the one in --tuning.decoder, and its cross-attention from its self-attention (section 3.1). The
+new model has the sizes of these decoders. GPT, GPT-2, GPT-3, GPT-Neo, LLaMA, SmolLM2, Qwen3, Gemma
+2 and Gemma 3 can be adapted. If encoder and decoder differ in width, as in 9B-2B, cross-attention
+is new. The paper then trains cross-attention alone for the first 1,000 steps: t5gemma_9b_2b_cross
+does this, and t5gemma_9b_2b continues with all parameters.
 
 The objective is prefix language modeling: the encoder reads the first half of a text, and the
-decoder writes the second half. **Learning rate, batch size and number of steps are settings of
-ours**, those of the other recipes that continue released models, and the paper's distillation from
-the decoder is left out. Its other objective, UL2 (as in ul2_20b), needs a tokenizer with sentinels,
-which Gemma's is not.
+decoder predicts the second half. **Learning rate, batch size and number of steps are settings of
+ours**, mostly as in the other recipes that continue the training of released models (`qwen3_0b6`).
+The paper also distills from the decoder; this recipe does not. The paper's other objective, UL2 (as
+in ul2_20b), needs sentinel tokens, which Gemma's tokenizer does not have.
 """
 # Parameters of transformers' T5GemmaForConditionalGeneration; 9b_2b also those of the released
 # checkpoint.
