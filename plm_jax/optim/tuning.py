@@ -39,18 +39,18 @@ class TuningConfig(ValidatedConfig):
   target_vectors: str = ''
   """word vectors of the new language"""
   dictionary: str = ''
-  """Bilingual dictionary that aligns them: lines with a word of the old language, a tab and its
-  translation. Default: the vectors are aligned already."""
+  """Bilingual dictionary that aligns the vectors of both languages: lines with a word of the old
+  language, a tab and its translation. Default: the vectors are aligned already."""
   moments: bool = False
   """Whether a warm start also takes over the moments of Adam and the number of its updates: from a
   run, or from a checkpoint of Composer (a file .pt next to the config.json and the tokenizer of the
-  released model). The learning-rate schedule begins anew. False: the optimizer begins anew, too."""
+  released model). The learning-rate schedule starts again. False: the optimizer state is new."""
   decoder: str = ''
-  """Adaptation of decoders to an encoder-decoder (T5Gemma: Zhang et al. 2025): the model from which
-  the decoder starts, while the encoder starts from that of the warm start, which may be the same.
-  Architecture and sizes of the run's model are then theirs. Cross-attention starts from
-  self-attention, and at random where the widths differ. Empty: a warm start from a model of the
-  same kind."""
+  """Adaptation of decoders to an encoder-decoder (T5Gemma: Zhang et al. 2025): the decoder starts
+  from this model, and the encoder from the warm start, which may be the same model. The new model
+  has the architecture and the sizes of these models. Cross-attention starts from self-attention, or
+  at random if the widths differ. Empty: no adaptation; the warm start has the architecture of the
+  run."""
   adapter: AdapterConfig = AdapterConfig()
   """Adapters that are trained with the head, while the pre-trained weights stay frozen."""
 
