@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity.shared import Unsupported
-from plm_jax.architectures.decoder import DecoderConfig, make_windows
+from plm_jax.architectures.decoder import make_windows
 from plm_jax.layers.block import BlockConfig
 from plm_jax.layers.disentangled import log_buckets
 from plm_jax.layers.masks import attention_mask
@@ -80,7 +80,7 @@ def banded(length: int, window: int) -> np.ndarray:
   """The mask that the decoder gives a layer with this window."""
   place, ones = jnp.arange(length)[None], jnp.ones((1, length), int)
   mask = attention_mask(ones, ones, place, place)
-  layer_window, = make_windows(DecoderConfig(windows=(window,)))
+  layer_window, = make_windows((window,))
   return np.asarray(mask if layer_window is None else layer_window.restrict(mask, length))[0, 0]
 
 
