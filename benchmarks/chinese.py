@@ -58,7 +58,7 @@ def arms(setting: ChineseSetting) -> Mapping[str, Arm]:
 def config(setting: ChineseSetting, arm: str) -> PretrainRun:
   """Return the run of an arm; the token records of every arm mark jieba's words."""
   run = validation.with_paths(equal_time.encoder(setting), {
-      'data.prepare.segmenter': 'jieba', **modern.pre_norm(setting), **modern.rotary()})
+      'data.prepare.segmenter': 'jieba', **modern.pre_norm(setting.width), **modern.rotary()})
   return validation.with_paths(run, {'name': arm, **arms(setting)[arm].changes})
 
 

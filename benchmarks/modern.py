@@ -43,7 +43,7 @@ ENDS = 0, 1, 2  # seeds of the first and the last arm
 
 def arms(setting: Setting) -> Mapping[str, Arm]:
   """Return the arms by name."""
-  norm = pre_norm(setting)
+  norm = pre_norm(setting.width)
   packed = {**rotary(), 'model.embeddings.types': 0, 'model.pooler': False,
             'objective.pair': Single(), 'data.assembly': 'packed'}
   masks = {'objective.mask_rate': 0.3, 'objective.held_out_mask_rate': 0.15}
@@ -60,10 +60,10 @@ def arms(setting: Setting) -> Mapping[str, Arm]:
       'all_muon': Arm('all, Muon', every | muon, 'all_muon', ENDS, usual=False)}
 
 
-def pre_norm(setting: Setting) -> dict[str, Any]:
+def pre_norm(width: int) -> dict[str, Any]:
   """Return the fields of a pre-norm model with a gated MLP."""
   return {'model.block.norm_at': 'pre', 'model.embeddings.norm': True, 'model.stack.first_norm': False,
-          'model.block.mlp.gated': True, 'model.block.mlp_dim': gated(4 * setting.width)}
+          'model.block.mlp.gated': True, 'model.block.mlp_dim': gated(4 * width)}
 
 
 def rotary() -> dict[str, Any]:
