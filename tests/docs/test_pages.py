@@ -181,7 +181,8 @@ def test_commands_of_training_are_understood():
       command, found, rest = line.partition('plm-jax train ')
       if found and not command and '...' not in rest:
         name, *options = shlex.split(rest.partition(' > ')[0].partition(' | ')[0], comments=True)
-        if name not in word_vectors.PUBLISHED:
+        # LLM2Vec has the model of its warm start, which is not there.
+        if name not in word_vectors.PUBLISHED and name != 'llm2vec':
           modes.add(parse(find_recipe(name), options).mode)
   assert {'train', 'compile'} <= modes
 
