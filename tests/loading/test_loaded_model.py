@@ -72,6 +72,7 @@ def test_padding_needs_no_embedding(folder, monkeypatch):
   assert np.isfinite(plm_jax.encode(trained, ['ana came home', 'a'])).all()
 
 
+FIXTURES = pathlib.Path(__file__).parents[1] / 'fixtures'
 THREADS = 8
 Call = Callable[[], Any]
 
@@ -107,6 +108,7 @@ TRAINED: dict[str, Callable[[], Tokenizer]] = {
     'words': lambda: tokenizers.train_word_tokenizer(LINES, 60),
     'tokenizer_json': lambda: tokenizers.TokenizerJson(
         UNIGRAM, {'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]'}),
+    'subword_bpe': lambda: tokenizers.load(FIXTURES / 'subword_bpe' / 'phobert'),
 }
 """of every kind, and of some kinds each way to encode"""
 QUICK = ('wordpiece',)
