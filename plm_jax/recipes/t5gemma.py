@@ -32,8 +32,8 @@ The encoder starts from the decoder in --warm-start, without its causal mask. Th
 from the one in --tuning.decoder, and its cross-attention from its self-attention (section 3.1). The
 new model has the sizes of these decoders. GPT, GPT-2, GPT-3, GPT-Neo, LLaMA, SmolLM2, Qwen3, Gemma
 2 and Gemma 3 can be adapted. If encoder and decoder differ in width, as in 9B-2B, cross-attention
-is new. The paper then trains cross-attention alone for the first 1,000 steps: t5gemma_9b_2b_cross
-does this, and t5gemma_9b_2b continues with all parameters.
+is new. The paper then trains cross-attention alone at first: t5gemma_9b_2b_cross does this for
+1,000 steps, and t5gemma_9b_2b continues with all parameters.
 
 The objective is prefix language modeling: the encoder reads the first half of a text, and the
 decoder predicts the second half. **Learning rate, batch size and number of steps are settings of
