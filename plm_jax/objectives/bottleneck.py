@@ -2,6 +2,7 @@
 import dataclasses
 from typing import Any
 
+from plm_jax.layers.stack import StackConfig
 from plm_jax.objectives import Objective, ParameterLifecycle, Requirements
 
 
@@ -35,10 +36,10 @@ def decoder_flops(model: Any, layers: int, length: int, predicted: int) -> int:
   """Count the matrix-product FLOPs of a training step for layers after an encoder, per sequence.
 
   Args:
-    model: configuration of the encoder, whose layers these are.
+    model: configuration of the encoder. These layers are like its own, without sliding windows.
     layers: number of layers.
     length: tokens of a sequence.
     predicted: positions with vocabulary logits.
   """
-  stack = dataclasses.replace(model.stack, layers=layers)
-  return 3 * dataclasses.replace(model, stack=stack, pooler=False).forward_flops(length, predicted)
+  plain = dataclasses.replace(model, stack=StackConfig(layers), windows=(), pooler=False)
+  return 3 * plain.forward_flops(length, predicted)

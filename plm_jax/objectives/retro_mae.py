@@ -12,6 +12,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.layers.attention import AttentionMask
 from plm_jax.layers.block import Block
 from plm_jax.layers.embeddings import Embeddings
+from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.objectives import corruption
 from plm_jax.objectives.bottleneck import SentenceBottleneck, decoder_flops
 from plm_jax.objectives.masking import Distinct, Masking
@@ -31,6 +32,10 @@ class RetroMAE(SentenceBottleneck, MaskedLM):
   data.py. The decoder is one layer, used in training only. At each position it sees the [CLS]
   vector and, masked for this position, the embeddings of the text, of which its own is always
   hidden. So the vector has to carry what the text means.
+
+  The published encoder is BERT, whose positions are added to the queries. With rotary positions
+  the attention of the decoder rotates queries and keys, and has no sliding window. Where norms come
+  before the sublayers, the decoder ends with a norm of its own, as the encoder does.
   """
 
   limits = intervals(decoder_mask_rate='(0, 1)')
@@ -89,17 +94,21 @@ class RetroMAE(SentenceBottleneck, MaskedLM):
     """Build encoder, head and decoder.
 
     Raises:
-      ConfigError: the decoder's queries need a table of positions as wide as the hidden states, and
-        a [CLS] vector stands for one text.
+      ConfigError: the decoder's queries need a table of positions as wide as the hidden states, or
+        rotary positions, and a [CLS] vector stands for one text.
     """
     super().build(model, packed)
-    tables = model.embeddings
-    if packed or not model.max_length or tables.absolute != 'learned' or tables.width:
+    tables, block = model.embeddings, model.block
+    learned = model.max_length and tables.absolute == 'learned'
+    rotary = tables.absolute == 'none' and isinstance(block.attention.position, Rope | TwoRopes)
+    if packed or tables.width or not (learned or rotary):
       raise ConfigError(
-          'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width: '
-          'it is for encoders such as BERT and RoBERTa, with one text per sequence')
+          'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width, or '
+          'rotates it: it is for encoders such as BERT, RoBERTa and ModernBERT, with one text per '
+          'sequence')
     return EncoderWithDecoder(
-        model.backbone(packed), self.heads(model), decoder=Block(model.block), model=model)
+        model.backbone(packed), self.heads(model), decoder=Block(block), model=model,
+        decoder_norm=None if block.norm_at == 'post' else block.make_norm('decoder_norm'))
 
   def module_inputs(self, model):
     del model
@@ -157,14 +166,16 @@ class DupMAE(RetroMAE):
 class EncoderWithDecoder(nn.Module):
   """An encoder with heads, and RetroMAE's decoder: batch -> {'mlm': logits, 'retro': logits}.
 
-  With `duplex`, also 'bag': logits [batch, vocab]. Parameters: `backbone`, `heads_mlm`, `decoder`.
-  The decoder shares embeddings and head with the encoder.
+  With `duplex`, also 'bag': logits [batch, vocab]. Parameters: `backbone`, `heads_mlm`, `decoder`,
+  and `decoder_norm`, if there is one. The decoder shares embeddings and head with the encoder.
   """
 
   backbone: nn.Module
   heads: Mapping[str, nn.Module]
   decoder: nn.Module
   model: EncoderConfig
+  decoder_norm: nn.Module | None = None
+  """final norm of the decoder"""
   duplex: bool = False
 
   def __call__(self, batch, row_ids=None):
@@ -175,11 +186,17 @@ class EncoderWithDecoder(nn.Module):
     positions = position_ids(text, self.model.padding)
     if self.duplex:
       queries = self.embed_queries(tables, cls, positions, row_ids)
-    else:
+    elif 'positions' in tables:
       queries = cls + tables['positions'][positions].astype(cls.dtype)
+    else:
+      queries = jnp.broadcast_to(cls, output.decoded.shape)
     seen = jnp.concatenate([cls, output.decoded[:, 1:]], axis=1)
-    mask = AttentionMask(batch['context'][:, None])
+    scheme = self.model.block.attention.position
+    context = scheme.context(self, self.model.block, positions, positions)
+    mask = AttentionMask(batch['context'][:, None], scheme.layer_context(context, windowed=False))
     h = self.decoder(queries, mask, row_ids=row_ids, kv=seen)
+    if self.decoder_norm is not None:
+      h = self.decoder_norm(h)
     everywhere = {'tokens': text}  # no positions: a prediction at each
     outputs = {'retro': head(output.replace(hidden=h), everywhere, row_ids)}
     if not self.duplex:
@@ -195,8 +212,9 @@ class EncoderWithDecoder(nn.Module):
   def embed_queries(self, tables, cls, positions, row_ids):
     """Embed the [CLS] vector [batch, 1, hidden] in place of the tokens at all positions."""
     model = self.model
+    rows = model.max_length + model.first_position if 'positions' in tables else 0
     embeddings = Embeddings(
-        model.block, model.vocab, 0, model.max_length + model.first_position, model.types,
+        model.block, model.vocab, 0, rows, model.types,
         norm=model.embeddings.norm or model.block.norm_at == 'post', parent=None)
     tokens = jnp.broadcast_to(cls, (*positions.shape, cls.shape[-1]))
     rngs = {} if row_ids is None else {'dropout': self.make_rng('dropout')}

@@ -85,10 +85,10 @@ class Recipe:
   size: str
 
   def __call__(self, scale: PretrainScale = 'paper', start: str = '') -> PretrainRun:
-    row = self.row
-    run = apply_scale(FAMILIES[self.family].make_run(row), scale)
-    if start and self.family == 'llm2vec':
-      run = continued.start_from_decoder(run, start)
+    row, family = self.row, FAMILIES[self.family]
+    run = apply_scale(family.make_run(row), scale)
+    if start and family.start:
+      run = family.start(run, start)
     if scale == 'laptop' and row.laptop_vocab:
       return validation.with_paths(run, {'model.vocab': row.laptop_vocab})
     if scale not in ('paper', 'gpu') or row.mesh == run.mesh:

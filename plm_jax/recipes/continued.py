@@ -2,7 +2,6 @@
 import dataclasses
 import functools
 
-from plm_jax import validation
 from plm_jax.architectures.decoder import DecoderConfig
 from plm_jax.config.run import DataConfig, PretrainRun
 from plm_jax.errors import ConfigError
@@ -15,7 +14,7 @@ from plm_jax.optim.optimizers import AdamW
 from plm_jax.optim.tuning import TuningConfig
 from plm_jax.preparation.prepare_config import TextConfig
 from plm_jax.recipes import llama
-from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, take_model
 from plm_jax.recipes.sentence_vectors import LLM2VEC_ADAPTER
 
 QWEN3_DESCRIPTION = """\
@@ -157,9 +156,8 @@ def start_from_decoder(run: PretrainRun, folder: str) -> PretrainRun:
   family, model = read_model_config(folder)
   if not isinstance(model, DecoderConfig) or model.kind != 'decoder':
     raise ConfigError(f'{folder} is a {family}: LLM2Vec starts from a decoder, such as a LLaMA')
-  kept = {path: validation.get_field(run.model, path) for path in ('block.dtype', 'stack.remat')}
-  return dataclasses.replace(
-      run, family=family, model=validation.with_paths(model, {**kept, 'causal': False}))
+  return take_model(run, family, model, {'causal': False})
 
 
-LLM2VEC = RecipeFamily('llm2vec', LLM2VEC_DESCRIPTION, LLM2VEC_SIZES, make_llm2vec_run)
+LLM2VEC = RecipeFamily(
+    'llm2vec', LLM2VEC_DESCRIPTION, LLM2VEC_SIZES, make_llm2vec_run, start_from_decoder)

@@ -76,6 +76,24 @@ class RecipeFamily:
   sizes: Mapping[str, RecipeSize]
   make_run: Callable[[Any], PretrainRun]
   """builds the published run of a size"""
+  start: Callable[[PretrainRun, str], PretrainRun] | None = None
+  """changes a run to the model in the folder that it starts from; None: the model of the size
+  remains"""
+
+
+def take_model(
+    run: PretrainRun, family: str, model: Any, changes: Mapping[str, Any]) -> PretrainRun:
+  """Return a run with another model, whose dtype and activation checkpointing are the run's.
+
+  Args:
+    run: the run.
+    family: name of the model's family.
+    model: configuration of the model.
+    changes: values of its fields, by path.
+  """
+  kept = {path: validation.get_field(run.model, path) for path in ('block.dtype', 'stack.remat')}
+  return dataclasses.replace(
+      run, family=family, model=validation.with_paths(model, {**kept, **changes}))
 
 
 def make_fairseq_adam(peak: float, warmup: int) -> AdamW:

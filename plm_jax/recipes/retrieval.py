@@ -4,13 +4,15 @@ import functools
 
 from plm_jax.architectures.encoder import EncoderConfig
 from plm_jax.config.run import DataConfig, PretrainRun
+from plm_jax.errors import ConfigError
 from plm_jax.layers.common import Dtype
+from plm_jax.loading.loaded_model import read_model_config
 from plm_jax.models import bert
 from plm_jax.objectives.condenser import CoCondenser, Condenser
 from plm_jax.objectives.retro_mae import DupMAE, RetroMAE
 from plm_jax.objectives.tsdae import SentenceAutoencoder
 from plm_jax.optim.optimizers import AdamW
-from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize
+from plm_jax.recipes.recipe_size import RecipeFamily, RecipeSize, take_model
 
 RETROMAE_DESCRIPTION = """\
 RetroMAE (Xiao et al. 2022, arXiv:2205.12035): pre-training for retrieval.
@@ -25,9 +27,11 @@ vector of the encoder, while each position sees half of the words (enhanced deco
 writes the encoder with its masked-LM head. Fine-tune it for search with --task=embedding
 --objective.vector.pooling=cls.
 
-BERT is bert-base-uncased, from whose weights the authors start, or a run of bert_base. Settings are
-those of examples/pretrain/README.md and src/pretrain of staoxiao/RetroMAE@ee375876: AdamW with peak
-1e-4, warmup over a tenth of the steps, linear decay, weight decay 0.01, eight GPUs.
+BERT is bert-base-uncased, from whose weights the authors start, or a run of bert_base. Other
+encoders with a [CLS] vector and with learned or rotary positions, such as RoBERTa and ModernBERT,
+are possible: the run has the model of the folder that it starts from. Settings are those of
+examples/pretrain/README.md and src/pretrain of staoxiao/RetroMAE@ee375876: AdamW with peak 1e-4,
+warmup over a tenth of the steps, linear decay, weight decay 0.01, eight GPUs.
 
 - base: eight epochs of Wikipedia and BookCorpus, batch size 256, sequences of up to 512 tokens. The
   number of steps is an assumption: eight times BERT's 3.3 billion words, with 1.3 tokens per word,
@@ -66,9 +70,21 @@ def make_run(
       data=DataConfig(), optim=optim, train=row.make_train_config())
 
 
+def start_from_encoder(run: PretrainRun, folder: str) -> PretrainRun:
+  """Return a run with the encoder in a folder, without its pooler.
+
+  Raises:
+    ConfigError: the folder has no encoder.
+  """
+  family, model = read_model_config(folder)
+  if not isinstance(model, EncoderConfig):
+    raise ConfigError(f'{folder} is a {family}: {run.name} starts from an encoder, such as a BERT')
+  return take_model(run, family, model, {'pooler': False})
+
+
 RETROMAE = RecipeFamily(
     'retromae', RETROMAE_DESCRIPTION, RETROMAE_SIZES,
-    functools.partial(make_run, objective=RetroMAE()))
+    functools.partial(make_run, objective=RetroMAE()), start_from_encoder)
 
 
 DUPMAE_DESCRIPTION = """\
@@ -91,7 +107,7 @@ DUPMAE_SIZES = {'base': RETROMAE_SIZES['base']}
 
 DUPMAE = RecipeFamily(
     'dupmae', DUPMAE_DESCRIPTION, DUPMAE_SIZES,
-    functools.partial(make_run, objective=DupMAE()))
+    functools.partial(make_run, objective=DupMAE()), start_from_encoder)
 
 
 CONDENSER_DESCRIPTION = """\
@@ -122,7 +138,7 @@ CONDENSER_SIZES = {
 
 CONDENSER = RecipeFamily(
     'condenser', CONDENSER_DESCRIPTION, CONDENSER_SIZES,
-    functools.partial(make_run, objective=Condenser()))
+    functools.partial(make_run, objective=Condenser()), start_from_encoder)
 
 
 COCONDENSER_DESCRIPTION = """\
@@ -157,7 +173,7 @@ COCONDENSER_SIZES = {
 
 COCONDENSER = RecipeFamily(
     'cocondenser', COCONDENSER_DESCRIPTION, COCONDENSER_SIZES,
-    functools.partial(make_run, objective=CoCondenser()))
+    functools.partial(make_run, objective=CoCondenser()), start_from_encoder)
 
 
 TSDAE_DESCRIPTION = """\
@@ -197,4 +213,4 @@ def make_tsdae_run(row: RecipeSize) -> PretrainRun:
   return dataclasses.replace(make_run(row, SentenceAutoencoder()), optim=optim)
 
 
-TSDAE = RecipeFamily('tsdae', TSDAE_DESCRIPTION, TSDAE_SIZES, make_tsdae_run)
+TSDAE = RecipeFamily('tsdae', TSDAE_DESCRIPTION, TSDAE_SIZES, make_tsdae_run, start_from_encoder)

@@ -10,12 +10,19 @@ import tiny
 
 from plm_jax import validation
 from plm_jax.errors import ConfigError
+from plm_jax.layers.rope import Rope, TwoRopes
 from plm_jax.models import modernbert
 from plm_jax.objectives.retro_mae import DupMAE, RetroMAE
 
 OBJECTIVE = RetroMAE(mask_rate=0.25, decoder_mask_rate=0.5)
 DUPLEX = DupMAE(mask_rate=0.25, decoder_mask_rate=0.5)
 CONFIG = tiny.config(dropout=0.0, attention={'dropout': 0.0})
+ROTARY = validation.with_paths(CONFIG, {
+    'embeddings.absolute': 'none', 'block.attention.position': Rope(100.0)})
+# As in ModernBERT: norms before the sublayers, the embeddings have one too, and a window has its own base.
+PRE_NORM = validation.with_paths(ROTARY, {
+    'block.norm_at': 'pre', 'embeddings.norm': True, 'stack.first_norm': False, 'windows': (0, 4),
+    'block.attention.position': TwoRopes(Rope(100.0), Rope(10.0))})
 
 
 @functools.cache
@@ -26,8 +33,8 @@ def corrupted(rows=64):
 
 
 @functools.cache
-def model_and_params(objective=OBJECTIVE):
-  module = objective.build(CONFIG, packed=False)
+def model_and_params(objective=OBJECTIVE, config=CONFIG):
+  module = objective.build(config, packed=False)
   batch = jax.tree.map(lambda x: x[:4], corrupted())
   shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), batch)['params'])
   return module, tiny.random_params(shapes)
@@ -66,31 +73,52 @@ def test_the_text_is_predicted_everywhere_and_the_encoder_reads_it_masked():
   assert 0.2 < masked < 0.3
 
 
-def reference_loss(params, batch, duplex=False):
-  """Compute the loss of the decoder in numpy, float64; duplex: as modeling_duplex.py has it."""
+def reference_loss(params, batch, duplex=False, cls=None):
+  """Compute the loss of the decoder in numpy, float64.
+
+  duplex: as modeling_duplex.py has it. cls: [B, 1, D], the vector of an encoder with rotary
+  positions of base 100; None: that of BERT. A `decoder_norm` tells that norms come first.
+  """
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  table = p['backbone']['embeddings']
-  cls = numpy_bert.hidden(p['backbone'], batch)[:, :1]
-  positions = table['positions'][:tiny.LENGTH]
+  table, rotary, first = p['backbone']['embeddings'], cls is not None, 'decoder_norm' in p
+  positions = np.zeros((1, tiny.LENGTH, 1)) if rotary else table['positions'][:tiny.LENGTH]
+  if cls is None:
+    cls = numpy_bert.hidden(p['backbone'], batch)[:, :1]
   embedded = table['tokens'][batch['decoded']] + positions + table['types'][0]
   seen = np.concatenate([cls, numpy_bert.norm(embedded, table['norm'])[:, 1:]], 1)
   x, layer = positions + cls, p['decoder']
   if duplex:
     x = numpy_bert.norm(x + table['types'][0], table['norm'])
   attention, mlp = layer['attention'], layer['mlp']
+  def norm_first(y, name):
+    return numpy_bert.norm(y, layer[name]) if first else y
+  def norm_last(y, name):
+    return y if first else numpy_bert.norm(y, layer[name])
   def project(name, y):
-    return np.einsum('bld,dha->blha', y, attention[name]['kernel']) + attention[name]['bias']
+    y = np.einsum('bld,dha->blha', norm_first(y, 'attention_norm'), attention[name]['kernel'])
+    y += attention[name]['bias']
+    return rotate(y) if rotary and name != 'value' else y
   q, k, v = project('query', x), project('key', seen), project('value', seen)
   logits = np.einsum('bqha,bkha->bhqk', q, k) / np.sqrt(q.shape[-1])
   logits = np.where(batch['context'][:, None], logits, -1e9)
   y = np.einsum('bhqk,bkha->bqha', np.exp(numpy_bert.log_softmax(logits)), v)
   y = np.einsum('bqha,had->bqd', y, attention['out']['kernel']) + attention['out']['bias']
-  x = numpy_bert.norm(x + y, layer['attention_norm'])
-  y = numpy_bert.gelu(x @ mlp['up']['kernel'] + mlp['up']['bias'])
-  x = numpy_bert.norm(x + y @ mlp['down']['kernel'] + mlp['down']['bias'], layer['mlp_norm'])
+  x = norm_last(x + y, 'attention_norm')
+  y = norm_first(x, 'mlp_norm') @ mlp['up']['kernel'] + mlp['up']['bias']
+  x = norm_last(x + numpy_bert.gelu(y) @ mlp['down']['kernel'] + mlp['down']['bias'], 'mlp_norm')
+  if first:
+    x = numpy_bert.norm(x, p['decoder_norm'])
   logits = numpy_bert.log_softmax(all_logits(p, x))
   loss = -np.take_along_axis(logits, batch['decoded'][..., None], -1)[..., 0]
   return (loss * batch['decoded_weights']).sum() / batch['decoded_weights'].sum()
+
+
+def rotate(x):
+  """Turn pairs of features, half of them apart, as complex numbers; x: [B, L, H, A]."""
+  half = x.shape[-1] // 2
+  angles = np.arange(x.shape[1])[:, None, None] * 100.0 ** -(np.arange(half) / half)
+  turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
+  return np.concatenate([turned.real, turned.imag], -1)
 
 
 def all_logits(p, x):
@@ -145,24 +173,41 @@ def test_the_loss_is_that_of_numpy_and_its_gradient_that_of_differences(
   np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=2e-4)
 
 
+@pytest.mark.parametrize('config', [ROTARY, PRE_NORM], ids=['rotary', 'modernbert'])
+@pytest.mark.parametrize('objective', [OBJECTIVE, DUPLEX], ids=['retromae', 'dupmae'])
+def test_encoders_with_rotary_positions_have_a_decoder_that_rotates(config, objective):
+  module, params = model_and_params(objective, config)
+  batch = jax.tree.map(lambda x: x[:4], corrupted())
+  def loss(params, batch):
+    total, count = objective.loss(module.apply({'params': params}, batch), batch)['retro']
+    return total / count
+  encoder = config.backbone(packed=False)
+  hidden = jax.jit(encoder.apply)({'params': params['backbone']}, batch).hidden
+  expected = reference_loss(params, batch, objective is DUPLEX, np.asarray(hidden[:, :1]))
+  np.testing.assert_allclose(jax.jit(loss)(params, batch), expected, rtol=2e-6)
+
+
 def test_what_is_exported_is_an_encoder_with_its_head():
   _, params = model_and_params()
   assert {*params} == {'backbone', 'heads_mlm', 'decoder'}
   assert {*OBJECTIVE.lifecycle.exported(params)} == {'backbone', 'heads_mlm'}
 
 
-def test_encoders_without_a_table_of_positions_are_refused():
-  for config in (modernbert.base(), validation.with_paths(CONFIG, {'embeddings.width': 16})):
-    with pytest.raises(ConfigError, match='learned positions of the same width'):
-      OBJECTIVE.build(config, packed=False)
+def test_encoders_with_other_positions_and_several_texts_per_sequence_are_refused():
+  narrow = validation.with_paths(CONFIG, {'embeddings.width': 16})
+  none = validation.with_paths(CONFIG, {'embeddings.absolute': 'none'})
+  for config, packed in ((none, False), (narrow, False), (modernbert.base(), True)):
+    with pytest.raises(ConfigError, match='learned positions of the same width, or rotates'):
+      OBJECTIVE.build(config, packed=packed)
 
 
-def test_flops_have_one_layer_and_logits_everywhere():
-  plain = 3 * CONFIG.forward_flops(32, OBJECTIVE.max_predictions(32))
-  decoder = OBJECTIVE.step_flops(CONFIG, 32) - plain
-  block = CONFIG.block
+@pytest.mark.parametrize('config', [CONFIG, PRE_NORM], ids=['bert', 'modernbert'])
+def test_flops_have_one_layer_and_logits_everywhere(config):
+  plain = 3 * config.forward_flops(32, OBJECTIVE.max_predictions(32))
+  decoder = OBJECTIVE.step_flops(config, 32) - plain
+  block = config.block
   layer = 4 * block.width ** 2 + 2 * block.width * block.mlp_dim + 2 * 32 * block.width
-  head = block.width ** 2 + block.width * CONFIG.vocab
+  head = block.width ** 2 + block.width * config.vocab
   assert decoder == pytest.approx(3 * 2 * 32 * (layer + head), rel=0.01)
   assert jnp.isfinite(decoder)
 

@@ -527,6 +527,20 @@ def test_llm2vec_has_the_model_that_it_starts_from():
     parse(recipes.find_recipe('llm2vec'), [f'--warm-start={other}'])
 
 
+@pytest.mark.parametrize('name', ['retromae_base', 'dupmae_base', 'tsdae_base'])
+@pytest.mark.parametrize('folder', ['modernbert/masked_lm', 'roberta/masked_lm'])
+def test_pre_training_for_retrieval_has_the_encoder_that_it_starts_from(name, folder):
+  start = small_decoders.GOLDEN / folder
+  model = conversion.load(start).config
+  config = parse(recipes.find_recipe(name), ['--scale=test', f'--warm-start={start}'])
+  assert config.family == folder.split('/')[0]
+  assert config.model == validation.with_paths(
+      model, {'pooler': False, 'stack.remat': config.model.stack.remat})
+  other = small_decoders.GOLDEN / 'qwen3' / 'generate'
+  with pytest.raises(ConfigError, match=f'is a qwen3: {name} starts from an encoder'):
+    parse(recipes.find_recipe(name), [f'--warm-start={other}'])
+
+
 def test_runs_of_mmbert():
   """JHU-CLSP/mmBERT, configs: six files. Tokens of small: max_duration is 2.9T after the second
   stage, 3T after the
