@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import kept
 from benchmarks.side_by_side import machine
 from benchmarks.training_step import torch_ready
 
@@ -58,12 +59,8 @@ def main() -> None:
         ours = [here(args, task, train, dev, seed, folder) for seed in seeds]
         theirs = [there(args, task, train, dev, seed, folder) for seed in seeds]
       error = np.sqrt(sum(statistics.variance(some) / len(some) for some in (ours, theirs)))
-      print(f'| {task} | {MEASURES[task]} | {len(rows(train)):,} | {shown(ours)} | {shown(theirs)} | '
+      print(f'| {task} | {MEASURES[task]} | {len(rows(train)):,} | {kept.shown(ours)} | {kept.shown(theirs)} | '
             f'{statistics.mean(ours) - statistics.mean(theirs):+.2f} | {error:.2f} |', flush=True)
-
-
-def shown(values: list[float]) -> str:
-  return f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
 
 
 def head(data: str, name: str, folder: pathlib.Path, limit: int) -> pathlib.Path:

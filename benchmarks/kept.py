@@ -6,7 +6,8 @@ In a process of its own a run has the memory and the compiler of an ordinary com
 measured. Results in files are not computed again, so that a table can be made in several sessions or by several
 processes.
 """
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import importlib
 import json
@@ -63,6 +64,51 @@ def passed_on(process: subprocess.Popen):
   finally:
     for number, before in old.items():
       signal.signal(number, before)
+
+
+class Table:
+  """Results as lines of a file: each is measured once, and the same command continues after an interruption."""
+
+  def __init__(self, name: str, function: str):
+    """name: the file of the lines in `figures`; function: `MODULE:FUNCTION`, which measures one."""
+    self.name, self.function = name, function
+    self.file = pathlib.Path(__file__).parent / 'figures' / f'{name}.jsonl'
+
+  def make_parser(self, description: str | None) -> argparse.ArgumentParser:
+    """Make a parser of the options that all tables have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--data', help='folder of the files')
+    parser.add_argument('--output', default=f'runs/{self.name}', help='folder of texts and runs')
+    parser.add_argument('--seeds', type=int, default=3, help='number of seeds')
+    parser.add_argument('--minutes', type=float, default=0.0, help='start nothing after these; 0: no limit')
+    parser.add_argument('--table', action='store_true', help='only print the table')
+    return parser
+
+  def read(self, **fields: Any) -> list[dict[str, Any]]:
+    """Read the stored lines, which have these values."""
+    lines = self.file.read_text().splitlines() if self.file.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [one for one in found if fields.items() <= one.items()]
+
+  def fill(
+      self, args: argparse.Namespace, keys: Iterable[dict[str, Any]],
+      more: Callable[[dict[str, Any]], dict[str, Any]] = lambda key: {}) -> None:
+    """Measure what is not stored.
+
+    Args:
+      args: those of `make_parser`; the function gets `data` and `output`.
+      keys: fields that identify a line.
+      more: makes further arguments of the function from a key, after the lines before it are stored.
+    """
+    began = time.time()
+    for key in () if args.table else keys:
+      if self.read(**key):
+        continue
+      if args.minutes and time.time() - began > 60 * args.minutes:
+        break
+      found = apart(self.function, {**key, **more(key), 'data': args.data, 'output': args.output})
+      with self.file.open('a') as file:
+        file.write(json.dumps(key | json.loads(found)) + '\n')
 
 
 def interrupted(folder: str) -> NoReturn:

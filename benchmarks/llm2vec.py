@@ -9,10 +9,9 @@ then unsupervised SimCSE on sentences of the same text. The encoder has the same
 learns masked language modeling for as long as the decoder's two steps together take, and the same SimCSE. Its number
 of updates follows from the speed that both have reached here; the table prints the seconds. All parameters are trained
 in each step. The score is Spearman's correlation on STS-B and SICK, with the mean of the token states as vector. Each
-step is a line of RESULTS; it is not done again, so that the same command continues after an interruption. The table is
+step is a line of TABLE; it is not done again, so that the same command continues after an interruption. The table is
 printed from these lines.
 """
-import argparse
 import csv
 import dataclasses
 import gzip
@@ -26,9 +25,8 @@ import time
 from typing import Any, NamedTuple
 
 from benchmarks import kept
-from benchmarks.small_data import show
 
-RESULTS = pathlib.Path(__file__).parent / 'figures' / 'llm2vec.jsonl'
+TABLE = kept.Table('llm2vec', 'benchmarks.llm2vec:measure')
 TEXT, DEV = 'enwiki2015_sample.txt.xz', 'stsb_dev.tsv.gz'
 TESTS = {'STS-B': ('stsb_test.tsv.gz', 'score'), 'SICK': ('sick_test.tsv.gz', 'relatedness')}
 LAYERS, WIDTH, HEADS, VOCAB, LENGTH, BATCH = 2, 128, 2, 4096, 128, 16
@@ -59,42 +57,20 @@ CHAIN = {
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--data', help='folder of the files')
-  parser.add_argument('--output', default='runs/llm2vec', help='folder of texts and runs')
-  parser.add_argument('--seeds', type=int, default=3, help='number of seeds')
+  parser = TABLE.make_parser(__doc__)
   parser.add_argument('--share', type=float, default=1.0, help='share of the updates, for a trial')
-  parser.add_argument('--minutes', type=float, default=0.0, help='start no step after these; 0: no limit')
-  parser.add_argument('--table', action='store_true', help='only print the table')
   args = parser.parse_args()
-  began = time.time()
-  for seed in () if args.table else range(args.seeds):
-    for name, step in CHAIN.items():
-      key = {'step': name, 'seed': seed, 'share': args.share}
-      if find_result(key):
-        continue
-      if args.minutes and time.time() - began > 60 * args.minutes:
-        break
-      updates = step.updates
-      if step.as_long_as:
-        updates = fit_updates([find_result({**key, 'step': other}) for other in (*step.as_long_as, 'speed')])
-      elif updates > 0:
-        updates = max(6, round(updates * args.share))
-      given = {**key, 'updates': updates, 'data': args.data, 'output': args.output}
-      found = json.loads(kept.apart('benchmarks.llm2vec:measure', given))
-      with RESULTS.open('a') as file:
-        file.write(json.dumps(key | found) + '\n')
+  keys = ({'step': name, 'seed': seed, 'share': args.share} for seed in range(args.seeds) for name in CHAIN)
+  TABLE.fill(args, keys, lambda key: {'updates': count_updates(key)})
   print_table()
 
 
-def read_results() -> list[dict[str, Any]]:
-  """Read all stored results."""
-  return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def find_result(key: dict[str, Any]) -> dict[str, Any]:
-  """Find the stored result of a step, a seed and a share; {}: there is none."""
-  return next((found for found in read_results() if all(found[field] == key[field] for field in key)), {})
+def count_updates(key: dict[str, Any]) -> int:
+  """Return the updates of a step, whose predecessors are stored; -1: those of SimCSE."""
+  step = CHAIN[key['step']]
+  if step.as_long_as:
+    return fit_updates([TABLE.read(**{**key, 'step': other})[0] for other in (*step.as_long_as, 'speed')])
+  return max(6, round(step.updates * key['share'])) if step.updates > 0 else step.updates
 
 
 def fit_updates(results: list[dict[str, Any]]) -> int:
@@ -219,17 +195,16 @@ def write_sentences(data: str, folder: pathlib.Path, share: float) -> pathlib.Pa
 
 def print_table() -> None:
   """Print the scores of each step, with the mean and the standard deviation over seeds."""
-  results = [found for found in read_results() if found['share'] == 1]
   print(f'| trained with | {" | ".join(TESTS)} | updates | seconds of training, with the steps before |')
   print('|---' * (3 + len(TESTS)) + '|')
   for name, step in CHAIN.items():
-    own = [found for found in results if found['step'] == name]
+    own = TABLE.read(step=name, share=1.0)
     if not step.title or not own:
       continue
     chain = [name]
     while CHAIN[chain[-1]].start:
       chain.append(CHAIN[chain[-1]].start)
-    seconds = sum(statistics.mean(found['training'] for found in results if found['step'] == one) for one in chain)
+    seconds = sum(statistics.mean(found['training'] for found in TABLE.read(step=one, share=1.0)) for one in chain)
     tail = f'{own[0]["steps"]:,} | {seconds:.0f} |'
     print(f'| {step.title} | {format_scores([found["scores"] for found in own])} | {tail}')
     if 'untrained' in own[0]:
@@ -239,7 +214,7 @@ def print_table() -> None:
 
 def format_scores(found: list[dict[str, float]]) -> str:
   """Format the scores of all seeds as cells."""
-  return ' | '.join(show([scores[name] for scores in found]) for name in TESTS)
+  return ' | '.join(kept.shown([scores[name] for scores in found], 1) for name in TESTS)
 
 
 if __name__ == '__main__':

@@ -8,10 +8,9 @@ Wikipedia; then more of it, or RetroMAE; then contrastive training of dense vect
 and paragraphs of TRAIN (SQuAD, 4,370 questions). The score is nDCG@10: each question of TEST (the first half of SQuAD's
 development set, 24 articles) retrieves its paragraph among all 1,048 of TEST. Neither Wikipedia's sample nor TRAIN has
 an article of TEST. Steps that are compared train for about the same time; the table prints the seconds of CPU time,
-which other programs change little. Each step is a line of RESULTS; it is not done again, so that the same command
+which other programs change little. Each step is a line of TABLE; it is not done again, so that the same command
 continues after an interruption. The table is printed from these lines.
 """
-import argparse
 import dataclasses
 import gzip
 import json
@@ -22,9 +21,8 @@ import time
 from typing import Any, NamedTuple
 
 from benchmarks import kept
-from benchmarks.small_data import show
 
-RESULTS = pathlib.Path(__file__).parent / 'figures' / 'search_chain.jsonl'
+TABLE = kept.Table('search_chain', 'benchmarks.search_chain:measure')
 TEXT, TRAIN, TEST = 'enwiki2015_sample.txt.xz', 'squad_v1.1_train_part.json.gz', 'squad_v1.1_devA.json.gz'
 LAYERS, WIDTH, HEADS, VOCAB, LENGTH, BATCH = 2, 192, 3, 4096, 128, 16
 
@@ -54,32 +52,12 @@ CHAIN = {
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--data', help='folder of the files')
-  parser.add_argument('--output', default='runs/search_chain', help='folder of texts and runs')
-  parser.add_argument('--seeds', type=int, default=3, help='number of seeds')
+  parser = TABLE.make_parser(__doc__)
   parser.add_argument('--share', type=float, default=1.0, help='share of the updates and epochs, for a trial')
-  parser.add_argument('--minutes', type=float, default=0.0, help='start no step after these; 0: no limit')
-  parser.add_argument('--table', action='store_true', help='only print the table')
   args = parser.parse_args()
-  began = time.time()
-  for seed in () if args.table else range(args.seeds):
-    for name in ['bm25'] * (not seed) + list(CHAIN):
-      key = {'step': name, 'seed': seed, 'share': args.share}
-      if any(all(found[field] == value for field, value in key.items()) for found in read_results()):
-        continue
-      if args.minutes and time.time() - began > 60 * args.minutes:
-        break
-      given = {**key, 'data': args.data, 'output': args.output}
-      found = json.loads(kept.apart('benchmarks.search_chain:measure', given))
-      with RESULTS.open('a') as file:
-        file.write(json.dumps(key | found) + '\n')
+  TABLE.fill(args, ({'step': name, 'seed': seed, 'share': args.share} for seed in range(args.seeds)
+                    for name in ['bm25'] * (not seed) + list(CHAIN)))
   print_table()
-
-
-def read_results() -> list[dict[str, Any]]:
-  """Read all stored results."""
-  return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def measure(given: dict[str, Any]) -> dict[str, Any]:
@@ -191,12 +169,11 @@ def read_questions(data: str, name: str) -> Any:
 
 def print_table() -> None:
   """Print the scores of each step, with the mean and the standard deviation over seeds."""
-  results = [found for found in read_results() if found['share'] == 1]
   print('| step | nDCG@10 | recall of the first 100 | updates | CPU seconds |')
   print('|---' * 5 + '|')
   for name, title in {'bm25': 'BM25', **{name: step.title for name, step in CHAIN.items()}}.items():
-    own = [found for found in results if found['step'] == name]
-    cells = [show([found['scores'][metric] for found in own]) for metric in ('ndcg_10', 'recall')]
+    own = TABLE.read(step=name, share=1.0)
+    cells = [kept.shown([found['scores'][metric] for found in own], 1) for metric in ('ndcg_10', 'recall')]
     if own and 'steps' in own[0]:
       cells += [f'{own[0]["steps"]:,}', f'{statistics.mean(found["cpu_seconds"] for found in own):.0f}']
     print(f'| {title} | {" | ".join([*cells, "", ""][:4])} |')

@@ -18,7 +18,6 @@ import itertools
 import json
 import pathlib
 import random
-import statistics
 import tempfile
 import time
 from typing import Any, NamedTuple
@@ -188,18 +187,10 @@ def print_table() -> None:
       continue
     cells = []
     for baseline in by_way['default'][0]['baselines']:
-      cells.append(f'{show([found["baselines"][baseline] for found in by_way["default"]])} {baseline}')
+      cells.append(f'{kept.shown([found["baselines"][baseline] for found in by_way["default"]], 1)} {baseline}')
     print(f'| {name}, {SETS[name].metric} | {size:,} | {len(by_way["default"])} | '
-          f'{show([found["score"] for found in by_way["default"]])} | '
-          f'{show([found["score"] for found in by_way["head"]])} | {"; ".join(cells)} |')
-
-
-def show(values: list[float], digits: int = 1) -> str:
-  """Format a mean with its standard deviation; '-' without values."""
-  if not values:
-    return '-'
-  spread = f' ± {statistics.stdev(values):.{digits}f}' if len(values) > 1 else ''
-  return f'{statistics.mean(values):.{digits}f}{spread}'
+          f'{kept.shown([found["score"] for found in by_way["default"]], 1)} | '
+          f'{kept.shown([found["score"] for found in by_way["head"]], 1)} | {"; ".join(cells)} |')
 
 
 if __name__ == '__main__':

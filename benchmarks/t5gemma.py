@@ -8,24 +8,20 @@ starts from it and learns prefix language modeling: it predicts the second half 
 encoder-decoder is trained from scratch for as many updates, and for as long as decoder and adaptation take together.
 All read the same text with the same tokenizer. The score is in bits per byte, of the second 63 of the first 126 tokens
 of paragraphs of WikiText-2 (validation; TEXT has none of its articles), given the first 63. Each step is a line of
-RESULTS; it is not done again, so that the same command continues after an interruption. The table is printed from these
+TABLE; it is not done again, so that the same command continues after an interruption. The table is printed from these
 lines.
 """
-import argparse
-import json
 import lzma
 import math
 import pathlib
 import statistics
-import time
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import kept
-from benchmarks.small_data import show
 
-RESULTS = pathlib.Path(__file__).parent / 'figures' / 't5gemma.jsonl'
+TABLE = kept.Table('t5gemma', 'benchmarks.t5gemma:measure')
 TEXT, HELDOUT = 'enwiki2015_sample.txt.xz', 'wikitext2_raw_valid.txt.xz'
 LENGTH, ROWS = 64, 8
 HALF = LENGTH - 1
@@ -50,32 +46,11 @@ STEPS = {
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--data', help='folder of the files')
-  parser.add_argument('--output', default='runs/t5gemma', help='folder of the text and the runs')
-  parser.add_argument('--seeds', type=int, default=3, help='number of seeds')
+  parser = TABLE.make_parser(__doc__)
   parser.add_argument('--share', type=float, default=1.0, help='share of the updates, for a trial')
-  parser.add_argument('--minutes', type=float, default=0.0, help='start no step after these; 0: no limit')
-  parser.add_argument('--table', action='store_true', help='only print the table')
   args = parser.parse_args()
-  began = time.time()
-  for seed in () if args.table else range(args.seeds):
-    for name in STEPS:
-      key = {'step': name, 'seed': seed, 'share': args.share}
-      if any(all(found[field] == value for field, value in key.items()) for found in read_results()):
-        continue
-      if args.minutes and time.time() - began > 60 * args.minutes:
-        break
-      given = {**key, 'data': args.data, 'output': args.output}
-      found = json.loads(kept.apart('benchmarks.t5gemma:measure', given))
-      with RESULTS.open('a') as file:
-        file.write(json.dumps(key | found) + '\n')
+  TABLE.fill(args, ({'step': name, 'seed': seed, 'share': args.share} for seed in range(args.seeds) for name in STEPS))
   print_table()
-
-
-def read_results() -> list[dict[str, Any]]:
-  """Read all stored results."""
-  return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def measure(given: dict[str, Any]) -> dict[str, Any]:
@@ -177,12 +152,11 @@ def score(trained: Any, text: str) -> tuple[float, int]:
 
 def print_table() -> None:
   """Print the scores of each step, with the mean and the standard deviation over seeds."""
-  results = [found for found in read_results() if found['share'] == 1]
   print('| model | bits per byte | updates | seconds of training |')
   print('|---' * 4 + '|')
   for name, step in STEPS.items():
-    own = [found for found in results if found['step'] == name]
-    cells = [show([found['bits_per_byte'] for found in own], 3)]
+    own = TABLE.read(step=name, share=1.0)
+    cells = [kept.shown([found['bits_per_byte'] for found in own], 3)]
     if own:
       cells += [f'{own[0]["steps"]:,}', f'{statistics.mean(found["training"] for found in own):.0f}']
     print(f'| {step.title} | {" | ".join([*cells, "", ""][:3])} |')

@@ -7,14 +7,12 @@ DIR contains the files that TEXTS names, at any depth. A GPT-2 of the laptop's s
 BPE. Then it continues on another language, with the same number of steps in each way (WAYS). All vocabularies have the
 same size, so a step takes the same time in all ways. FOCUS trains fastText vectors first; the seconds of a run, which
 are also printed, contain that. The score is the number of bits per byte of held-out text, which does not depend on the
-tokenizer. Each run is a line of RESULTS; it is not done again, so that the same command continues after an
+tokenizer. Each run is a line of TABLE; it is not done again, so that the same command continues after an
 interruption. The table is printed from these lines.
 """
-import argparse
 import dataclasses
 import gzip
 import itertools
-import json
 import lzma
 import pathlib
 import statistics
@@ -22,9 +20,8 @@ import time
 from typing import Any
 
 from benchmarks import kept
-from benchmarks.small_data import show
 
-RESULTS = pathlib.Path(__file__).parent / 'figures' / 'vocabulary.jsonl'
+TABLE = kept.Table('vocabulary', 'benchmarks.vocabulary:measure')
 TEXTS = {'en': 'enwiki2015_sample.txt.xz', 'zh': 'zhwiki_sample.txt.xz', 'de': 'multi30k_de-en_train.tsv.gz'}
 WAYS = {
     'scratch': 'from scratch, new vocabulary', 'old': 'continued, old vocabulary',
@@ -33,35 +30,16 @@ VOCAB = 4096
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument('--data', help='folder of the files')
-  parser.add_argument('--output', default='runs/vocabulary', help='folder of texts and runs')
+  parser = TABLE.make_parser(__doc__)
   parser.add_argument('--languages', nargs='*', choices=TEXTS, default=['zh', 'de'])
   parser.add_argument('--ways', nargs='*', choices=WAYS, default=[*WAYS])
   parser.add_argument('--base', type=int, default=1000, help='steps of the English model')
   parser.add_argument('--steps', nargs='*', type=int, default=[300], help='numbers of steps in the other language')
-  parser.add_argument('--seeds', type=int, default=1, help='number of seeds')
-  parser.add_argument('--minutes', type=float, default=0.0, help='start no run after these; 0: no limit')
-  parser.add_argument('--table', action='store_true', help='only print the table')
   args = parser.parse_args()
-  began = time.time()
   orders = itertools.product(range(args.seeds), args.steps, args.languages, args.ways)
-  for seed, steps, language, way in () if args.table else orders:
-    key = {'language': language, 'way': way, 'base': args.base, 'steps': steps, 'seed': seed}
-    if any(all(found[name] == value for name, value in key.items()) for found in read_results()):
-      continue
-    if args.minutes and time.time() - began > 60 * args.minutes:
-      break
-    found = json.loads(kept.apart('benchmarks.vocabulary:measure', {
-        **key, 'data': args.data, 'output': args.output}))
-    with RESULTS.open('a') as file:
-      file.write(json.dumps(key | found) + '\n')
+  TABLE.fill(args, ({'language': language, 'way': way, 'base': args.base, 'steps': steps, 'seed': seed}
+                    for seed, steps, language, way in orders))
   print_table()
-
-
-def read_results() -> list[dict[str, Any]]:
-  """Read all stored results."""
-  return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def measure(given: dict[str, Any]) -> dict[str, Any]:
@@ -129,17 +107,15 @@ def write_text(data: str, language: str, folder: pathlib.Path) -> pathlib.Path:
 
 def print_table() -> None:
   """Print the bits per byte of each way, with the mean and the standard deviation over seeds."""
-  results = read_results()
-  settings = sorted({(found['language'], found['base'], found['steps']) for found in results})
+  settings = sorted({(found['language'], found['base'], found['steps']) for found in TABLE.read()})
   print('| way |' + ''.join(f' {language}, {steps:,} steps |' for language, _, steps in settings))
   print('|---' * (len(settings) + 1) + '|')
   for way, title in WAYS.items():
     cells = []
-    for setting in settings:
-      own = [found for found in results
-             if (found['language'], found['base'], found['steps'], found['way']) == (*setting, way)]
+    for language, base, steps in settings:
+      own = TABLE.read(language=language, base=base, steps=steps, way=way)
       seconds = f' ({statistics.mean(found["seconds"] for found in own):.0f} s)' if own else ''
-      cells.append(show([found['bits_per_byte'] for found in own], digits=3) + seconds)
+      cells.append(kept.shown([found['bits_per_byte'] for found in own], digits=3) + seconds)
     print(f'| {title} | ' + ' | '.join(cells) + ' |')
 
 
