@@ -24,7 +24,7 @@ from benchmarks import kept
 
 TABLE = kept.Table('search_chain', 'benchmarks.search_chain:measure')
 TEXT, TRAIN, TEST = 'enwiki2015_sample.txt.xz', 'squad_v1.1_train_part.json.gz', 'squad_v1.1_devA.json.gz'
-LAYERS, WIDTH, HEADS, VOCAB, LENGTH, BATCH = 2, 192, 3, 4096, 128, 16
+LAYERS, WIDTH, HEADS, VOCAB, LENGTH, BATCH = 2, 192, 3, 4096, 192, 10
 
 
 class Step(NamedTuple):
@@ -42,13 +42,13 @@ class Step(NamedTuple):
 DENSE = '--task=embedding', '--loss=in_batch', '--objective.vector.pooling=first'
 SPLADE, COLBERT = ('--task=splade', '--loss=in_batch'), ('--task=colbert', '--scale=laptop')
 CHAIN = {
-    'mlm': Step('masked LM', '', 4000),
+    'mlm': Step('masked LM', '', 3000),
     'more': Step('more masked LM', 'mlm', 1500),
-    'retro': Step('RetroMAE', 'mlm', 400),
-    'more-dense': Step('more masked LM, dense vectors', 'more', 4, DENSE),
-    'retro-dense': Step('RetroMAE, dense vectors', 'retro', 4, DENSE),
-    'retro-splade': Step('RetroMAE, SPLADE', 'retro', 2, SPLADE),
-    'retro-colbert': Step('RetroMAE, ColBERT', 'retro', 3, COLBERT)}
+    'retro': Step('RetroMAE', 'mlm', 540),
+    'more-dense': Step('more masked LM, dense vectors', 'more', 2, DENSE),
+    'retro-dense': Step('RetroMAE, dense vectors', 'retro', 2, DENSE),
+    'retro-splade': Step('RetroMAE, SPLADE', 'retro', 1, SPLADE),
+    'retro-colbert': Step('RetroMAE, ColBERT', 'retro', 2, COLBERT)}
 
 
 def main() -> None:

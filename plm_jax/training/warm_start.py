@@ -221,7 +221,8 @@ def make_replacement(
   if before is None or before.pieces == tokenizer.pieces:
     return None
   if isinstance(config, FinetuneRun):
-    check_same_tokenizer(folder, before, tokenizer)
+    check_same_tokenizer(folder, before, tokenizer, may_grow=True)
+    return None
   for name in ('moments', 'decoder'):
     if getattr(config.tuning, name):
       raise ConfigError(f'{name_field(f"tuning.{name}")} is for the same tokenizer as that of '

@@ -1,4 +1,6 @@
 """Parameters and moments that a run takes from a checkpoint."""
+import json
+
 from composer_files import write_checkpoint
 import jax
 import numpy as np
@@ -19,9 +21,16 @@ from plm_jax.loading.loaded_model import find_tokenizer
 from plm_jax.models import bert, gpt2, neobert
 from plm_jax.optim.optimizers import AdamW, Lion, StableAdamW
 from plm_jax.optim.transformations import make_optimizer
+from plm_jax.recipes import finetune
 from plm_jax.runs.run import run
 from plm_jax.tasks.sequence_classification import SequenceTask
-from plm_jax.tokenizers import TokenizerError, load, train_byte_bpe, train_wordpiece
+from plm_jax.tokenizers import (
+  TokenizerError,
+  add_special_tokens,
+  load,
+  train_byte_bpe,
+  train_wordpiece,
+)
 from plm_jax.training.warm_start import (
   changed_model_options,
   extend_tables,
@@ -258,4 +267,27 @@ def test_another_tokenizer_is_for_pre_training_without_moments(tmp_path):
     make_replacement(starting_from(tmp_path), tokenizer, None)
   tuned = FinetuneRun('x', objective=SequenceTask(labels=('a', 'b')), warm_start=str(tmp_path))
   with pytest.raises(CheckpointError, match='has another tokenizer than the text of this run'):
-    make_replacement(tuned, tokenizer, None)
+    make_replacement(tuned, train_wordpiece(TEXT, 59), None)
+  assert make_replacement(tuned, add_special_tokens(load(tmp_path), ('[unused0]',)), None) is None
+
+
+@pytest.mark.slow
+def test_tokens_that_a_task_adds_are_new_rows(tmp_path):
+  """ColBERT's markers, which a tokenizer of this project does not have."""
+  (tmp_path / 'text.txt').write_text('\n\n'.join(TEXT))
+  before = tmp_path / 'before'
+  run(with_paths(recipes.find_recipe('bert_base')('test'), {
+      'data.path': (f'{tmp_path}/text.txt',), 'data.prepare.workers': 1,
+      'train.phases': (Phase(4, 32, 8),), 'output': str(before)}))
+  (tmp_path / 'pairs.jsonl').write_text('\n'.join(
+      json.dumps({'query': f'the {n}th', 'positive': text}) for n, text in enumerate(TEXT)))
+  start = finetune.read_initial_model(str(before))
+  run(with_paths(finetune.recipe('colbert', start, 'test', (f'{tmp_path}/pairs.jsonl',)), {
+      'output': str(tmp_path / 'after'), 'data.epochs': 0.0, 'train.phases': (Phase(1, 32, 8),),
+      'optim.peak': 1e-30, 'optim.warmup': 0, 'data.baseline': False}))
+  old, new = find_tokenizer(before), find_tokenizer(tmp_path / 'after')
+  assert old and new and new.pieces == [*old.pieces, '[unused0]', '[unused1]']
+  first, second = (saved_state(folder)['params']['backbone']['embeddings']['tokens']
+                   for folder in (before, tmp_path / 'after'))
+  np.testing.assert_array_equal(second[:len(old.pieces)], first[:len(old.pieces)])
+  assert np.isfinite(second).all() and second[len(old.pieces):].any()
