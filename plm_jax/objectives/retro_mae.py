@@ -103,9 +103,9 @@ class RetroMAE(SentenceBottleneck, MaskedLM):
     rotary = tables.absolute == 'none' and isinstance(block.attention.position, Rope | TwoRopes)
     if packed or tables.width or not (learned or rotary):
       raise ConfigError(
-          'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width, or '
-          'rotates it: it is for encoders such as BERT, RoBERTa and ModernBERT, with one text per '
-          'sequence')
+          'the decoder of RetroMAE adds the [CLS] vector to learned positions of the same width, '
+          'or rotates it: it is for encoders such as BERT, RoBERTa and ModernBERT, with one text '
+          'per sequence')
     return EncoderWithDecoder(
         model.backbone(packed), self.heads(model), decoder=Block(block), model=model,
         decoder_norm=None if block.norm_at == 'post' else block.make_norm('decoder_norm'))

@@ -19,7 +19,7 @@ DUPLEX = DupMAE(mask_rate=0.25, decoder_mask_rate=0.5)
 CONFIG = tiny.config(dropout=0.0, attention={'dropout': 0.0})
 ROTARY = validation.with_paths(CONFIG, {
     'embeddings.absolute': 'none', 'block.attention.position': Rope(100.0)})
-# As in ModernBERT: norms before the sublayers, the embeddings have one too, and a window has its own base.
+# As in ModernBERT: norms come first, the embeddings have one too, and windows their own base.
 PRE_NORM = validation.with_paths(ROTARY, {
     'block.norm_at': 'pre', 'embeddings.norm': True, 'stack.first_norm': False, 'windows': (0, 4),
     'block.attention.position': TwoRopes(Rope(100.0), Rope(10.0))})
