@@ -34,6 +34,7 @@ ELSEWHERE = {
               'its stages',
     '--task=sst2': 'its data is downloaded',
     'hf://': 'the same', 'Qwen/': 'the same', 'google/gemma': 'the same',
+    't5gemma_9b_2b --warm': 'it starts from a run of such a model',
     ' push ': 'a model is uploaded', 'YOU/NAME': 'it was uploaded',
     ' mteb ': 'the same; its tests are in tests/api/test_mteb_adapter.py',
     '--fast=': 'the models here are too small for a million words: '
@@ -47,7 +48,7 @@ ROOM = {'finetune': ['--scale=test'], 'inspect': ['--scale=test'], 'prepare': ['
 SMALLER = {'--length=128': '--length=32', '--stride=64': '--stride=16',
            '--max-new=64': '--max-new=8',
            '--workers=16': '--workers=1', '--beams=4': '--beams=2',
-           '--optim.warmup=1000': '--optim.warmup=1'}
+           '--optim.warmup=1000': '--optim.warmup=1', '--optim.warmup=500': '--optim.warmup=1'}
 
 
 def shown(text: str) -> list[str]:
