@@ -85,7 +85,7 @@ class Table:
     return parser
 
   def read(self, **fields: Any) -> list[dict[str, Any]]:
-    """Read the stored lines, which have these values."""
+    """Read the stored lines that have these values."""
     lines = self.file.read_text().splitlines() if self.file.exists() else []
     found = [json.loads(line) for line in lines]
     return [one for one in found if fields.items() <= one.items()]
@@ -96,9 +96,9 @@ class Table:
     """Measure what is not stored.
 
     Args:
-      args: those of `make_parser`; the function gets `data` and `output`.
+      args: parsed by `make_parser`; the function also gets `data` and `output`.
       keys: fields that identify a line.
-      more: makes further arguments of the function from a key, after the lines before it are stored.
+      more: makes further arguments of the function from a key, when the earlier lines are stored.
     """
     began = time.time()
     for key in () if args.table else keys:

@@ -5,12 +5,12 @@
 
 DIR contains the files TEXT, DEV and TESTS, at any depth. The steps of the chain (CHAIN) start from one another: a
 decoder learns causal language modeling on Wikipedia; then masked next-token prediction with bidirectional attention;
-then unsupervised SimCSE on sentences of the same text. The encoder has the same layers (LLaMA's, as EuroBERT has them),
-learns masked language modeling for as long as the decoder's two steps together take, and the same SimCSE. Its number
-of updates follows from the speed that both have reached here; the table prints the seconds. All parameters are trained
-in each step. The score is Spearman's correlation on STS-B and SICK, with the mean of the token states as vector. Each
-step is a line of TABLE; it is not done again, so that the same command continues after an interruption. The table is
-printed from these lines.
+then unsupervised SimCSE on sentences of the same text. The encoder has the same layers (LLaMA's, as EuroBERT has
+them), learns masked language modeling for as long as the decoder's two steps together take, and the same SimCSE. Its
+number of updates follows from the speed that both have reached here; the table prints the seconds. All parameters are
+trained in each step. The score is Spearman's correlation on STS-B and SICK, with the mean of the token states as
+vector. Each step is a line of figures/llm2vec.jsonl; it is not done again, so that the same command continues after
+an interruption. The table is printed from these lines.
 """
 import csv
 import dataclasses
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def count_updates(key: dict[str, Any]) -> int:
-  """Return the updates of a step, whose predecessors are stored; -1: those of SimCSE."""
+  """Return the number of updates of a step, from the stored results of earlier ones; -1: one epoch of SimCSE."""
   step = CHAIN[key['step']]
   if step.as_long_as:
     return fit_updates([TABLE.read(**{**key, 'step': other})[0] for other in (*step.as_long_as, 'speed')])

@@ -3,13 +3,13 @@
     python -m benchmarks.search_chain --data=DIR --seeds=3 --minutes=60
     python -m benchmarks.search_chain --table
 
-DIR contains the files TEXT, TRAIN and TEST, at any depth. The steps of the chain (CHAIN) start from one another: masked LM on
-Wikipedia; then more of it, or RetroMAE; then contrastive training of dense vectors, SPLADE or ColBERT on the questions
-and paragraphs of TRAIN (SQuAD, 4,370 questions). The score is nDCG@10: each question of TEST (the first half of SQuAD's
-development set, 24 articles) retrieves its paragraph among all 1,048 of TEST. Neither Wikipedia's sample nor TRAIN has
-an article of TEST. Steps that are compared train for about the same time; the table prints the seconds of CPU time,
-which other programs change little. Each step is a line of TABLE; it is not done again, so that the same command
-continues after an interruption. The table is printed from these lines.
+DIR contains the files TEXT, TRAIN and TEST, at any depth. The steps of the chain (CHAIN) start from one another:
+masked LM on Wikipedia; then more of it, or RetroMAE; then contrastive training of dense vectors, SPLADE or ColBERT on
+the questions and paragraphs of TRAIN (SQuAD, 4,370 questions). The score is nDCG@10: each question of TEST (the first
+half of SQuAD's development set, 24 articles) retrieves its paragraph among all 1,048 of TEST. Neither Wikipedia's
+sample nor TRAIN has an article of TEST. Steps that are compared train for about the same time; the table prints the
+seconds of CPU time, which other programs change little. Each step is a line of figures/search_chain.jsonl; it is not
+done again, so that the same command continues after an interruption. The table is printed from these lines.
 """
 import dataclasses
 import gzip

@@ -6,10 +6,10 @@
 DIR contains the files TEXT and HELDOUT, at any depth. A small Gemma 2 is trained on Wikipedia. An encoder-decoder
 starts from it and learns prefix language modeling: it predicts the second half of a text from the first. The same
 encoder-decoder is trained from scratch for as many updates, and for as long as decoder and adaptation take together.
-All read the same text with the same tokenizer. The score is in bits per byte, of the second 63 of the first 126 tokens
-of paragraphs of WikiText-2 (validation; TEXT has none of its articles), given the first 63. Each step is a line of
-TABLE; it is not done again, so that the same command continues after an interruption. The table is printed from these
-lines.
+All read the same text with the same tokenizer. The score is in bits per byte, of the second 63 of the first 126
+tokens of paragraphs of WikiText-2 (validation; TEXT has none of its articles), given the first 63. Each step is a
+line of figures/t5gemma.jsonl; it is not done again, so that the same command continues after an interruption. The
+table is printed from these lines.
 """
 import lzma
 import math

@@ -4,11 +4,11 @@
     python -m benchmarks.vocabulary --table
 
 DIR contains the files that TEXTS names, at any depth. A GPT-2 of the laptop's size learns English with a byte-level
-BPE. Then it continues on another language, with the same number of steps in each way (WAYS). All vocabularies have the
-same size, so a step takes the same time in all ways. FOCUS trains fastText vectors first; the seconds of a run, which
-are also printed, contain that. The score is the number of bits per byte of held-out text, which does not depend on the
-tokenizer. Each run is a line of TABLE; it is not done again, so that the same command continues after an
-interruption. The table is printed from these lines.
+BPE. Then it continues on another language, with the same number of steps in each way (WAYS). All vocabularies have
+the same size, so a step takes the same time in all ways. FOCUS trains fastText vectors first; the seconds of a run,
+which are also printed, contain that. The score is the number of bits per byte of held-out text, which does not depend
+on the tokenizer. Each run is a line of figures/vocabulary.jsonl; it is not done again, so that the same command
+continues after an interruption. The table is printed from these lines.
 """
 import dataclasses
 import gzip

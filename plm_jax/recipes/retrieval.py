@@ -27,9 +27,9 @@ vector of the encoder, while each position sees half of the words (enhanced deco
 writes the encoder with its masked-LM head. Fine-tune it for search with --task=embedding
 --objective.vector.pooling=cls.
 
-BERT is bert-base-uncased, from whose weights the authors start, or a run of bert_base. Other
-encoders with a [CLS] vector and with learned or rotary positions, such as RoBERTa and ModernBERT,
-are possible: the run has the model of the folder that it starts from. Settings are those of
+BERT is bert-base-uncased, from whose weights the authors start, or a run of bert_base. With another
+encoder in its place, such as RoBERTa or ModernBERT, the run has the architecture of that encoder,
+which needs a [CLS] vector and learned or rotary positions. Settings are those of
 examples/pretrain/README.md and src/pretrain of staoxiao/RetroMAE@ee375876: AdamW with peak 1e-4,
 warmup over a tenth of the steps, linear decay, weight decay 0.01, eight GPUs.
 

@@ -210,7 +210,8 @@ def make_replacement(
     token_vectors: makes auxiliary vectors of its tokens, given the earlier tokenizer.
 
   Returns:
-    None if the warm start has the same tokenizer, or none, or no parameters per token.
+    None if the warm start has the same tokenizer, or none, or no parameters per token; and in
+    fine-tuning, where a tokenizer may only have further tokens.
 
   Raises:
     CheckpointError: fine-tuning with another tokenizer than that of the model.

@@ -76,8 +76,8 @@ def test_the_text_is_predicted_everywhere_and_the_encoder_reads_it_masked():
 def reference_loss(params, batch, duplex=False, cls=None):
   """Compute the loss of the decoder in numpy, float64.
 
-  duplex: as modeling_duplex.py has it. cls: [B, 1, D], the vector of an encoder with rotary
-  positions of base 100; None: that of BERT. A `decoder_norm` tells that norms come first.
+  duplex: as modeling_duplex.py has it. cls: [B, 1, D], the [CLS] vector of an encoder with rotary
+  positions (theta 100); None: BERT's is computed. With a `decoder_norm`, norms come first.
   """
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   table, rotary, first = p['backbone']['embeddings'], cls is not None, 'decoder_norm' in p
